@@ -31,7 +31,7 @@ help: ## show this text
 	@echo "usage: make TARGET [DEVICE=$(DEVICE)] [PROFILE=$(PROFILE)] [OPTIONS='-S NAME=VALUE ...'] [PYTHON=$(PYTHON)] [VENV=$(VENV)]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 20
 
-reproduce: repository environment ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
+reproduce: repository environment wire ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
 	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
@@ -40,7 +40,7 @@ reproduce: repository environment ## measure, train and evaluate DEVICE with the
 
 # Predictors that DVC has, here or in its cache, are not trained again: training takes most of the time and gives the same.
 tables: export EDGEPLAN_STORED_ROWS_ONLY = 1
-tables: repository environment ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
+tables: repository environment wire ## rebuild the tables of all devices in params.yaml from the shipped rows; measures nothing
 	dvc repro
 	dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report
 
@@ -79,7 +79,7 @@ lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests o
 	$(PYTEST) -m "texts"
 
 report: environment ## write results/report.html, the page of all devices and pairs, from the files in git; measures and trains nothing
-	EDGEPLAN_STARTED_BY=$$PPID snakemake --nolock -s workflow/rules/stages.smk --force results/report.html --allowed-rules report
+	EDGEPLAN_STARTED_BY=$$PPID edgeplan stage report
 	@echo "done: results/report.html"
 
 docs: dev-environment ## build docs/ as a site in work/site; warnings are errors
@@ -109,8 +109,8 @@ protocols: environment ## note the present sources of measuring protocols, once 
 relock: repository report ## note the present files in dvc.lock, once it is clear that no result changes by them
 	python workflow/scripts/relock.py
 
-wire: environment ## write dvc.yaml from the stages that the chapters declare
-	python -m edgeplan.chapters.wiring
+wire: environment ## write dvc.yaml, workflow/rules and workflow/code.json from the stages that the chapters declare
+	@python -m edgeplan.chapters.wiring
 
 lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	python -m pip install --quiet --disable-pip-version-check uv
@@ -121,12 +121,12 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 
-distil: repository environment ## write what the package ships of the devices in params.yaml, from their trained predictors
+distil: repository environment wire ## write what the package ships of the devices in params.yaml, from their trained predictors
 	dvc repro zoo $(SHIPPED:%=training@%)
 	python workflow/scripts/distil.py $(SHIPPED)
 
 clean: ## remove logs and caches of tools; rows, results and the environment stay
-	rm -rf work .snakemake .snakemake.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf work .snakemake .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Before anything is created or installed: can it work here?
 place:

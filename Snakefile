@@ -1,28 +1,35 @@
 """The whole pipeline in one graph: `snakemake --cores 2` builds everything, `snakemake --report` shows it.
 
-`dvc repro` runs the same stages one by one and decides by content which of them are out of date.
+Each rule is one command, `edgeplan stage NAME`, which `dvc repro` runs, too: it decides by content which are out of date.
 """
 
 
-include: "workflow/rules/check.smk"
+include: "workflow/rules/common.smk"
 
 
+# Where DVC finds everything current, nothing is built again, whatever the time stamps say.
 CURRENT = tracked_as_current()
+# The command `edgeplan` is that of the environment that runs Snakemake, which need not be activated.
+os.environ.update(
+    PATH=os.pathsep.join([os.path.dirname(sys.executable), *os.get_exec_path()])
+)
 
 
-include: "workflow/rules/stages.smk"
+for chapter in [*CHAPTERS, "report"]:
+
+    include: f"workflow/rules/{chapter}.smk"
 
 
-held = hold_workspace(wait=False)
+held_until_the_end = hold_workspace()
 
 
 rule everything:
     input:
-        [path for stage in STAGES for path in all_of(stage)],
+        outputs_of_all_stages(),
 
 
 rule all:
     default_target: True
     input:
-        # Where DVC finds all of it current nothing is built again, whatever the time stamps say; in a clone the page is missing.
-        rules.report.output.report if CURRENT else rules.everything.input,
+        # In a clone the page alone is missing.
+        rules.report.output[0] if CURRENT else rules.everything.input,

@@ -19,6 +19,7 @@ import yaml
 from filelock import FileLock
 from workspace import DEVICE, ROOT, Workspace, make_workspace
 
+from edgeplan.chapters.running import LOCK
 from edgeplan.measurement.lock import lock_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -97,9 +98,9 @@ def _merged(base: object, values: object) -> object:
 
 
 def _is_measuring(workspace: Workspace, mark: str) -> bool:
-    """Whether there are rows, and a script is running."""
+    """Whether there are rows, and a stage is running."""
     rows = list((workspace.folder / "data/rows").rglob("*.parquet"))
-    return len(rows) > 1 and any("stage.py" in line for line in _family(mark).values())
+    return len(rows) > 1 and any("edgeplan stage" in line for line in _family(mark).values())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL], ids=lambda sent: sent.name)
@@ -119,7 +120,7 @@ def test_what_was_started_ends(workspace: Workspace, name: str, sent: signal.Sig
         process.wait()
         asked = sent == signal.SIGTERM and name in ("make", "snakemake")
         assert _left(mark, _ASKED_SECONDS if asked else _ORPHANED_SECONDS) == {}
-    with FileLock(lock_path(), timeout=0, mode=0o666), (workspace.folder / ".snakemake.lock").open("a") as lock:
+    with FileLock(lock_path(), timeout=0, mode=0o666), (workspace.folder / LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert workspace.rows()
     if sent == signal.SIGTERM:

@@ -1,10 +1,9 @@
-"""Stages are declared once: what Snakemake and DVC run is made from it, and functions, params and paths fit."""
+"""Stages are declared once: the files of Snakemake and DVC are made from it, and functions, params and paths fit."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import pytest
 import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
-from edgeplan.chapters.calling import arguments
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
-from edgeplan.chapters.wiring import NEUTRAL, code, document, imported
+from edgeplan.chapters.running import CHECK, arguments
+from edgeplan.chapters.wiring import CODE, NEUTRAL, imported, written
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.params import Params, load_params
@@ -23,17 +22,26 @@ from edgeplan.reporting.captions import caption
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "workflow/edgeplan"
 PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-#: The first stage builds nothing: DVC runs its script, without Snakemake.
-CHECK = "check"
 ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
 NAMES = [stage.name for stage in STAGES]
-#: No code: what the package ships of devices, which a stage may learn from.
-SHIPPED = "workflow/edgeplan/shipped"
 VALUES = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
-def test_dvc_yaml_is_what_the_stages_say() -> None:
-    assert document() == (ROOT / "dvc.yaml").read_text(), "run `make wire`"
+@pytest.mark.parametrize("path", sorted(written()), ids=str)
+def test_what_is_made_from_the_stages_is_current(path: Path) -> None:
+    assert written()[path] == (ROOT / path).read_text(), "run `make wire`"
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
+def test_snakemake_and_dvc_run_a_stage_by_one_command(stage: Stage) -> None:
+    rules = "".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
+    (rule,) = re.findall(rf"^rule {stage.name}:\n(?:    .*\n)+", rules, re.MULTILINE)
+    (command,) = re.findall(r'^ {8}"(edgeplan stage [^"]*)"$', rule, re.MULTILINE)
+    assert command.replace("wildcards.", "") == stage.command
+    assert ALL[stage.name]["cmd"] == re.sub(r"\{\w+\}", "${item}", stage.command)
+    assert f"work/logs/{stage.name}" in rule
+    assert f"work/benchmarks/{stage.name}" in rule
+    assert ALL[stage.name]["desc"] in rule
 
 
 def test_names_of_stages_are_each_used_once() -> None:
@@ -61,21 +69,9 @@ def test_a_stage_that_lacks_an_argument_is_told() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_stage_depends_on_all_code_that_it_imports_and_on_no_other(name: str) -> None:
-    module = "edgeplan.chapters.check" if name == CHECK else next(s for s in STAGES if s.name == name).function.split(":")[0]
-    needed = {path.relative_to(ROOT).as_posix() for path in imported(module)}
-    listed = [path for path in _paths(ALL[name]["deps"]) if path.startswith("workflow/edgeplan/")]
-    own = [path for path in listed if path != SHIPPED and not path.endswith("/captions")]
-    assert [path for path in sorted(needed) if not covered(path, tuple(own))] == []
-    assert [path for path in own if not any(covered(file, (path,)) for file in needed)] == []
-
-
-def test_lists_of_code_are_short() -> None:
-    lengths = {
-        name: sum(p.startswith("workflow/") and p != SHIPPED and not p.endswith("/captions") for p in _paths(stage["deps"]))
-        for name, stage in ALL.items()
-    }
-    assert statistics.median(lengths.values()) <= 12, lengths
+def test_a_stage_depends_on_its_code_by_its_digest(name: str) -> None:
+    assert ALL[name]["params"][-1] == {CODE.as_posix(): [name]}
+    assert not [path for path in _paths(ALL[name].get("deps", [])) if path.endswith(".py")]
 
 
 def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:
@@ -83,7 +79,7 @@ def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_d
     assert len(texts) > 50
     writing = {stage.name for stage in STAGES if stage.function.startswith("edgeplan.report.")}
     for name, stage in ALL.items():
-        own = tuple(_paths(stage["deps"]))
+        own = tuple(_paths(stage.get("deps", [])))
         assert name in writing or [text for text in texts if covered(text, own)] == [], name
     assert [name for name in texts if not covered(name, tuple(REPORT.read))] == []
 
@@ -93,7 +89,7 @@ def test_neutral_modules_exist() -> None:
 
 
 def test_what_is_no_dependency_is_not_followed() -> None:
-    assert not any(path.endswith(("errors.py", "params.py")) for path in code("edgeplan.chapters.prediction.stages.truth"))
+    assert not any(path.name in ("errors.py", "params.py") for path in imported("edgeplan.chapters.prediction.stages.truth"))
 
 
 def _paths(entries: list[str | dict[str, Any]]) -> list[str]:
@@ -107,10 +103,10 @@ def _outputs(stage: dict[str, Any]) -> list[str]:
 def test_params_are_checked_first_and_as_a_whole() -> None:
     """DVC takes the stages in the order of the file where they do not depend on each other."""
     assert next(iter(PIPELINE)) == CHECK
-    assert PIPELINE[CHECK]["params"] == [{"params.yaml": None}]
+    assert PIPELINE[CHECK]["params"][0] == {"params.yaml": None}
     assert {"config/devices", "config/pairs"} <= set(PIPELINE[CHECK]["deps"])
     assert not _outputs(PIPELINE[CHECK]), "what it wrote would make the stages that read it run again"
-    assert PIPELINE[CHECK]["cmd"].endswith(f" PYTHONPATH=workflow python workflow/scripts/{CHECK}.py")
+    assert PIPELINE[CHECK]["cmd"] == f"edgeplan stage {CHECK}"
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
@@ -141,7 +137,7 @@ def test_only_measuring_stages_keep_rows() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name: str) -> None:
-    """DVC leaves outputs that persist; Snakemake, which looks at time stamps, would take them for up to date unless forced."""
+    """DVC leaves outputs that persist, Snakemake those that are updates."""
     flags = [
         next(iter(out.values()))
         for kind in ("outs", "plots", "metrics")
@@ -149,7 +145,9 @@ def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name:
         if isinstance(out, dict)
     ]
     assert all(one == {"cache": False, "persist": True} for one in flags)
-    assert " --force " in ALL[name]["cmd"]
+    (stage,) = (stage for stage in STAGES if stage.name == name)
+    rule = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")).split(f"rule {name}:")[1]
+    assert rule.split("\n\n")[0].count("update(") == len(stage.outputs) + len(stage.shown) + (stage is REPORT)
 
 
 def test_make_tables_builds_all_but_predictors_again() -> None:

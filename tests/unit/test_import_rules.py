@@ -16,7 +16,7 @@ FOUNDATION = {
     *("reporting", "testing", "workloads", "opencl", "processors"),
 }
 #: Modules of the folder of the chapters that are no chapter: what one is, the list of them, and what goes over the list.
-REGISTRY = {"base", "registry", "calling", "check", "estimate", "wiring"}
+REGISTRY = {"base", "registry", "running", "check", "estimate", "wiring"}
 #: Modules that word messages and find files, which every layer uses.
 COMMON = {"errors", "terminal", "progress", "workspace", "writable"}
 #: What planning may use besides the standard library and itself; modules of documents read and write files with a schema.

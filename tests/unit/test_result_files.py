@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
-from collections.abc import Callable, ItemsView, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -21,6 +19,7 @@ from law_of_latency import ABOUT, SETTINGS, rows
 
 from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
 from edgeplan.chapters.registry import STAGES
+from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.predictors.training import train_predictor
@@ -29,21 +28,9 @@ from edgeplan.support.frames import read_csv, read_document, read_parquet, write
 from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = ROOT / "workflow/scripts"
 RESULTS = Path("results/dev")
 HANDED_OVER = Path("results/chapters/dev")
 Damage = Callable[[Path, str], str]
-
-
-#: Inputs, outputs and params of the stages' rules, for the device `dev`.
-class Files(SimpleNamespace):
-    """Files of a rule: by name, and one after the other."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(vars(self).values())
-
-    def items(self) -> ItemsView[str, str]:
-        return vars(self).items()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with every file that the stages read back, as they are written."""
     folder = tmp_path_factory.mktemp("whole")
     results, zoo, chapter, cold = folder / RESULTS, folder / "data/zoo", full_evidence(), cold_evidence()
-    shutil.copy(ROOT / "params.yaml", folder)
+    params = yaml.safe_load((ROOT / "params.yaml").read_text()) | {"transfer": {"source": "dev", "target": "dev"}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
     (folder / "config/devices").mkdir(parents=True)
     (folder / "config/devices/dev.yaml").write_text(
         yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"})
@@ -78,6 +66,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
     for name in ("notes", "environment"):
         write_json(results / f"cold/{name}.json", getattr(cold, name))
+    for name in ("test_cases.csv", "verification.csv"):  # which evaluation reads last
+        (results / "fusion" / name).touch()
+    for name in ("quality.parquet", "samplers.csv"):
+        (results / "predictors" / name).touch()
     return folder
 
 
@@ -87,26 +79,14 @@ def workspace(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     folder = tmp_path / "workspace"
     shutil.copytree(whole, folder)
     monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return folder
 
 
 def run(name: str) -> None:
-    """Run the script of a stage as Snakemake does."""
+    """Run a stage for the device `dev`."""
     (stage,) = (stage for stage in STAGES if stage.name == name)
-
-    def given(paths: Mapping[str, str]) -> dict[str, str]:
-        return {key: path.format(device="dev", source="dev", target="dev") for key, path in paths.items()}
-
-    snakemake = SimpleNamespace(
-        input=Files(**given(stage.inputs)),
-        output=Files(**given(stage.outputs)),
-        params=Files(function=stage.function, sections=stage.params, **given(stage.folders)),
-        log=["logs/stage.log"],
-        wildcards=Files(device="dev"),
-    )
-    runpy.run_path(str(SCRIPTS / "stage.py"), init_globals={"snakemake": snakemake})
+    run_stage(name, dict.fromkeys(stage.wildcards, "dev"))
 
 
 def files(folder: Path) -> dict[Path, bytes]:

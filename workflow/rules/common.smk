@@ -1,9 +1,8 @@
-"""What every stage shares: params.yaml, the environment of the scripts, and the functions that Snakefiles may call."""
+"""Common to all rules: params.yaml and its check, the environment of the commands, and the functions that the Snakefile calls."""
 
-import fcntl
 import os
 import sys
-from functools import reduce
+from pathlib import Path
 
 from snakemake.utils import min_version
 
@@ -13,49 +12,59 @@ min_version("9.0")
 configfile: "params.yaml"
 
 
-# The scripts run in the environment that runs Snakemake (.venv, made from the hashed lock); this names its base.
+# The commands run in the environment that runs Snakemake (.venv, made from the hashed lock); this names its base.
 container: "docker://python:3.11-slim"
 
 
-# Scripts import the package of this checkout, also in a clone or an experiment's workspace that shares the environment.
+# Commands import the package of this checkout, also in a clone or an experiment's workspace that shares the environment.
 os.environ.update(PYTHONPATH=os.path.abspath("workflow"))
-os.environ.pop("EDGEPLAN_WORKSPACE", None)  # what is built here is of this workspace
 sys.path.insert(0, os.path.abspath("workflow"))
 
+from edgeplan.chapters.base import expanded
+from edgeplan.chapters.check import check_params, refuse_overlay
+from edgeplan.chapters.registry import (
+    CHAPTERS,
+    STAGES,
+    merged_figures,
+    parts_of_report,
+)
+from edgeplan.chapters.running import held
+from edgeplan.errors import EdgeplanError
 from edgeplan.support import lifeline, termination
 from edgeplan.support.subprocesses import program_command, run
 
-# What runs the scripts ends with what started it, and they with it; SIGTERM ends them instead of waiting for them.
-run_by_dvc = termination.STARTED_BY in os.environ
+# Commands end with this process, and it with what started it; SIGTERM ends them instead of waiting for them.
 termination.end_descendants_on_sigterm()
 termination.end_with_starter()
 lifeline.end_with_holder(asked=True)
 os.environ[lifeline.VARIABLE] = lifeline.address()
 
 
-def sections(names):
-    """The named sections of params.yaml, or keys of one: what a stage depends on, the same as in dvc.yaml."""
-    missing = [name for name in names if name.split(".")[0] not in config]
-    if missing:
-        raise WorkflowError(
-            f"params.yaml has no section {missing[0]!r}: compare with the committed one (git diff params.yaml)"
-        )
-    return {
-        name: reduce(lambda part, key: part[key], name.split("."), config)
-        for name in names
-    }
+# As DVC's stage `check` does it, before a missing file is met.
+try:
+    check_params(Path("params.yaml"))
+    refuse_overlay(config, Path("params.yaml"))
+except EdgeplanError as error:
+    sys.exit(f"error: {error}")
 
 
-def hold_workspace(wait):
-    """Let one Snakemake at a time build in this folder; the system frees the lock when this process ends, however it ends."""
-    lock = open(".snakemake.lock", "a")
+wildcard_constraints:
+    **{
+        name: "[a-z0-9]+(-[a-z0-9]+)*"
+        for stage in STAGES
+        if stage.targets
+        for name in stage.targets.wildcards
+    },
+
+
+def hold_workspace():
+    """Let one run at a time build in this folder: until this process ends, however it ends."""
+    holding = held(wait=False)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise WorkflowError(
-            "another run is building in this folder (it holds .snakemake.lock); wait for it to end, then run this command again"
-        )
-    return lock
+        holding.__enter__()
+    except EdgeplanError as error:
+        sys.exit(f"error: {error}")
+    return holding
 
 
 def tracked_as_current():
@@ -67,5 +76,11 @@ def tracked_as_current():
     return tried.returncode == 0 and b"Running stage" not in tried.stdout
 
 
-# The stages of a `dvc repro` wait for each other and for who builds the whole graph.
-held_by_stage = hold_workspace(wait=True) if run_by_dvc else None
+def outputs_of_all_stages():
+    """What the stages write for all targets in params.yaml."""
+    return [
+        path
+        for stage in STAGES
+        for output in stage.outputs.values()
+        for path in expanded(output, stage.targets, config)
+    ]

@@ -17,14 +17,13 @@ from pathlib import Path
 import yaml
 
 from edgeplan.chapters.registry import merged_figures
+from edgeplan.chapters.running import ERROR, PARAMS
 from edgeplan.errors import EdgeplanError
 from edgeplan.params import load_params
 from edgeplan.report.stage import summary
 from edgeplan.support import lifeline, termination
 from edgeplan.support.subprocesses import environment, module_command, program_command, run
-from stage import ERROR
 
-_PARAMS = Path("params.yaml")
 #: The page of the run, written last.
 _PAGE = Path("results/report.html")
 #: What a machine lacks that has no second processor; all else is an error that the stage itself tells.
@@ -40,7 +39,7 @@ _LACKS = (
 
 def _without_absent_pairs() -> list[str]:
     """What a command is given so that it leaves out pairs whose processors are not here, and says so."""
-    pairs = yaml.safe_load(_PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if _PARAMS.is_file() else []
+    pairs = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if PARAMS.is_file() else []
     there = []
     for pair in pairs:
         done = run(module_command("edgeplan", "device", "check", "--pair", pair))
@@ -68,7 +67,7 @@ def _code_of(command: Sequence[str]) -> int:
 def _outcome(device: str) -> list[Path]:
     """What a reader takes for the outcome of the run: the page, and the figures of merit of each device and pair."""
     try:
-        params = load_params(_PARAMS).model_dump() | {"devices": [device]}
+        params = load_params(PARAMS).model_dump() | {"devices": [device]}
     except EdgeplanError:  # which the run tells itself
         return [_PAGE]
     return [_PAGE, *map(Path, merged_figures(params))]
@@ -94,7 +93,7 @@ def main() -> int:
         path.unlink()
     code = _code_of(command)
     if code == 0:
-        print(*summary(load_params(_PARAMS)), f"done: {_PAGE}; 'git status' shows what changed", sep="\n")  # noqa: T201  for people
+        print(*summary(load_params(PARAMS)), f"done: {_PAGE}; 'git status' shows what changed", sep="\n")  # noqa: T201  for people
         return 0
     code_of_stage, said = ERROR.read_text(encoding="utf-8").split("\n", 1) if ERROR.is_file() else (str(code), "")
     if gone := [str(path) for path in known if path != _PAGE and not path.is_file()]:

@@ -70,7 +70,7 @@ PAIRS = Targets("partition.pairs", wildcards=("pair",))
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the pipeline, declared here alone: Snakemake's rule and DVC's stage are made from it.
+    """A stage of the pipeline, declared here alone: Snakemake's rule and DVC's stage are made from it (`make wire`).
 
     Paths hold wildcards of the targets in braces. What a stage writes stays until there is something to put in its place: one
     that fails takes nothing away. The function gets every parameter that it has by name: `params`, or a path
@@ -107,6 +107,27 @@ class Stage:
     metrics: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     all_cores: bool = False
+
+    @property
+    def module(self) -> str:
+        """The module of its function."""
+        return self.function.partition(":")[0]
+
+    @property
+    def wildcards(self) -> tuple[str, ...]:
+        """Names that a command gives for it to run; none of a stage that runs once, for the one target in params.yaml."""
+        names = self.targets.wildcards if self.targets else ()
+        return tuple(name for name in names if any(f"{{{name}}}" in path for path in self.outputs.values()))
+
+    @property
+    def command(self) -> str:
+        """What runs it, with its wildcards in braces."""
+        return " ".join(["edgeplan stage", self.name, *(f"--{name} {{{name}}}" for name in self.wildcards)])
+
+    @property
+    def log(self) -> str:
+        """Where it logs to, with its wildcards in braces."""
+        return f"work/logs/{'-'.join([self.name, *(f'{{{name}}}' for name in self.wildcards)])}.log"
 
     @property
     def folders(self) -> Mapping[str, str]:

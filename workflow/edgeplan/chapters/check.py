@@ -1,4 +1,4 @@
-"""Stage `check`: params.yaml as a whole, before anything is built."""
+"""Stage `check`: the values of params.yaml as a whole, before anything is built."""
 
 from __future__ import annotations
 

@@ -1,46 +1,45 @@
-"""dvc.yaml, written from the chapters' stages and from what the code of each imports: `make wire`."""
+"""Files made from the stages that chapters declare: `make wire` writes dvc.yaml, Snakemake's rules and the digests of code."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from edgeplan.chapters.base import Stage, Targets, covered
-from edgeplan.chapters.registry import CHAPTERS, STAGES
+from edgeplan.chapters.base import Chapter, Stage, covered
+from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES
+from edgeplan.chapters.running import CHECK
 from edgeplan.support.files import write_text
+from edgeplan.support.protocols import essence, kernel_essence
 
 PACKAGE = Path(__file__).parents[1]
+ROOT = PACKAGE.parents[1]
 #: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
 NEUTRAL = (
     *("__init__.py", "errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"),
     *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
     *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
     "support/protocols.py",  # a new name comes with changed sources
-    *("support/lifeline.py", "support/termination.py", "support/subprocesses.py"),  # start and end processes
 )
-#: More modules of a folder than this, or half of them, stand as the folder: longer lists are read by nobody.
-_MODULES = 3
-_CODE = "workflow/edgeplan"
-_SNAKEMAKE = "EDGEPLAN_STARTED_BY=$PPID snakemake --nolock -s workflow/rules/stages.smk"
+#: Digests of the code of each stage, which DVC reads as params. Words, comments and where a module stands are no part of them.
+CODE = Path("workflow/code.json")
 #: What is in git, and stays there until there is something to put in its place.
 _KEPT: Mapping[str, bool] = {"cache": False, "persist": True}
-_HEAD = """\
+_DVC_HEAD = """\
 # The stages of the pipeline: what each reads and writes. Written by `make wire` from the stages that workflow/edgeplan/chapters
-# declare and from what their code imports; change those. Inside a stage Snakemake builds (workflow/rules/stages.smk); between
-# stages DVC decides, by content. `foreach` makes one stage a target, e.g. sampling@cpu-openvino.
-# EDGEPLAN_STARTED_BY: what a stage runs ends with the dvc that runs it.
-# --nolock: one Snakemake at a time in a workspace, by a lock of our own that no killed run leaves behind (common.smk).
+# declare; change those. `foreach` makes one stage a target, e.g. sampling@cpu-openvino.
+# workflow/code.json holds a digest of the code of each stage, in which comments and docstrings do not count.
 # cache: false puts a file into git (rows, tables, metrics, figures); the rest is in DVC's cache.
 # persist: true keeps the measured rows when a stage runs again: it measures what is missing. What else is in git is kept, too,
-# until there is something to put in its place: Snakemake restores it when the stage fails (update). It may be newer than what
-# it was made from, so that Snakemake has to be told to make it again (--force).
-# Modules that word messages, check values, find files or start processes are no dependencies: no result depends on them.
+# until there is something to put in its place.
 """
+_RULES_HEAD = '"""Rules of {title}. Written by `make wire` from {source}; change that."""\n'
 
 
 class _Flow(list[Any]):
@@ -56,39 +55,58 @@ _Dumper.add_representer(_Flow, lambda dumper, data: dumper.represent_sequence("t
 
 
 def main() -> None:
-    """Write dvc.yaml of the folder that the package lies in."""
-    write_text(PACKAGE.parents[1] / "dvc.yaml", document())
+    """Write the files of the folder that the package lies in."""
+    for path, text in written().items():
+        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text:
+            write_text(ROOT / path, text)
+
+
+def written() -> dict[Path, str]:
+    """What each file that is made from the stages holds, by its path below the root."""
+    rules = {Path(f"workflow/rules/{name}.smk"): _rules(chapter) for name, chapter in CHAPTERS.items()}
+    outputs = [*(f'update("{path}")' for path in REPORT.outputs.values()), "update(merged_figures(config))"]
+    rules[Path("workflow/rules/report.smk")] = _RULES_HEAD.format(
+        title="the report", source="workflow/edgeplan/chapters/registry.py"
+    ) + _rule(REPORT, ["[] if CURRENT else list(parts_of_report(config))"], outputs)
+    code = {CHECK: _digest(imported("edgeplan.chapters.check"))} | {stage.name: code_digest(stage) for stage in STAGES}
+    return {Path("dvc.yaml"): document(), **rules, CODE: json.dumps(code, indent=1) + "\n"}
+
+
+def noted_code() -> Mapping[str, str]:
+    """The digests in the workspace's file, by stage; none where it has none."""
+    return json.loads(CODE.read_text(encoding="utf-8")) if CODE.is_file() else {}
+
+
+# dvc.yaml
 
 
 def document() -> str:
     """What dvc.yaml holds."""
-    stages: dict[str, Any] = {"check": _check()}
+    stages: dict[str, Any] = {CHECK: _check()}
     stages |= {stage.name: _entry(stage) for stage in STAGES}
     plots = [
         {one.path: {"template": "bar_horizontal", "title": one.title, "x": one.x, "y": one.y}}
         for chapter in CHAPTERS.values()
         for one in chapter.compared
     ]
-    return _HEAD + yaml.dump({"stages": stages, "plots": plots}, Dumper=_Dumper, sort_keys=False, width=200)
+    return _DVC_HEAD + yaml.dump({"stages": stages, "plots": plots}, Dumper=_Dumper, sort_keys=False, width=200)
 
 
 def _check() -> dict[str, Any]:
     """Runs first, as the first of the file, whenever a value of params.yaml or a device file changed."""
     return {
-        "cmd": "EDGEPLAN_STARTED_BY=$PPID PYTHONPATH=workflow python workflow/scripts/check.py",
-        "deps": ["config/devices", "config/pairs", "workflow/scripts/check.py", *code("edgeplan.chapters.check")],
-        "params": [{"params.yaml": None}],
+        "desc": _about("edgeplan.chapters.check"),
+        "cmd": f"edgeplan stage {CHECK}",
+        "deps": ["config/devices", "config/pairs"],
+        "params": [{"params.yaml": None}, {str(CODE): _Flow([CHECK])}],
     }
 
 
 def _entry(stage: Stage) -> dict[str, Any]:
-    target = next(iter(stage.outputs.values()))
-    made: dict[str, Any] = {
-        "cmd": f"{_SNAKEMAKE} --force {target} --allowed-rules {stage.name}",
-        "deps": [*sorted(stage.read), *code(stage.function.partition(":")[0])],
-    }
-    if stage.params:
-        made["params"] = _Flow(stage.params)
+    made: dict[str, Any] = {"desc": _about(stage.module), "cmd": stage.command}
+    if stage.read:
+        made["deps"] = sorted(stage.read)
+    made["params"] = [*stage.params, {str(CODE): _Flow([stage.name])}]
     own = [path for path in stage.written if path not in (*stage.plots, *stage.metrics)]
     made["outs"] = [_out(path, stage) for path in own]
     if stage.rows:
@@ -96,59 +114,138 @@ def _entry(stage: Stage) -> dict[str, Any]:
     for kind, paths in (("plots", stage.plots), ("metrics", stage.metrics)):
         if paths:
             made[kind] = [_out(path, stage) for path in paths]
-    return _targeted(made, stage.targets)
+    return _targeted(made, stage)
 
 
 def _out(path: str, stage: Stage) -> str | dict[str, Mapping[str, bool]]:
     return path if covered(path, stage.cached) else {path: dict(_KEPT)}
 
 
-def _targeted(entry: dict[str, Any], targets: Targets | None) -> dict[str, Any]:
+def _targeted(entry: dict[str, Any], stage: Stage) -> dict[str, Any]:
     """The entry of a stage for all its targets, with DVC's names of them in place of Snakemake's wildcards."""
+    targets = stage.targets
     if targets is None:
         return entry
-    outputs = [path for out in entry["outs"] for path in ([out] if isinstance(out, str) else out)]
-    fixed = not any(f"{{{wildcard}}}" in path for path in outputs for wildcard in targets.wildcards)
+    fixed = not stage.wildcards
     names = {
         w: f"${{{targets.path}.{w}}}" if fixed else "${item}" if len(targets.wildcards) == 1 else f"${{item.{w}}}"
         for w in targets.wildcards
     }
-    made: dict[str, Any] = _named(entry, names)
+    made: dict[str, Any] = _renamed(entry, names)
     return made if fixed else {"foreach": f"${{{targets.path}}}", "do": made}
 
 
-def _named(value: Any, names: Mapping[str, str]) -> Any:
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         for wildcard, name in names.items():
             value = value.replace(f"{{{wildcard}}}", name)
         return value
     if isinstance(value, dict):
-        return {_named(key, names): _named(item, names) for key, item in value.items()}
-    return type(value)(_named(item, names) for item in value) if isinstance(value, list) else value
+        return {_renamed(key, names): _renamed(item, names) for key, item in value.items()}
+    return type(value)(_renamed(item, names) for item in value) if isinstance(value, list) else value
 
 
-def code(module: str) -> list[str]:
-    """The code that a stage depends on: what the module of its function imports, itself included.
-
-    Modules of stages stand one by one, and so do those at the head of a chapter: one changes without the others being built
-    again. Of other folders that more than a few modules are imported of, the folder stands.
-    """
-    by_folder: dict[Path, list[Path]] = {}
-    for path in sorted(imported(module)):
-        by_folder.setdefault(_folder(path), []).append(path)
-    found: list[Path] = []
-    for folder, paths in by_folder.items():
-        everything = [path for path in folder.rglob("*.py") if not _says_nothing(path)]
-        alone = folder == PACKAGE or folder.name in ("stages", "chapters") or folder.parent.name == "chapters"
-        many = len(paths) > _MODULES or 2 * len(paths) >= len(everything)
-        found += [folder] if many and not alone else paths
-    return sorted(f"{_CODE}/{path.relative_to(PACKAGE).as_posix()}" for path in found)
+# Snakemake's rules
 
 
-def _folder(path: Path) -> Path:
-    """The folder that may stand for a file: of the foundation one below the package, of a chapter one below the chapter."""
-    parts = path.relative_to(PACKAGE).parts[:-1]
-    return PACKAGE.joinpath(*parts[: 3 if parts[:1] == ("chapters",) else 1])
+def _rules(chapter: Chapter) -> str:
+    source = f"workflow/edgeplan/chapters/{chapter.name}/chapter.py"
+    made = (
+        _rule(stage, [_path(path, stage) for path in stage.inputs.values()], list(_outputs(stage, chapter)))
+        for stage in chapter.stages
+    )
+    return _RULES_HEAD.format(title=f"the chapter {chapter.name}", source=source) + "".join(made)
+
+
+def _rule(stage: Stage, inputs: Iterable[str], outputs: Iterable[str]) -> str:
+    """A rule as text, laid out as snakefmt does."""
+    log = stage.log
+    blocks = {
+        "input": inputs,
+        "output": outputs,
+        "log": [f'"{log}"'],
+        "benchmark": [f'"{log.replace("logs", "benchmarks").replace(".log", ".tsv")}"'],
+        "threads": ["workflow.cores"] if stage.all_cores else [],
+        "resources": ["device=1"] if stage.rows else [],
+        "params": [f"{name.replace('.', '_')}={_value(name)}" for name in stage.params],
+    }
+    lines = [f"rule {stage.name}:", '    """', f"    {_about(stage.module)}", '    """']
+    for name, values in blocks.items():
+        shown = [line for value in values for line in _indented(value, name)]
+        lines += (
+            [f"    {name}: {shown[0].strip()}"] if name == "threads" and shown else [f"    {name}:", *shown] if shown else []
+        )
+    command = stage.command.replace("{", "{wildcards.")
+    return "\n\n" + "\n".join([*lines, "    shell:", f'        "{command}"']) + "\n"
+
+
+def _value(key: str, quote: str = '"') -> str:
+    """A value of params.yaml as a rule names it: `config["memory"]["devices"]`."""
+    return "config" + "".join(f"[{quote}{part}{quote}]" for part in key.split("."))
+
+
+def _indented(value: str, block: str) -> Iterator[str]:
+    comma = "" if block in ("benchmark", "threads") else ","
+    yield from (f"        {line}" for line in f"{value}{comma}".split("\n"))
+
+
+def _path(path: str, stage: Stage) -> str:
+    """A path as Snakemake takes it: wildcards stay, the one target of a stage that runs once is found in params.yaml."""
+    if not stage.targets or stage.wildcards or "{" not in path:
+        return f'"{path}"'
+    for name in stage.targets.wildcards:
+        path = path.replace(f"{{{name}}}", f"{{{_value(f'{stage.targets.path}.{name}', chr(39))}}}")
+    return f'f"{path}"'
+
+
+def _outputs(stage: Stage, chapter: Chapter) -> Iterator[str]:
+    """What a rule writes. `update`: it stays until there is something to put in its place."""
+    yield from (f"update({_path(path, stage)})" for path in stage.outputs.values())
+    for path in stage.shown:  # for `snakemake --report`
+        kind = path.rpartition("/")[2]
+        arguments = (
+            f"update(directory({_path(path, stage)})),",
+            f'patterns=["{{shown}}.{ {"tables": "csv", "figures": "svg"}[kind] }"],',
+            f'category="{chapter.title}: {kind}",',
+            f'subcategory="{", ".join(f"{{{name}}}" for name in stage.wildcards)}",',
+            'labels={"id": "{shown}"},',
+        )
+        yield "\n".join(["report(", *(f"    {argument}" for argument in arguments), ")"])
+
+
+def _about(module: str) -> str:
+    """What a stage does, by the first line of its module."""
+    tree = ast.parse(PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    first = (ast.get_docstring(tree) or "").partition("\n")[0].partition(": ")[2]
+    return first[:1].upper() + first[1:]
+
+
+# Digests of code
+
+
+def code_digest(stage: Stage) -> str:
+    """Digest of the code that a stage runs: of the modules that its function's imports, and of sources that lie beside them."""
+    return _digest(imported(stage.module))
+
+
+def _digest(modules: Iterable[Path]) -> str:
+    """The same wherever the files stand and whatever they are called, so that moving code builds nothing again."""
+    files = {path for module in modules for path in (module, *_beside(module.parent))}
+    return hashlib.sha256("".join(sorted(map(_file_digest, files))).encode()).hexdigest()[:16]
+
+
+@cache
+def _beside(folder: Path) -> tuple[Path, ...]:
+    """Sources beside modules that are no Python: OpenCL's, and the page's templates."""
+    return () if folder == PACKAGE else tuple(path for path in sorted(folder.rglob("*")) if path.suffix in (".cl", ".h", ".j2"))
+
+
+@cache
+def _file_digest(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".j2":
+        text = essence(text) if path.suffix == ".py" else kernel_essence(text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def imported(module: str) -> set[Path]:

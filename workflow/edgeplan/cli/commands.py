@@ -20,6 +20,7 @@ from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
+from edgeplan.cli import stage as cli_stage
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import EdgeplanError, ParamsError
 from edgeplan.support.termination import end_orderly
@@ -190,6 +191,7 @@ cli_run.register(app)
 cli_export.register(app)
 cli_compile.register(app)
 cli_preparation.register(app)
+cli_stage.register(app)
 
 
 def main() -> None:

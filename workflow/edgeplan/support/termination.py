@@ -14,8 +14,10 @@ from types import FrameType
 
 from edgeplan.support import lifeline
 
-#: Names the process that a command of DVC or make is run by, and is to end with.
+#: Names the process that a command of make is run by, and is to end with.
 STARTED_BY = "EDGEPLAN_STARTED_BY"
+#: What DVC names the stage by to the command that it runs, and to all that this starts.
+DVC_STAGE = "DVC_STAGE"
 #: How long what a process runs has to end when it is asked to; in the second case nobody waits for it any more.
 _ASKED_SECONDS, _ORPHANED_SECONDS = 6.0, 1.2
 #: The share of it that scripts have before those that run them: Snakemake deletes what is half written.
@@ -37,18 +39,37 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def end_with_starter() -> None:
-    """Send this process SIGTERM when the ancestor that the environment names as its starter has ended, or has already."""
-    if named := os.environ.pop(STARTED_BY, ""):
+    """Send this process SIGTERM when the ancestor that started it has ended, or has already.
+
+    It is the one that the environment names, or the DVC that runs this process as the command of a stage.
+    """
+    named = os.environ.pop(STARTED_BY, "") or _dvc()
+    if named:
         try:
             starter = os.pidfd_open(int(named))
         except ProcessLookupError:
             starter = -1
         except (OSError, ValueError):
             return  # a kernel before 5.3, or a shell without $PPID
-        if int(named) not in _ancestors():  # looked at second: the number may be that of another process since
+        if int(named) not in ancestors():  # looked at second: the number may be that of another process since
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             threading.Thread(target=_wait_for_end, args=(starter,), name="starter", daemon=True).start()
+
+
+def _dvc() -> str:
+    """The number of the DVC that runs this process: of the nearest ancestor that is not of its stage, as shells between are."""
+    if DVC_STAGE not in os.environ:
+        return ""
+    mark = f"{DVC_STAGE}=".encode()
+    for process in ancestors():
+        try:
+            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        except OSError:  # of another user
+            variables = []
+        if not any(variable.startswith(mark) for variable in variables):
+            return str(process)
+    return ""
 
 
 def _wait_for_end(starter: int) -> None:
@@ -58,7 +79,8 @@ def _wait_for_end(starter: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _ancestors() -> Iterator[int]:
+def ancestors() -> Iterator[int]:
+    """The numbers of the processes above this one, the nearest first."""
     process = os.getppid()
     while process > 1:
         yield process

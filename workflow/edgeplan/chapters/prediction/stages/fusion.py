@@ -1,4 +1,4 @@
-"""Stage `fusion`: what the engine of a device fuses, found by timing alone, and held against the engine's own report."""
+"""Stage `fusion`: rules of what a device's engine fuses, found by timing alone, and held against the engine's own report."""
 
 from __future__ import annotations
 

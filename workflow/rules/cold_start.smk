@@ -1,0 +1,72 @@
+"""Rules of the chapter cold_start. Written by `make wire` from workflow/edgeplan/chapters/cold_start/chapter.py; change that."""
+
+
+rule cold_start:
+    """
+    Models profiled, plans made and executed beside the stock engines; all that measures is here.
+    """
+    input:
+        "config/devices/{device}.yaml",
+    output:
+        update("results/{device}/cold/runs.parquet"),
+        update("results/{device}/cold/bandwidth.parquet"),
+        update("results/{device}/cold/profiles.parquet"),
+        update("results/{device}/cold/plans.parquet"),
+        update("results/{device}/cold/models.parquet"),
+        update("results/{device}/cold/checks.parquet"),
+        update("results/{device}/cold/spans.parquet"),
+        update("results/{device}/cold/energy.parquet"),
+        update("results/{device}/cold/notes.json"),
+        update("results/{device}/cold/environment.json"),
+    log:
+        "work/logs/cold_start-{device}.log",
+    benchmark:
+        "work/benchmarks/cold_start-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        cold_start=config["cold_start"],
+    shell:
+        "edgeplan stage cold_start --device {wildcards.device}"
+
+
+rule cold_tables:
+    """
+    Its headline figure and cards, findings, figures and tables.
+    """
+    input:
+        "results/{device}/cold/runs.parquet",
+        "results/{device}/cold/bandwidth.parquet",
+        "results/{device}/cold/profiles.parquet",
+        "results/{device}/cold/plans.parquet",
+        "results/{device}/cold/models.parquet",
+        "results/{device}/cold/checks.parquet",
+        "results/{device}/cold/spans.parquet",
+        "results/{device}/cold/energy.parquet",
+        "results/{device}/cold/notes.json",
+        "results/{device}/cold/environment.json",
+    output:
+        update("results/chapters/{device}/cold_start.json"),
+        update("results/chapters/{device}/cold_start.page.json"),
+        report(
+            update(directory("results/{device}/cold/tables")),
+            patterns=["{shown}.csv"],
+            category="Cold starts planned for the first inference: tables",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+        report(
+            update(directory("results/{device}/cold/figures")),
+            patterns=["{shown}.svg"],
+            category="Cold starts planned for the first inference: figures",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+    log:
+        "work/logs/cold_tables-{device}.log",
+    benchmark:
+        "work/benchmarks/cold_tables-{device}.tsv"
+    shell:
+        "edgeplan stage cold_tables --device {wildcards.device}"

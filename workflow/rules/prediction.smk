@@ -1,0 +1,270 @@
+"""Rules of the chapter prediction. Written by `make wire` from workflow/edgeplan/chapters/prediction/chapter.py; change that."""
+
+
+rule zoo:
+    """
+    Base models, variants, and the prior distribution.
+    """
+    output:
+        update("data/zoo/models.parquet"),
+        update("data/zoo/prior.parquet"),
+        update("data/zoo/costs.csv"),
+    log:
+        "work/logs/zoo.log",
+    benchmark:
+        "work/benchmarks/zoo.tsv"
+    params:
+        zoo=config["zoo"],
+    shell:
+        "edgeplan stage zoo"
+
+
+rule fusion:
+    """
+    Rules of what a device's engine fuses, found by timing alone, and held against the engine's own report.
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "data/zoo/models.parquet",
+    output:
+        update("results/{device}/fusion/rules.json"),
+        update("results/{device}/fusion/test_cases.csv"),
+        update("results/{device}/fusion/skipped_pairs.csv"),
+        update("results/{device}/fusion/verification.csv"),
+    log:
+        "work/logs/fusion-{device}.log",
+    benchmark:
+        "work/benchmarks/fusion-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        measurement=config["measurement"],
+        fusion=config["fusion"],
+    shell:
+        "edgeplan stage fusion --device {wildcards.device}"
+
+
+rule sampling:
+    """
+    Measured and labelled kernels, by the adaptive sampler, its baselines, the frozen set and both modes.
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "data/zoo/prior.parquet",
+        "results/{device}/fusion/rules.json",
+    output:
+        update("results/{device}/measurements/kernels.parquet"),
+        update("results/{device}/measurements/sampling.json"),
+    log:
+        "work/logs/sampling-{device}.log",
+    benchmark:
+        "work/benchmarks/sampling-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        measurement=config["measurement"],
+        sampling=config["sampling"],
+    shell:
+        "edgeplan stage sampling --device {wildcards.device}"
+
+
+rule calibration:
+    """
+    Whole models of a seed of their own, on which predictions and their intervals are calibrated.
+    """
+    input:
+        "config/devices/{device}.yaml",
+    output:
+        update("results/{device}/calibration/models.parquet"),
+    log:
+        "work/logs/calibration-{device}.log",
+    benchmark:
+        "work/benchmarks/calibration-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        zoo=config["zoo"],
+        measurement=config["measurement"],
+        truth=config["truth"],
+        calibration=config["calibration"],
+    shell:
+        "edgeplan stage calibration --device {wildcards.device}"
+
+
+rule training:
+    """
+    The predictors of a device, and those it is compared with.
+    """
+    input:
+        "results/{device}/measurements/kernels.parquet",
+        "results/{device}/measurements/sampling.json",
+        "results/{device}/fusion/rules.json",
+        "results/{device}/calibration/models.parquet",
+    output:
+        update("results/{device}/predictors/card.json"),
+        update("results/{device}/predictors/quality.parquet"),
+        update("results/{device}/predictors/samplers.csv"),
+    log:
+        "work/logs/training-{device}.log",
+    benchmark:
+        "work/benchmarks/training-{device}.tsv"
+    threads: workflow.cores
+    params:
+        seed=config["seed"],
+        training=config["training"],
+    shell:
+        "edgeplan stage training --device {wildcards.device}"
+
+
+rule truth:
+    """
+    Whole models, plain and unprofiled, normalised by the references that normalise the labels.
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "data/zoo/models.parquet",
+    output:
+        update("results/{device}/evaluation/truth.parquet"),
+        update("results/{device}/evaluation/environment.json"),
+    log:
+        "work/logs/truth-{device}.log",
+    benchmark:
+        "work/benchmarks/truth-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        measurement=config["measurement"],
+        truth=config["truth"],
+    shell:
+        "edgeplan stage truth --device {wildcards.device}"
+
+
+rule evaluation:
+    """
+    Predictions held against whole models; tables, figures and metrics.
+    """
+    input:
+        "data/zoo/models.parquet",
+        "data/zoo/prior.parquet",
+        "results/{device}/calibration/models.parquet",
+        "results/{device}/evaluation/truth.parquet",
+        "results/{device}/evaluation/environment.json",
+        "results/{device}/fusion/rules.json",
+        "results/{device}/fusion/test_cases.csv",
+        "results/{device}/fusion/verification.csv",
+        "results/{device}/measurements/kernels.parquet",
+        "results/{device}/measurements/sampling.json",
+        "results/{device}/predictors/card.json",
+        "results/{device}/predictors/quality.parquet",
+        "results/{device}/predictors/samplers.csv",
+    output:
+        update("results/chapters/{device}/prediction.json"),
+        update("results/{device}/evaluation/models.parquet"),
+        update("results/{device}/evaluation/kernels.parquet"),
+        update("results/{device}/evaluation/breakdown.parquet"),
+        update("results/{device}/evaluation/sweeps.parquet"),
+        update("results/{device}/evaluation/modes.csv"),
+        update("results/{device}/evaluation/conv_fusion.csv"),
+        update("results/{device}/evaluation/dates.json"),
+        report(
+            update(directory("results/{device}/tables")),
+            patterns=["{shown}.csv"],
+            category="Latency predicted kernel by kernel: tables",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+        report(
+            update(directory("results/{device}/figures")),
+            patterns=["{shown}.svg"],
+            category="Latency predicted kernel by kernel: figures",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+    log:
+        "work/logs/evaluation-{device}.log",
+    benchmark:
+        "work/benchmarks/evaluation-{device}.tsv"
+    threads: workflow.cores
+    params:
+        seed=config["seed"],
+        evaluation=config["evaluation"],
+    shell:
+        "edgeplan stage evaluation --device {wildcards.device}"
+
+
+rule prediction_page:
+    """
+    The chapter of the report, from the tables, figures and figures of merit that `evaluation` wrote.
+    """
+    input:
+        "results/chapters/{device}/prediction.json",
+        "results/{device}/evaluation/models.parquet",
+        "results/{device}/evaluation/environment.json",
+    output:
+        update("results/chapters/{device}/prediction.page.json"),
+    log:
+        "work/logs/prediction_page-{device}.log",
+    benchmark:
+        "work/benchmarks/prediction_page-{device}.tsv"
+    shell:
+        "edgeplan stage prediction_page --device {wildcards.device}"
+
+
+rule unseen:
+    """
+    Architectures outside the zoo's families, measured and predicted (see `edgeplan.zoo.unseen`).
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "results/{device}/fusion/rules.json",
+        "results/{device}/predictors/card.json",
+    output:
+        update("results/chapters/{device}/unseen.json"),
+        update("results/{device}/unseen/models.csv"),
+        update("results/{device}/unseen/kernels.csv"),
+    log:
+        "work/logs/unseen-{device}.log",
+    benchmark:
+        "work/benchmarks/unseen-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        measurement=config["measurement"],
+        truth=config["truth"],
+        unseen=config["unseen"],
+    shell:
+        "edgeplan stage unseen --device {wildcards.device}"
+
+
+rule transfer:
+    """
+    Predictors of one device tried on another, beside the rebuilt ones.
+    """
+    input:
+        f"results/{config['transfer']['source']}/evaluation/models.parquet",
+        f"results/{config['transfer']['target']}/evaluation/models.parquet",
+        f"results/{config['transfer']['source']}/evaluation/environment.json",
+        f"results/{config['transfer']['target']}/evaluation/environment.json",
+        f"results/{config['transfer']['source']}/evaluation/dates.json",
+        f"results/{config['transfer']['target']}/evaluation/dates.json",
+    output:
+        update("results/transfer/table_11.csv"),
+        update("results/chapters/transfer/transfer.page.json"),
+    log:
+        "work/logs/transfer.log",
+    benchmark:
+        "work/benchmarks/transfer.tsv"
+    params:
+        transfer=config["transfer"],
+    shell:
+        "edgeplan stage transfer"
