@@ -151,7 +151,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
     def slow(self: lanes.Preparation, lane: lanes.Lane) -> None:
         store = self._objects.store
         if lane.number == 1:
-            k = native.take(store, lane.number, stealing=False)
+            k = native.take(self._objects.context, lane.number, stealing=False)
             held.set()
             wait_while(lambda: (store.ready == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))

@@ -28,7 +28,7 @@ from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime import kernels, native
 from edgeplan.runtime.memory import checksum
-from edgeplan.runtime.native import partner
+from edgeplan.runtime.kernels.build import names
 from edgeplan.chapters.cold_start.planners.streamed import streamed
 from edgeplan.planning.profile import Disk
 from cold_start_instances import realistic
@@ -45,9 +45,8 @@ for mode in Mode:
 checksum(np.zeros(8192, np.uint8))
 streamed(realistic(12, 1), Disk(500.0, 0.1))
 native.load()
-partner.load()
-for name in kernels.names():
-    kernels.address(name)
+native.code_memory()
+kernels.load(names())
 """
 
 
@@ -76,7 +75,7 @@ def test_all_modules_that_compile_are_known() -> None:
     for name in done:
         __import__(name)
     beside = {"edgeplan.planning.layout.greedy", "edgeplan.planning.layout.parts", "edgeplan.planning.layout.canonical"}
-    packages = {"edgeplan.runtime.native", ahead.kernels.__name__}
+    packages = {ahead.native.__name__, ahead.kernels.__name__}
     left = {name for name in _compiling() if name not in done | beside and name.rpartition(".")[0] not in packages}
     assert not left
     assert beside <= sys.modules.keys()  # the solver's
@@ -110,4 +109,4 @@ def test_a_refusal_compiles_nothing(command: str, tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert "error: " in ended.stderr
     assert "compiling" not in ended.stderr
-    assert not list(tmp_path.rglob("*.nbi"))
+    assert not [*tmp_path.rglob("*.nbi"), *tmp_path.rglob("*.code")]

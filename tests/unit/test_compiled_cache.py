@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from edgeplan.support import compiled as kept
+from edgeplan.support import machine_code
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -122,8 +123,8 @@ def _ran(folder: Path, cache: Path) -> tuple[int, bool]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder of this test's own, in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "_PACKAGE", tmp_path / "package")
-    once = (kept._places, kept._writable, kept._say_compiling, kept._prune)
+    monkeypatch.setattr(machine_code, "_PACKAGE", tmp_path / "package")
+    once = (machine_code.places, machine_code.writable, machine_code.say_compiling, machine_code.prune)
     for function in once:
         function.cache_clear()
     yield tmp_path / "cache" / "edgeplan" / "compiled"
@@ -183,13 +184,13 @@ def _compile() -> None:
 
 
 def test_it_says_so_once_and_only_when_something_is_compiled(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, kept.__name__):
+    with caplog.at_level(logging.INFO, machine_code.__name__):
         function = kept.compiled(_plus)
         assert not caplog.messages  # nothing is yet
         assert function(1) == 2
         assert function(1.0) == 2
         assert len(caplog.messages) == 1
-        kept._say_compiling.cache_clear()
+        machine_code.say_compiling.cache_clear()
         _compile()
         assert len(caplog.messages) == 1
     assert len(list(cache.glob("*.nbi"))) == 2  # of two types
@@ -206,14 +207,14 @@ def test_a_torn_file_is_compiled_again(cache: Path) -> None:
 
 def test_what_nobody_used_for_long_is_removed_and_what_was_loaded_stays(cache: Path) -> None:
     _compile()
-    long_ago = time.time() - (kept.UNUSED_DAYS + 1) * 86400
+    long_ago = time.time() - (machine_code.UNUSED_DAYS + 1) * 86400
     for path in cache.iterdir():
         os.utime(path, (long_ago, long_ago))
     _compile()  # loads it
     used = set(cache.iterdir())
     (cache / "other.nbi").touch()
     os.utime(cache / "other.nbi", (long_ago, long_ago))
-    kept._prune.cache_clear()
+    machine_code.prune.cache_clear()
     assert kept.compiled(_plus)(1.0) == 2
     left = set(cache.iterdir())
     assert used < left
@@ -225,12 +226,12 @@ def test_without_a_cache_folder_it_is_beside_the_sources(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
-    with caplog.at_level(logging.INFO, kept.__name__):
+    with caplog.at_level(logging.INFO, machine_code.__name__):
         _compile()
         assert len(list((tmp_path / "package" / "__pycache__" / "compiled").glob("*.nbi"))) == 1
-        for function in (kept._places, kept._writable, kept._say_compiling):
+        for function in (machine_code.places, machine_code.writable, machine_code.say_compiling):
             function.cache_clear()
-        monkeypatch.setattr(kept, "_PACKAGE", tmp_path / "file")
+        monkeypatch.setattr(machine_code, "_PACKAGE", tmp_path / "file")
         _compile()
     assert [("once" in one, "each time" in one) for one in caplog.messages] == [(True, False), (False, True)]
     assert not cache.exists()

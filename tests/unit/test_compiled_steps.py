@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.runtime.tape_check import check
-from edgeplan.runtime.tape_file import TapeArrays, tape_of
 
 Inputs = Mapping[str, np.ndarray[Any, Any]]
 _node = helper.make_node
@@ -171,42 +168,6 @@ def test_an_input_of_another_type_is_named(dnnl: Dnnl, model: Path) -> None:
         session.run({**_inputs(), "ids": np.zeros((1, _IDS))})
 
 
-def _kernel_words(arrays: TapeArrays) -> list[int]:
-    """Words of the records at which calls of kernels begin."""
-    found = []
-    records = arrays.tape.records.tolist()
-    for start in arrays.tape.record_starts.tolist():
-        groups, slots, calls = records[start + 4 : start + 7]
-        at = start + 8 + groups + 2 * slots
-        for _ in range(calls):
-            if records[at] < 0:
-                found.append(at)
-            at += 3 + records[at + 1] if records[at] < 0 else 2 + 2 * records[at + 1]
-    return found
-
-
-def test_a_tape_whose_kernels_reach_elsewhere_is_refused(
-    dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
-) -> None:
-    program = read_linked(build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan") / PROGRAM_NAME)
-    arrays = tape_of(program)
-    check(arrays)
-    places = _kernel_words(arrays)
-    assert len(places) == 7
-    for at in places:
-        last = at + 2 + int(arrays.tape.records[at + 1])
-        for word, value in ((last, program.arena_bytes - 1), (last, 1 << 62), (at, -99), (at + 1, 1), (at + 2, 4), (last, -9)):
-            records = arrays.tape.records.copy()
-            records[word] = value
-            with pytest.raises(ValueError, match=r"kernels|records|block"):
-                check(replace(arrays, tape=arrays.tape._replace(records=records)))
-        for word in range(4):
-            constants = arrays.constants.copy()
-            constants.view(np.int64)[arrays.tape.records[at + 2] // 8 + word] = 1 << 40
-            with pytest.raises(ValueError, match=r"kernels|block"):
-                check(replace(arrays, constants=constants))
-
-
 def test_a_table_whose_kernels_reach_elsewhere_is_refused(
     dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path
 ) -> None:
@@ -229,11 +190,10 @@ def test_a_block_tells_how_far_it_reaches(start: int) -> None:
         assert blocks.span_bytes(block, 0) == 8 * (24 + 1 + 5)
 
 
-def test_a_model_without_compiled_steps_loads_no_compiler(tmp_path: Path, model: Path) -> None:
+def test_a_process_that_runs_compiled_steps_loads_no_compiler(model: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-import numpy as np
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
@@ -242,19 +202,10 @@ from edgeplan.runtime.session import SequentialSession
 path, dnnl = Path(sys.argv[1]), Dnnl()
 graph = load_onnx(path)
 SequentialSession(dnnl, default_program(dnnl, path, graph, "nhwc"), path.parent).run(random_inputs(graph))
-print("numba" in sys.modules)
+print(sorted({"numba", "llvmlite"} & sys.modules.keys()), "llvm" in open("/proc/self/maps").read())
 """
-    plain = tmp_path / "plain.onnx"
-    body = helper.make_graph(
-        [_node("Sigmoid", ["x"], ["y"])],
-        "plain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-    )
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), plain)
-    for path, loaded in ((plain, "False"), (model, "True")):
-        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == loaded
+    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False"
 
 
 def test_a_fresh_process_draws_inputs_of_the_models_types(

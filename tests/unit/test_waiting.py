@@ -18,7 +18,7 @@ import pytest
 import edgeplan
 from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import Context, words
 from edgeplan.runtime.native.words import FLOATS, INTEGERS, Store, Tape
 from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.waiting import SPINS, bounded_waits
@@ -113,7 +113,7 @@ def naps(wait: Callable[[], object], end: Callable[[], object]) -> int:
 
 
 @pytest.fixture
-def waited(dnnl: Dnnl) -> tuple[Tape, Store, np.ndarray, np.ndarray]:
+def waited(dnnl: Dnnl) -> tuple[Context, np.ndarray]:
     """One step without weights that nobody has prepared, and one object that another thread is at."""
     none = np.zeros(0, np.int64)
     record = np.zeros(words.HEAD, np.int64)
@@ -122,28 +122,27 @@ def waited(dnnl: Dnnl) -> tuple[Tape, Store, np.ndarray, np.ndarray]:
     tape = Tape(none, none, none, roles, values, floats, np.zeros(2, np.int64), record, np.zeros(1, np.int64))
     store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
     store.states[0] = 1
-    return tape, store, library_places(dnnl), np.zeros(words.OWN_WORDS, np.int64)
+    return Context(tape, store, library_places(dnnl)), np.zeros(words.OWN_WORDS, np.int64)
 
 
-def test_a_wait_for_a_step_leaves_the_core(waited: tuple[Tape, Store, np.ndarray, np.ndarray]) -> None:
-    tape, store, places, own = waited
-    wait = partial(native.await_all, tape, store, places, own)
-    assert naps(wait, lambda: native.publish(store, 0, 1)) > LEAST_NAPS
+def test_a_wait_for_a_step_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
+    context, own = waited
+    wait = partial(native.await_all, context, own)
+    assert naps(wait, lambda: native.publish(context, 0, 1)) > LEAST_NAPS
 
 
-def test_an_execution_that_waits_for_a_step_leaves_the_core(waited: tuple[Tape, Store, np.ndarray, np.ndarray]) -> None:
-    tape, store, places, own = waited
-    stealing = True
+def test_an_execution_that_waits_for_a_step_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
+    context, own = waited
     none, times, block = np.zeros(0, np.int64), np.zeros(2, np.int64), np.zeros(1, np.int64)  # a step of no calls
-    wait = partial(native.advance, tape, store, places, own, none, times, 0, 1, 1, stealing, 10**12)
-    assert naps(wait, lambda: native.publish(store, 0, block.ctypes.data)) > LEAST_NAPS
+    wait = partial(native.advance, context, own, none, times, 0, 1, narrow=1, stealing=True, patience_ns=10**12)
+    assert naps(wait, lambda: native.publish(context, 0, block.ctypes.data)) > LEAST_NAPS
 
 
-def test_a_wait_for_an_object_leaves_the_core(waited: tuple[Tape, Store, np.ndarray, np.ndarray]) -> None:
-    tape, store, places, own = waited
+def test_a_wait_for_an_object_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
+    context, own = waited
     made = 2
 
     def end() -> None:
-        store.states[0] = made
+        context.store.states[0] = made
 
-    assert naps(lambda: native.ensure(tape, store, places, own, 0), end) > LEAST_NAPS
+    assert naps(lambda: native.ensure(context, own, 0), end) > LEAST_NAPS

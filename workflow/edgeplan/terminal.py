@@ -87,7 +87,7 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:  # prints warnings where nobody has set up logging
         logging.lastResort.setFormatter(formatter())
-    compiling = logging.getLogger("edgeplan.support.compiled")  # why nothing happens for half a minute
+    compiling = logging.getLogger("edgeplan.support.machine_code")  # why nothing happens for half a minute
     if not compiling.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(formatter())

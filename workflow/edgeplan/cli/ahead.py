@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from edgeplan.runtime import kernels
+from edgeplan.runtime import kernels, native
+from edgeplan.runtime.kernels.build import names
 
 #: Modules that compile, each with a function `load`; the kernels, which are many, come after them.
 MODULES = (
     "edgeplan.runtime.native",
-    "edgeplan.runtime.native.partner",
     "edgeplan.chapters.cold_start.planners.descent",
     "edgeplan.planning.layout.solve",
     "edgeplan.planning.memory.algorithm1",
@@ -22,7 +22,8 @@ MODULES = (
 def loads() -> Iterator[Callable[[], object]]:
     """Functions that compile, or load what is kept, when they are called."""
     yield from (importlib.import_module(name).load for name in MODULES)
-    yield from (partial(kernels.address, name) for name in kernels.names())
+    yield native.code_memory
+    yield from (partial(kernels.load, [name]) for name in names())
 
 
 def main() -> None:

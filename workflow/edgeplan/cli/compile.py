@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def compile_ahead() -> None:
     """Compile the runtime for this processor once, in a minute or less, so that no other command has to wait for it."""
     started = time.monotonic()
-    logging.getLogger("edgeplan.support.compiled").setLevel(logging.WARNING)  # that it compiles is no news here
+    logging.getLogger("edgeplan.support.machine_code").setLevel(logging.WARNING)  # that it compiles is no news here
     helper = None
     if len(os.sched_getaffinity(0)) >= _TOGETHER:
         # It begins at the end of the list. They meet somewhere, and from there on each finds what the other kept.

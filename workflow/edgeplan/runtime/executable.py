@@ -13,7 +13,6 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Step
-from edgeplan.runtime import constants
+from edgeplan.runtime import constants, kernels
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.program import Program
@@ -248,7 +247,7 @@ class Executable:
                 block = (ctypes.c_int64 * len(call.block))(*call.block)
                 places = [bases[place.region] + place.offset for place in call.places]
                 addresses = (ctypes.c_int64 * len(places))(*places)
-                calls.append((compiled_kernel(call.kernel), ctypes.addressof(block), len(places), addresses))
+                calls.append((kernels.function(call.kernel), ctypes.addressof(block), len(places), addresses))
                 keep.append(block)
                 continue
             assert call.primitive is not None  # noqa: S101  created to be run
@@ -284,17 +283,6 @@ class Executable:
         """A view of a row-major activation in the arena (the model's inputs and outputs are)."""
         program = self.program
         return self.arena.tensor(program.offsets[tensor], program.shapes[tensor], program.dtype(tensor))
-
-
-@cache
-def compiled_kernel(name: str) -> Callable[..., int]:
-    """A compiled kernel, with the arguments of `dnnl_primitive_execute`."""
-    from edgeplan.runtime import kernels  # noqa: PLC0415  this loads numba, which most models need not
-
-    return _KERNEL(kernels.address(name))
-
-
-_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 
 def transformed(dnnl: Dnnl, step: Step, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:

@@ -147,9 +147,9 @@ class Preparation:
     def _prepare_all(self, lane: Lane) -> None:
         """Prepare a lane's steps, and those of others where it steals, until there are none."""
         objects, own = self._objects, lane.preparer.own
-        given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, lane.number, self._stealing)
+        given = (objects.context, own, lane.preparer.marks, lane.number)
         while not self._stopping:
-            found = native.drive(*given, lane.ratio - 1)
+            found = native.drive(*given, stealing=self._stealing, slower=lane.ratio - 1)
             if found == words.DONE:
                 return
             self._left(lane, found)
@@ -193,8 +193,8 @@ class Preparation:
         """
         lane, objects = self._lanes[0], self._objects
         own = lane.preparer.own
-        given = (objects.tape, objects.store, objects.places, own, lane.preparer.marks, times)
-        found = native.advance(*given, first, last, self._narrow, self._stealing, _LATE_NS)
+        given = (objects.context, own, lane.preparer.marks, times, first, last)
+        found = native.advance(*given, narrow=self._narrow, stealing=self._stealing, patience_ns=_LATE_NS)
         self._require_no_failure()
         if found >= 0:
             return found
@@ -214,7 +214,7 @@ class Preparation:
         objects = self._objects
         self._shared.dnnl.set_threads(1)
         self._prepare_all(self._lanes[0])
-        native.await_all(objects.tape, objects.store, objects.places, self._lanes[0].preparer.own)
+        native.await_all(objects.context, self._lanes[0].preparer.own)
         self._shared.dnnl.set_threads(self._narrow)
         self._require_no_failure()
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from edgeplan.errors import DeviceError, FormatError
-from edgeplan.runtime import constants, linked, native
+from edgeplan.runtime import constants, kernels, linked, native
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
 from edgeplan.runtime.native import words
@@ -72,11 +72,7 @@ def _words(count: int) -> Numbers:
 
 
 def _kernels(names: tuple[str, ...]) -> Numbers:
-    if not names:
-        return _words(0)
-    from edgeplan.runtime import kernels  # noqa: PLC0415  most programs have none
-
-    return np.array([kernels.address(name) for name in names], np.int64)
+    return np.array(kernels.load(names), np.int64) if names else _words(0)
 
 
 def _all(kind: str, handles: Numbers) -> list[tuple[str, int]]:
@@ -96,6 +92,7 @@ class Objects:
 
     Attributes:
         tape, store, places: what compiled code works on (`native`).
+        context: the same as it takes them.
     """
 
     def __init__(self, dnnl: Dnnl, arrays: TapeArrays, arena: int) -> None:
@@ -125,6 +122,7 @@ class Objects:
             _kernels(program.kernels),
         )
         self.store.flags[words.ARRIVED] = program.step_count  # unless weights are read ahead
+        self.context = native.Context(self.tape, self.store, self.places)
         self._others: list[tuple[str, int]] = []
         self._blocks: list[tuple[Numbers, int, int]] = []
 
@@ -164,14 +162,14 @@ class Objects:
 
     def publish(self, step: int, block: int) -> None:
         """One of the program's own steps is prepared."""
-        native.publish(self.store, step, block)
+        native.publish(self.context, step, block)
 
     # One object
 
     def _made(self, group: int) -> None:
         own = np.zeros(words.OWN_WORDS, np.int64)
         for needed in (*self._arrays.needs(group), group):
-            if native.ensure(self.tape, self.store, self.places, own, needed) != words.DONE:
+            if native.ensure(self.context, own, needed) != words.DONE:
                 self.fail(own)
 
     def fail(self, own: Numbers) -> None:

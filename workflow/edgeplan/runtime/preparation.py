@@ -166,6 +166,7 @@ class Executor:
         self._dnnl, self._stream = dnnl, dnnl.stream()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
         self.own[words.OWN_STREAM] = self._stream.value
+        self._address = int(self.own.ctypes.data)
 
     def execute(self, calls: Calls) -> None:
         """Execute a step.
@@ -174,7 +175,7 @@ class Executor:
             DeviceError: oneDNN reports a failure.
             ModelError: an index lies outside its axis.
         """
-        if native.execute(self.own, calls) != words.DONE:
+        if native.execute(self._address, calls) != words.DONE:
             self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
 
 
@@ -212,11 +213,10 @@ class Preparer:
             DeviceError: the library does not offer the implementation.
         """
         objects = self._shared.objects
-        record, at, block = self._shared.tape.record(step), 0, np.zeros(block_words(step), np.int64)
+        record, block = self._shared.tape.record(step), np.zeros(block_words(step), np.int64)
         objects.keep(block, step)
         address = int(block.ctypes.data)
-        given = (objects.tape, objects.store, objects.places, self.own, self.marks)
-        found = native.prepare(*given, record, at, index, address)
+        found = native.prepare(objects.context, self.own, self.marks, record, index, address)
         marks += self.taken_marks()
         if found == words.LEFT_TO_PYTHON:
             self._prepare_by_hand(index, step, record, address, marks)
@@ -244,7 +244,7 @@ class Preparer:
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
         """What needs Python: raw weights, weights to be checked, weights that are there already."""
         shared, objects = self._shared, self._shared.objects
-        self._checked(native.create(objects.tape, objects.store, objects.places, self.own, self.marks, record, 0, index))
+        self._checked(native.create(objects.context, self.own, self.marks, record, index))
         start = perf_counter_ns()
         address, raw = 0, None
         if step.source == "shared":
@@ -260,7 +260,7 @@ class Preparer:
             transform(shared.dnnl, objects, self._stream, step, raw, address)
             marks.append(("transform", index, start, perf_counter_ns()))
         shared.weights[index] = shared.weights[index] or address
-        self._checked(native.bind(objects.store, objects.places, self.own, self.marks, record, 0, index, block, address))
+        self._checked(native.bind(objects.context, self.own, self.marks, record, index, block, address))
         marks += self.taken_marks()
 
     def _checked(self, found: int) -> None:
@@ -269,8 +269,7 @@ class Preparer:
 
     def fetch(self, index: int, step: LinkedStep, marks: list[Mark]) -> int:
         """The address of a step's weights from a trusted cache, a part of its preparation; 0 if they cannot be had."""
-        places, record = self._shared.objects.places, self._shared.tape.record(step)
-        found = native.fetch(places, self.own, self.marks, record, 0, index)
+        found = native.fetch(self._shared.objects.context, self.own, self.marks, self._shared.tape.record(step), index)
         marks += self.taken_marks()
         return max(found, 0)
 

@@ -8,10 +8,8 @@ the tools. One pair of files belongs to one key, so that processes which compile
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,20 +24,12 @@ import numba
 import numpy as np
 from numba.core import config
 from numba.core.caching import IndexDataCacheFile, _Cache
-from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
-from numba.core.sigutils import normalize_signature
 
-from edgeplan.writable import cache_base
+from edgeplan.support.machine_code import DAY_S, places, prune, say_compiling, writable
 
-log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., object])
-
-_PACKAGE = Path(__file__).parents[1]
-#: Entries that nobody loaded for so many days are removed; a loaded one is marked as used once a day.
-UNUSED_DAYS = 60
-_DAY_S = 86400.0
 
 
 def compiled(function: Function) -> Function:
@@ -50,21 +40,6 @@ def compiled(function: Function) -> Function:
     return found  # type: ignore[no-any-return]  # a dispatcher, called as the function is
 
 
-def address_of(function: Callable[..., object], signature: Any) -> tuple[int, object]:
-    """Compile a function that C calls: its address, and what must live as long as that is called.
-
-    Divisions by zero and the like give what the processor gives: nobody would take an exception.
-
-    Args:
-        function: the function.
-        signature: its types, of numba.
-    """
-    made: Any = CFunc(function, normalize_signature(signature), {}, {"error_model": "numpy"})  # type: ignore[no-untyped-call]
-    made._cache = _Kept(function, "cfunc numpy")  # noqa: SLF001  likewise
-    made.compile()
-    return int(made.address), made
-
-
 class _Kept(_Cache):
     """The compiled forms of one function: numba asks for one by its types first, and hands over what it has to compile."""
 
@@ -73,25 +48,25 @@ class _Kept(_Cache):
 
     @property
     def cache_path(self) -> str | None:
-        return next(map(str, _places()), None)
+        return next(map(str, places()), None)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
         key = self._key(sig, target_context.codegen())
-        for folder in _places():
+        for folder in places():
             if (payload := _loaded(folder, key)) is not None:
                 return CompileResult._rebuild(target_context, *payload)  # type: ignore[no-untyped-call]  # noqa: SLF001
-        _say_compiling(keeps=_writable() is not None)
+        say_compiling(keeps=writable() is not None)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        folder = _writable()
+        folder = writable()
         if folder is None or data.lifted or data.library.has_dynamic_globals:
             return
         key = self._key(sig, data.codegen)
         with suppress(OSError):  # a full disk: it is compiled again next time
             _file(folder, key).save(key, data._reduce())  # noqa: SLF001
-            _prune(folder)
+            prune(folder)
 
     def enable(self) -> None:
         """Nothing is left to do: it is enabled as long as it lives."""
@@ -126,7 +101,7 @@ def _loaded(folder: Path, key: str) -> Any:
     index = folder / f"{key}.nbi"
     try:
         payload = _file(folder, key).load(key)
-        if payload is not None and time.time() - index.stat().st_mtime > _DAY_S:
+        if payload is not None and time.time() - index.stat().st_mtime > DAY_S:
             for path in (index, *folder.glob(f"{key}.*.nbc")):
                 os.utime(path)
     except FileNotFoundError:
@@ -143,53 +118,6 @@ def _tools() -> tuple[str, ...]:
     """Versions of what compiles, and settings of the environment that change what it makes."""
     versions = (sys.implementation.cache_tag or "", numba.__version__, llvmlite.__version__, np.__version__)
     return (*versions, *(str(getattr(config, name, "")) for name in ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")))
-
-
-@cache
-def _places() -> tuple[Path, ...]:
-    """Folders that may hold what was compiled: the user's cache, then one beside the sources, as trusted as these are."""
-    base, places = cache_base(), [_PACKAGE / "__pycache__" / "compiled"]
-    if base:
-        folder = Path(base) / "edgeplan" / "compiled"
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(OSError):
-            about = folder.stat()
-            if about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # code is loaded from it
-                places.insert(0, folder)
-    return tuple(places)
-
-
-@cache
-def _writable() -> Path | None:
-    """The first place that can be written to; None if none can be."""
-    for folder in _places():
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    return None
-
-
-@cache
-def _say_compiling(*, keeps: bool) -> None:
-    """Say it once a process, when something is compiled indeed."""
-    if keeps:
-        log.info(
-            "compiling for this processor, once (half a minute, longer beside other work; `edgeplan compile` does it ahead)"
-        )
-    else:
-        log.warning("compiling for this processor, each time: neither the cache folder nor that of the package can be written")
-
-
-@cache
-def _prune(folder: Path) -> None:
-    """Remove what was not used for long, once in a process that compiled something."""
-    oldest = time.time() - UNUSED_DAYS * _DAY_S
-    for path in folder.iterdir():
-        with suppress(OSError):  # another process was faster
-            if path.stat().st_mtime < oldest:
-                path.unlink()
 
 
 def content(function: Callable[..., object]) -> str:

@@ -74,7 +74,7 @@ _RUNTIME = (
     *_LOWERING,
 )
 _PROFILES = (
-    "support/compiled.py",
+    *_files("support", "compiled", "machine_code", "object_code"),
     "measurement/preemption.py",
     *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
     *_files(
@@ -92,7 +92,7 @@ _PROFILES = (
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
-    *_files("runtime/native", "__init__", "intrinsics", "lanes", "making", "stages", "words"),
+    *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "stages", "words"),
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _PLANNING = _files(

@@ -1,52 +1,34 @@
 """Compiled kernels: what oneDNN has no primitive for, as functions that are called from C.
 
-Importing this loads numba, so a program without compiled steps does not. A kernel has the arguments of
-`dnnl_primitive_execute`, and so is called where a primitive is: its block of numbers (`graph.blocks`), a
-pointer that stands for the element type alone, the number of operands, their addresses. It allocates
-nothing, and returns 0 or `BAD_INDEX`.
+A kernel has the arguments of `dnnl_primitive_execute`, and so is called where a primitive is: its block of numbers
+(`graph.blocks`), a pointer that stands for the element type alone, the number of operands, their addresses. It allocates
+nothing, and returns 0 or `BAD_INDEX`. Machine code of kernels is kept; `build` compiles what is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+import ctypes
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from numba import types
+from edgeplan.support.machine_code import Images, addresses
 
-from edgeplan.errors import DeviceError
-from edgeplan.runtime.kernels.registry import KERNELS
-from edgeplan.support.compiled import address_of
-
-
-def _signature(element: Any) -> Any:
-    """Of a kernel for elements of one type."""
-    word, pointer = types.int64, types.CPointer
-    return types.int32(pointer(word), pointer(element), types.int32, pointer(word))  # type: ignore[no-untyped-call]
+_IMAGES = Images("edgeplan.runtime.kernels.build", ("runtime/kernels/*.py", "graph/blocks.py", "runtime/constants.py"))
+_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 
-@cache
-def _compiled(name: str) -> tuple[int, object]:
-    family, _, element = name.rpartition("_")
-    if family not in KERNELS or element not in KERNELS[family].elements:
-        raise DeviceError(
-            f"there is no kernel {name!r}", where="the compiled steps of the program", next_step="plan the model again"
-        )
-    return address_of(KERNELS[family].function, _signature(getattr(types, element)))
-
-
-def address(name: str) -> int:
-    """Address of a kernel, compiled or found on the disk once a process.
-
-    Args:
-        name: the kernel's, and what its elements are of: `where_int32`.
+def load(names: Iterable[str]) -> list[int]:
+    """Addresses of kernels, by what they do and what their elements are of: `where_int32`.
 
     Raises:
-        DeviceError: there is no such kernel.
+        DeviceError: there is no such kernel, or it can neither be loaded nor compiled.
     """
-    return _compiled(name)[0]
+    wanted = tuple(names)
+    found = addresses(_IMAGES, wanted)
+    return [found[name][name] for name in wanted]
 
 
-def names() -> Iterable[str]:
-    """Names of all kernels."""
-    return (f"{family}_{element}" for family, kernel in KERNELS.items() for element in kernel.elements)
+def function(name: str) -> Callable[..., int]:
+    """A kernel, with the arguments of `dnnl_primitive_execute`."""
+    found: Any = _TYPE(load([name])[0])
+    return found  # type: ignore[no-any-return]  # ctypes has no types of its functions

@@ -102,3 +102,19 @@ def byte(typing: Any, address: Any) -> Any:  # noqa: ARG001
         return builder.zext(builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())), _INT)
 
     return types.int64(types.int64), generate
+
+
+def _pointing(element: Any) -> Callable[..., Any]:
+    """A function that takes an address for a pointer to elements."""
+
+    @_intrinsic
+    def at(typing: Any, address: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.int64), generate  # type: ignore[no-untyped-call]
+
+    return at
+
+
+words_at, unsigned_at, floats_at, bytes_at = map(_pointing, (types.int64, types.uint64, types.float32, types.int8))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.runtime.native.words import LANES
 from edgeplan.support.compiled import compiled
 
 Words = npt.NDArray[np.uint64]
 
-LANES = 4  # their multiplications overlap
 #: Odd, so that multiplying loses nothing: the fraction of the golden ratio.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 #: A multiplication moves bits up only; turned by so much, the highest come to matter for those of the next word.

@@ -5,27 +5,32 @@ The counters are words in memory that both processors see while they run, of whi
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.making import status_of
 from edgeplan.runtime.native.waiting import nap, now_ns
-from edgeplan.runtime.native.words import DONE, FAILED, OWN_STATUS, OWN_STEP, OWN_STREAM, OWN_WORDS, PLACES, Numbers
+from edgeplan.runtime.native.words import (
+    ARGUMENTS,
+    COUNT,
+    COUNTER,
+    DONE,
+    END,
+    FAILED,
+    FIRST,
+    FUNCTION,
+    LATE,
+    NEEDED,
+    OTHER,
+    OWN_STATUS,
+    OWN_STEP,
+    OWN_STREAM,
+    PRIMITIVE,
+    Numbers,
+)
 from edgeplan.support.compiled import compiled
 
-#: How a lane ends besides `DONE` and `FAILED`: the other processor did not come in time.
-LATE = -4
-#: Rows of `shared`: addresses of the CPU's counter and of the other one's.
-COUNTER, OTHER, SHARED = range(3)
-#: Columns of `items`: how far the other counter must be, and where the item's calls begin and end.
-NEEDED, FIRST, END, COLUMNS = range(4)
-#: Columns of `calls`, which are what `invoke_with_four` takes but for the stream.
-FUNCTION, PRIMITIVE, COUNT, ARGUMENTS, CALL_COLUMNS = range(5)
 #: Longer waits are no hand-overs between processors at work: the core is left to others for a moment at a time.
 _AWAKE_NS = 20_000_000
 _LOOKS = 32  # of one reading of the clock
@@ -86,16 +91,3 @@ def run_lane(
         store_word(shared[COUNTER], k + 1)
     own[OWN_STEP] = len(items)
     return _await(places, own, shared, last, limit_ns)
-
-
-@cache
-def load() -> None:
-    """Compile or load for the types that it is called with, and call it with nothing to do: no run waits for that."""
-    words, table, word = types.int64[::1], types.int64[:, ::1], types.int64
-    dispatcher: Any = run_lane
-    dispatcher.compile((words, words, words, table, table, table, word, word))
-    shared = np.zeros(8 * SHARED, np.int64)
-    addresses = np.array([shared.ctypes.data + 64 * row for row in range(SHARED)], np.int64)
-    none = np.zeros((0, COLUMNS), np.int64)
-    own, places = np.zeros(OWN_WORDS, np.int64), np.zeros(PLACES, np.int64)
-    run_lane(places, own, addresses, none, np.zeros((0, CALL_COLUMNS), np.int64), np.zeros((0, 2), np.int64), 0, 0)

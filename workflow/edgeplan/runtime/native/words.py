@@ -16,9 +16,6 @@ CALL, ASK, TELL, COPY, WALK = range(5)
 #: Kinds of arguments: a number; a handle; where a handle is to be put; a constant's address; a scratch word's; an address in
 #: the session's memory; the engine.
 NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
-#: The first of the bits that say what a handle may be of: a descriptor, attributes, post-operations, a primitive, its
-#: descriptor, a memory.
-CLASSES = 40
 #: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
 NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
 #: Rows of `places`: addresses, functions, what to ask for, bytes behind `AT_MEMORY` for memories, how many handles are
@@ -60,14 +57,28 @@ STOP, ARRIVED, FLAGS = range(3)
 BINDING, EXECUTION = -1, -2
 #: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
 MISFIT = 255
-#: What does not fit on a tape, but for its operations.
-MISFIT_GROUPS, MISFIT_RECORDS = 1, 2
 #: Stages in marks.
 READ, CREATE = range(2)
 #: Head of a step's record.
 (HEAD_SOURCE, HEAD_SEGMENT, HEAD_BYTES, HEAD_PLACE, HEAD_GROUPS, HEAD_SLOTS, HEAD_CALLS, HEAD_BLOCK, HEAD) = range(9)
 
+#: A context: the address of `places`; address and length of each array of a tape and of a store; the columns of operations.
+TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 39
+CONTEXT_WORDS = 40
+#: How the lane of a pair ends besides `DONE` and `FAILED`: the other processor did not come in time.
+LATE = -4
+#: Words that a pair shares: addresses of the CPU's counter and of the other one's.
+COUNTER, OTHER, PAIR_WORDS = range(3)
+#: Columns of its items: how far the other counter must be, and where the item's calls begin and end.
+NEEDED, FIRST, END, ITEM_WORDS = range(4)
+#: Columns of its calls, which are what `invoke_with_four` takes but for the stream.
+FUNCTION, PRIMITIVE, COUNT, ARGUMENTS, CALL_WORDS = range(5)
+
+#: Memory for generated code: bytes of a slot, which oneDNN 3 asks for, and how many there are.
+SLOT_BYTES, SLOTS = 256 << 10, 512
+
 WORD = 8
+LANES = 4  # of `mix`: their multiplications overlap
 
 
 def memories_at(calls: int) -> int:

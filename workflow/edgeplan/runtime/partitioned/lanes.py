@@ -14,8 +14,9 @@ import numpy.typing as npt
 from edgeplan.errors import DeviceError
 from edgeplan.processors.base import Kernel, Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor, cpu_kernel
+from edgeplan.runtime import native
 from edgeplan.runtime.creation import ALIGNMENT
-from edgeplan.runtime.native import partner, words
+from edgeplan.runtime.native import words
 from edgeplan.runtime.objects import library_places
 
 _NS_PER_S = 1e9
@@ -124,17 +125,17 @@ class PollingLanes(Lanes):
 
     def __init__(self, cpu: OnednnProcessor, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
         super().__init__(cpu, gpu, items, limit_seconds)
-        partner.load()
+        native.load()
         self._counters = gpu.allocate(2 * ALIGNMENT)
         self._addresses = np.array([self._counters.address, self._counters.address + ALIGNMENT], np.int64)
         rows: list[tuple[int, int, int]] = []
-        calls = [np.zeros((0, partner.CALL_COLUMNS), np.int64)]
+        calls = [np.zeros((0, words.CALL_WORDS), np.int64)]
         at = 0
         for k in self.on[_CPU]:
             item = self.items[k]
             calls.append(cpu_kernel(item.kernel).table())
             rows.append((item.needed, at, at := sum(map(len, calls))))
-        self._rows = np.array(rows, np.int64).reshape(-1, partner.COLUMNS)
+        self._rows = np.array(rows, np.int64).reshape(-1, words.ITEM_WORDS)
         self._calls = np.concatenate(calls)
         self._own = np.zeros(words.OWN_WORDS, np.int64)
         self._own[words.OWN_STREAM] = cpu.worker.stream.value
@@ -146,9 +147,9 @@ class PollingLanes(Lanes):
         self.cpu.ready()
         self._fill()
         last = len(self.on[1 - _CPU])
-        given = (self._places, self._own, self._addresses, self._rows, self._calls, self.spans)
-        found = partner.run_lane(*given, last, int(self.limit_seconds * _NS_PER_S))
-        if found == partner.LATE:
+        given = (self._places, self._own, self._addresses, (self._rows, self._calls, self.spans))
+        found = native.run_lane(*given, last, int(self.limit_seconds * _NS_PER_S))
+        if found == words.LATE:
             raise self._late()
         if found != words.DONE:
             self.cpu.dnnl.check_execution(int(self._own[words.OWN_STATUS]))
@@ -162,7 +163,7 @@ class PollingLanes(Lanes):
         """The GPU's items with waits and signals between them, both of which are left out where nobody needs them."""
         gpu, (own, other) = self.gpu, (int(address) for address in self._addresses)
         last = len(self.on[1 - _CPU])
-        heeded = {last, *self._rows[:, partner.NEEDED].tolist()}
+        heeded = {last, *self._rows[:, words.NEEDED].tolist()}
         awaited = signal = 0
         for number, k in enumerate(self.on[1 - _CPU], start=1):
             item = self.items[k]

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from edgeplan.errors import FormatError, InputError, ModelError
+from edgeplan.runtime import kernels
 from edgeplan.runtime.creation import ROWS_KERNEL, Created, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
@@ -176,11 +177,9 @@ class Session:
         if call.kernel.startswith(ROWS_KERNEL):
             rows = Rows(self._file, call, self.program.weights_bytes, self.program.model)
             return _Call(rows, 0, len(operands), addresses)
-        from edgeplan.runtime.executable import compiled_kernel  # noqa: PLC0415  this loads numba, which most models need not
-
         block = (ctypes.c_int64 * len(call.block))(*call.block)
         self._blocks.append(block)
-        return _Call(compiled_kernel(call.kernel), ctypes.addressof(block), len(operands), addresses)
+        return _Call(kernels.function(call.kernel), ctypes.addressof(block), len(operands), addresses)
 
     def _place(self, buffer: int, step: int) -> int:
         return self.schedule.weight_offset[step] if buffer == WEIGHTS else self.schedule.buffer_offset[buffer]
