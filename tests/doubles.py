@@ -6,8 +6,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 
@@ -58,6 +59,15 @@ class QueueProcessor(Processor):
         self.memory: list[Buffer] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
+
+    @classmethod
+    def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
+        del options, block, profiling
+        return cls(cores=tuple(cores))
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        return {"block": self._dnnl.info.block}
 
     @property
     def capabilities(self) -> Capabilities:

@@ -15,7 +15,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.processors.base import Processor
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.ranges import channels_of, why_not_split
 
 
@@ -153,9 +153,9 @@ def drawn(
     found: list[Assignment] = []
     for step in lowered.steps:
         if gpu.refuses(lowered, step, layouts):
-            found.append(Lane.cpu)
+            found.append(0)
         elif not why_not_split(lowered, layouts, block, step) and rng.random() < split:
             found.append(Split(int(rng.choice(range(block, channels_of(lowered, step), block)))))
         else:
-            found.append(Lane(int(rng.integers(2))))
+            found.append(int(rng.integers(2)))
     return found

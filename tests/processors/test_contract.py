@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 
 import pytest
 
 from doubles import QueueProcessor
+from edgeplan.devices.pairs import processor_class
+from edgeplan.engines.registry import PROCESSORS
 from edgeplan.errors import DeviceError
-from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors.base import Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.processors.opencl import OpenclProcessor
-from edgeplan.processors.registry import PROCESSORS, processor_class
-from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.testing.processors import ProcessorContract
 
 
 class TestOnednn(ProcessorContract):
     """oneDNN on the first core that tests may use."""
 
-    def make(self) -> Processor:
-        return OnednnProcessor(sorted(os.sched_getaffinity(0))[:1])
+    name = "onednn"
+    cores = tuple(sorted(os.sched_getaffinity(0))[:1])
 
 
 class TestDouble(ProcessorContract):
@@ -38,35 +37,32 @@ class TestCoarseDouble(ProcessorContract):
         return QueueProcessor(sharing=Sharing.coarse, atomics=False)
 
 
-class _Opencl(ProcessorContract):
-    sharing, profiling = "fine", False
+class TestOpencl(ProcessorContract):
+    """The first device, on memory as fine as it has; it tells when kernels ran."""
+
+    name = "opencl"
+    cores = tuple(sorted(os.sched_getaffinity(0))[-1:])
+    profiling = True
 
     def make(self) -> Processor:
-        cores = tuple(sorted(os.sched_getaffinity(0))[-1:])
         try:
-            return OpenclProcessor(
-                OpenclOptions(cores=cores, sharing=self.sharing), Dnnl().info.block, profiling=self.profiling
-            )
+            return super().make()
         except DeviceError as error:
             pytest.skip(error.what)
 
 
-class TestOpencl(_Opencl):
-    """The first device, on memory as fine as it has; it tells when kernels ran."""
-
-    profiling = True
-
-
-class TestCoarseOpencl(_Opencl):
+class TestCoarseOpencl(TestOpencl):
     """Memory is handed over between kernels."""
 
-    sharing = "coarse"
+    options = MappingProxyType({"sharing": "coarse"})
+    profiling = False
 
 
-class TestCopyingOpencl(_Opencl):
+class TestCopyingOpencl(TestOpencl):
     """Memory is copied."""
 
-    sharing = "copies"
+    options = MappingProxyType({"sharing": "copies"})
+    profiling = False
 
 
 def test_processors_are_found_by_name() -> None:

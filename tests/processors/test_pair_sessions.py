@@ -26,7 +26,7 @@ from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.program import Partitioned, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, synchronisation_of
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import why_not_split
@@ -94,7 +94,7 @@ def test_random_partitions_compute_what_the_model_does(
             for _ in range(3):
                 require_close(session.run(inputs), wanted, 1e-4)
             assert (session.times[:, 0] <= session.times[:, 1]).all()
-            for lane in Lane:  # one after the other on each lane
+            for lane in (0, 1):  # one after the other on each lane
                 ends = session.times[list(partitioned.of(lane))].ravel()
                 assert (np.diff(ends) >= -1_000_000).all()
 
@@ -107,11 +107,11 @@ def test_kernels_that_autotuning_tries_compute_the_same(
     model, graph = saved(name, tmp_path)
     lowered = lower(graph)
     layouts = activation_layouts(lowered, BLOCKED)
-    assigned = [Lane.cpu if opencl.refuses(lowered, step, layouts) else Lane.gpu for step in lowered.steps]
+    assigned = [0 if opencl.refuses(lowered, step, layouts) else 1 for step in lowered.steps]
     taken = []
 
     def choose(step: Step, shapes: Mapping[str, Shape], where: Mapping[str, str]) -> Dispatch | None:
-        found = [*alternatives(step, shapes, where, opencl.numbers).items()]
+        found = [*alternatives(step, shapes, where, opencl.device_numbers).items()]
         if number > len(found):
             return None
         taken.append(found[number - 1][0])
@@ -146,7 +146,7 @@ def test_halves_have_the_bits_of_the_whole(
     lowered, block, inputs = lower(graph), cpu.dnnl.info.block, random_inputs(graph)
     layouts = activation_layouts(lowered, BLOCKED)
     with QueueProcessor() as gpu:
-        alone = partition(lowered, layouts, block, [Lane.cpu] * len(lowered.steps))
+        alone = partition(lowered, layouts, block, [0] * len(lowered.steps))
         with PairSession(cpu, gpu, alone, model, synchronisation) as session:
             wanted = session.run(inputs)
         for seed in range(2):
@@ -169,7 +169,7 @@ def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path) 
     with QueueProcessor(pause_seconds=0.001) as gpu:
         for _ in range(3):
             assignments = drawn(lowered, layouts, block, gpu, rng, 0.2)
-            on = [[k for k, a in enumerate(assignments) if isinstance(a, Split) or a == lane] for lane in Lane]
+            on = [[k for k, a in enumerate(assignments) if isinstance(a, Split) or a == lane] for lane in (0, 1)]
             partitioned = partition(lowered, layouts, block, assignments, (on[0], on[1]))
             assert not partitioned.sequential
             strict = partition(lowered, layouts, block, assignments)
@@ -294,7 +294,7 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
             lowered,
             activation_layouts(lowered, BLOCKED),
             block,
-            [Split(block) if s is step else Lane.cpu for s in lowered.steps],
+            [Split(block) if s is step else 0 for s in lowered.steps],
         )
 
 
@@ -303,7 +303,7 @@ def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:
 )
 def test_splits_elsewhere_are_refused(cpu: OnednnProcessor, channel: int, message: str) -> None:
     lowered = lower(FAMILIES["resnet"]())
-    assignments = [Split(channel) if k == len(lowered.steps) - 1 else Lane.gpu for k in range(len(lowered.steps))]
+    assignments = [Split(channel) if k == len(lowered.steps) - 1 else 1 for k in range(len(lowered.steps))]
     with pytest.raises(ModelError, match=message):
         partition(lowered, activation_layouts(lowered, BLOCKED), cpu.dnnl.info.block, assignments)
 
@@ -312,9 +312,9 @@ def test_plans_of_another_model_are_refused(cpu: OnednnProcessor) -> None:
     lowered, block = lower(FAMILIES["vgg"]()), cpu.dnnl.info.block
     layouts, count = activation_layouts(lowered, BLOCKED), len(lowered.steps)
     with pytest.raises(ModelError, match=f"1 assignments for {count} steps"):
-        partition(lowered, layouts, block, [Lane.cpu])
-    everywhere = [Lane.cpu] * count
-    with pytest.raises(ModelError, match="the order of the CPU is of other steps"):
+        partition(lowered, layouts, block, [0])
+    everywhere = [0] * count
+    with pytest.raises(ModelError, match="the order of lane 0 is of other steps"):
         partition(lowered, layouts, block, everywhere, (range(count - 1), ()))
     with pytest.raises(ModelError, match="would wait for what comes later"):
         partition(lowered, layouts, block, everywhere, (range(count - 1, -1, -1), ()))
@@ -336,8 +336,8 @@ def test_a_wrong_index_ends_the_waits_of_the_gpu(
     """The CPU's lane stops while kernels wait for it; with right inputs the session runs on."""
     model, graph = saved("embedding", tmp_path)
     lowered, block = lower(graph), cpu.dnnl.info.block
-    assignments = [Lane.gpu if step.kind == "fc" else Lane.cpu for step in lowered.steps]
-    assert Lane.gpu in assignments
+    assignments = [1 if step.kind == "fc" else 0 for step in lowered.steps]
+    assert 1 in assignments
     partitioned = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
     with PairSession(cpu, opencl, partitioned, model, synchronisation) as session:
         for _ in range(2):

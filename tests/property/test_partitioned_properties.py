@@ -23,7 +23,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts, plan_buffers, shared_buffers
 from edgeplan.runtime.ranges import channels_of, why_not_split
@@ -66,14 +66,14 @@ def partitions(draw: st.DrawFn, graph: Graph, block: int, *, parallel: bool) -> 
     layouts = activation_layouts(lowered, BLOCKED)
     assignments: list[Assignment] = []
     for step in lowered.steps:
-        options: list[Assignment] = list(Lane)
+        options: list[Assignment] = [0, 1]
         if not why_not_split(lowered, layouts, block, step):
             options += [Split(c) for c in range(block, channels_of(lowered, step), block)]
         assignments.append(draw(st.sampled_from(options)))
     orders = None
     if parallel:
         order = draw(_orders(lowered, layouts, block))
-        on = [[k for k in order if isinstance(assignments[k], Split) or assignments[k] == lane] for lane in Lane]
+        on = [[k for k in order if isinstance(assignments[k], Split) or assignments[k] == lane] for lane in (0, 1)]
         orders = (on[0], on[1])
     return lowered, partition(lowered, layouts, block, assignments, orders)
 
@@ -94,7 +94,7 @@ def _orders(draw: st.DrawFn, lowered: Lowered, layouts: Mapping[str, str], block
 
 def _earlier(found: Partitioned) -> list[set[int]]:
     """For each sub-step those that have surely ended when it starts: its lane's before, those it waits for, and theirs."""
-    lanes = [found.of(lane) for lane in Lane]
+    lanes = [found.of(lane) for lane in (0, 1)]
     earlier: list[set[int]] = [set() for _ in found.lanes]
     for k, (lane, needed) in enumerate(zip(found.lanes, found.needed, strict=True)):
         mine = lanes[lane].index(k)
@@ -207,7 +207,7 @@ def test_a_sum_waits_for_those_who_read_what_it_writes_over() -> None:
     reading = next(
         k for k, step in enumerate(lowered.steps) if step.kind == "pool" and step.inputs == (lowered.steps[0].outputs)
     )
-    lanes = [Lane.gpu if k == reading else Lane.cpu for k in range(len(lowered.steps))]
-    orders = ([k for k, lane in enumerate(lanes) if lane == Lane.cpu], [reading])
+    lanes = [1 if k == reading else 0 for k in range(len(lowered.steps))]
+    orders = ([k for k, lane in enumerate(lanes) if lane == 0], [reading])
     found = partition(lowered, activation_layouts(lowered, BLOCKED), 8, lanes, orders)
     assert found.needed[found.ranged.origin.index(summing)] == 1

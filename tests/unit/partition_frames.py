@@ -13,17 +13,17 @@ import pandas as pd
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
-from edgeplan.chapters.partition.learning.features import DISPATCH
 from edgeplan.chapters.partition.learning.predictors import augmented
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, About, Trained, train
-from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.processors.opencl import OpenclDispatcher
 
-NUMBERS = DeviceNumbers(units=1, vector=8, block=8, work_group=4096)
+DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
+DISPATCH = DISPATCHER.features
 ABOUT = About(
     "pair-test",
     "machine",
     ("1", "2"),
-    {"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0},
+    DISPATCHER,
     {"polling": 2.0, "events": 30.0},
     {"cpu": (100.0,) * len(sampling.ANCHORS), "gpu": (200.0,) * len(sampling.ANCHORS)},
 )
@@ -34,7 +34,7 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
         layers = sampling.sampled(kind, count, (1e5, 1e9), seed)
-        names, matrix = augmented(layers, NUMBERS)
+        names, matrix = augmented(layers, DISPATCHER)
         for layer, name, row in zip(layers, names, matrix[:, -len(DISPATCH) :], strict=True):
             features = dict(zip(DISPATCH, row.tolist(), strict=True))
             times = {"cpu_us": layer.flops / 1e5, "gpu_us": 2 * features["padded_work"] / 8e4 + 1.0}

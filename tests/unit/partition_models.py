@@ -21,7 +21,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import SeededModel, to_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition, program_of
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition, program_of
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.program import activation_layouts, default_program
 from edgeplan.runtime.session import SequentialSession
@@ -87,19 +87,15 @@ class Saved:
     def whole(self, dnnl: Dnnl, home: str) -> dict[str, Array]:
         """Outputs of the steps as they are."""
         dnnl.set_threads(1)  # which kernels it offers depends on it, and another test may have left more
-        with dnnl.without_primitive_cache():  # likewise on what others made
-            return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(
-                self.inputs
-            )
+        return SequentialSession(dnnl, default_program(dnnl, self.path, self.graph, home), self.path.parent).run(self.inputs)
 
     def cut(self, dnnl: Dnnl, home: str, assignments: Sequence[Assignment]) -> dict[str, Array]:
         """Outputs of both parts of the steps, which the CPU computes here."""
         dnnl.set_threads(1)
         layouts = activation_layouts(self.lowered, home)
         made = partition(self.lowered, layouts, dnnl.info.block, assignments)
-        with dnnl.without_primitive_cache():
-            program = program_of(dnnl, replace(made, lanes=(Lane.cpu,) * len(made.lanes)), self.path, home=home)
-            return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
+        program = program_of(dnnl, replace(made, lanes=(0,) * len(made.lanes)), self.path, home=home)
+        return SequentialSession(dnnl, program, self.path.parent).run(self.inputs)
 
 
 def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, share: float) -> list[Assignment]:
@@ -108,7 +104,7 @@ def split_all(lowered: Lowered, home: str, block: int, dimension: Dimension, sha
 
     def one(step: Step) -> Assignment:
         if why_not_split(lowered, layouts, block, step, dimension):
-            return Lane.cpu
+            return 0
         return Split(extent(lowered, block, step, dimension).nearest(share), dimension)
 
     return [one(step) for step in lowered.steps]

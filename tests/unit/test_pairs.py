@@ -16,12 +16,19 @@ from edgeplan.errors import DeviceError
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 2,
     "name": "pair-test",
-    "cpu": {"device": "cpu-onednn", "threads": 1, "cores": [0]},
-    "gpu": {"device": "opencl-pocl", "core": 1},
+    "processors": [
+        {"name": "cpu", "device": "cpu-onednn", "cores": [0]},
+        {"name": "gpu", "device": "opencl-pocl", "cores": [1]},
+    ],
     "synchronisation": "auto",
 }
+
+
+def _processors(first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> dict[str, Any]:
+    host, other = GOOD["processors"]
+    return {"processors": [host | (first or {}), other | (second or {})]}
 
 
 def _file(folder: Path, **changes: Any) -> Path:
@@ -51,15 +58,19 @@ def test_a_pair_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gpu": {"device": "opencl-pocl", "core": 0}}, "core 0 is one of cpu.cores.*name another core"),
-        ({"cpu": {"device": "cpu-onednn", "cores": [0, 0]}}, "cpu.cores: a core is named twice"),
-        ({"cpu": {"device": "cpu-onednn", "threads": 2, "cores": [0]}}, r"2 threads on 1 core\(s\)"),
-        ({"cpu": {"device": "cpu-onednn", "cores": []}}, "cpu.cores"),
-        ({"cpu": {"device": "cpu-none", "cores": [0]}}, "unknown device 'cpu-none'.*\n.*pair 'pair-test', field cpu.device"),
-        ({"cpu": {"device": "cpu-openvino", "cores": [0]}}, "runs on the engine 'openvino', not 'onednn'"),
-        ({"gpu": {"device": "cpu-onednn", "core": 1}}, "runs on the engine 'onednn', not 'opencl'"),
+        (_processors(second={"cores": [0]}), "core 0 is one of cpu.cores.*name another core"),
+        (_processors({"cores": [0, 0]}), "cpu.cores: a core is named twice"),
+        (_processors({"cores": []}), "cpu.cores: .*none is named"),
+        (_processors({"device": "cpu-none"}), "unknown device 'cpu-none'.*\n.*pair 'pair-test', field cpu.device"),
+        (
+            _processors({"device": "cpu-openvino"}),
+            "unknown processor 'openvino'.*field cpu.device.*: onednn, opencl",
+        ),
+        (_processors({"device": "opencl-pocl"}), "the engine 'opencl', which does not compute in the calling thread"),
+        (_processors(second={"name": "cpu"}), "both are named cpu"),
+        ({"processors": GOOD["processors"][:1]}, "processors"),
         ({"synchronisation": "hope"}, "synchronisation"),
-        ({"format_version": 2}, "format_version"),
+        ({"format_version": 1}, "format_version"),
         ({"surprise": 1}, "surprise"),
         ({"name": "pair-other"}, "named 'pair-test' but says 'pair-other'"),
     ],
@@ -78,15 +89,15 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
 
 
 def test_cores_may_be_shared_where_events_are_asked_for(tmp_path: Path) -> None:
-    pair = load_pair(_file(tmp_path, gpu={"device": "opencl-pocl", "core": 0}, synchronisation="events"))
+    pair = load_pair(_file(tmp_path, **_processors(second={"cores": [0]}), synchronisation="events"))
     assert pair.shared_cores
     assert pair.cores == (0,)
 
 
 def test_cores_that_do_not_exist_are_told(tmp_path: Path) -> None:
     beyond = os.cpu_count() or 1
-    pair = load_pair(_file(tmp_path, gpu={"device": "opencl-pocl", "core": beyond}))
-    with pytest.raises(DeviceError, match=f"core {beyond} does not exist on this machine.*\n.*field gpu.core"):
+    pair = load_pair(_file(tmp_path, **_processors(second={"cores": [beyond]})))
+    with pytest.raises(DeviceError, match=f"core {beyond} does not exist on this machine.*\n.*field gpu.cores"):
         pair.check_cores()
 
 

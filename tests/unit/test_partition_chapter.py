@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from partition_frames import NUMBERS, evidence, layer_rows, model_rows, samples, trained
+from partition_frames import DISPATCHER, evidence, layer_rows, model_rows, samples, trained
 from partition_models import MODELS, Saved
 
 from edgeplan.chapters.partition import sampling
@@ -21,10 +21,11 @@ from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, Layer, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
-from edgeplan.chapters.partition.learning.predictors import GPU, PLAIN, augmented, load, save, shape_class
+from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented, load, save, shape_class
 from edgeplan.chapters.partition.learning.training import Trained, layers_of
 from edgeplan.chapters.partition.measuring.samples import at_median_speed
 from edgeplan.chapters.partition.measuring.splits import beside_and_error
+from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.parallel import Search
@@ -32,11 +33,12 @@ from edgeplan.planning.partition.planner import MODES, plan
 from edgeplan.reporting import kit
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Lane, Split, partition
+from edgeplan.runtime.partitioned.program import Split, partition
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.workloads.registry import WORKLOADS
 
 FLOPS = (4e6, 1e9)
+PAIR = load_pair(Path(__file__).parents[2] / "config/pairs/pair-pocl.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -180,13 +182,13 @@ def test_training_is_the_same_again() -> None:
 
 def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) -> None:
     save(learnt.predictors, tmp_path)
-    again = load(tmp_path)
+    again = load(tmp_path, PAIR)
     assert again.card == learnt.predictors.card
     for kind in KINDS:
         layers = sampling.layers(kind, 6, FLOPS, (1, 1, 4, 8), 7)
-        assert np.array_equal(again.cpu_us(layers), learnt.predictors.cpu_us(layers))
+        assert np.array_equal(again.us(0, layers), learnt.predictors.us(0, layers))
         for variant in ("ours", PLAIN):
-            assert np.array_equal(again.gpu_us(layers, variant), learnt.predictors.gpu_us(layers, variant))
+            assert np.array_equal(again.us(1, layers, variant), learnt.predictors.us(1, layers, variant))
 
 
 @pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "lacking", "empty"])
@@ -208,7 +210,7 @@ def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: st
     else:
         card.unlink()
     with pytest.raises(FormatError, match=str(tmp_path)):
-        load(tmp_path)
+        load(tmp_path, PAIR)
 
 
 def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Pa
     document["models"][0]["file"] = "../x.txt"
     (tmp_path / "card.json").write_text(json.dumps(document))
     with pytest.raises(FormatError, match=r"models.0.file"):
-        load(tmp_path)
+        load(tmp_path, PAIR)
 
 
 # What is chosen
@@ -231,9 +233,9 @@ def test_a_choice_is_the_best_of_what_is_predicted_or_a_single_processor(learnt:
     assert set(found.channels) <= set(sampling.splits(outputs, GRID))
     assert len(found.channels) == len(sampling.splits(outputs, GRID)) or len(found.channels) >= 16
     chosen = choose(found, outputs, 2.0, 0.0)
-    whole = min(found.cpu_us, found.gpu_us)
+    whole = min(found.whole_us)
     if chosen in (0, outputs):
-        assert (chosen == outputs) == (found.cpu_us <= found.gpu_us)
+        assert (chosen == outputs) == (found.whole_us[0] <= found.whole_us[1])
         assert not len(found.channels) or found.spans_us.min() + 2.0 >= whole
     else:
         assert found.spans_us[found.channels.index(chosen)] + 2.0 < whole
@@ -253,7 +255,7 @@ def test_times_beside_each_other_are_longer(learnt: Trained) -> None:
     slower = replace(predictors, card=predictors.card.model_copy(update={"beside": {"linear": 1.5}}))
     alone, both = (predicted(one, layer, GRID) for one in (predictors, slower))
     assert np.allclose(both.parts_us, 1.5 * alone.parts_us)
-    assert (both.cpu_us, both.gpu_us) == (alone.cpu_us, alone.gpu_us), "whole ones have nothing beside them"
+    assert both.whole_us == alone.whole_us, "whole ones have nothing beside them"
 
 
 def test_training_samples_are_those_that_were_not_held_out(learnt: Trained) -> None:
@@ -289,12 +291,12 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
             assert layer is not None
             assert where_to.end % GRID == 0
             assert 0 < where_to.end < layer.outputs
-    parts = partition(steps, where, NUMBERS.block, assigned)
+    parts = partition(steps, where, DISPATCHER.block, assigned)
     assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
     greedy = chosen_assignments(costs, baselines.greedy(costs.costs))
     assert any(isinstance(a, Split) for a in greedy)
     alone = chosen_assignments(costs, baselines.single(costs.costs, 0))
-    assert set(alone) == {Lane.cpu}
+    assert set(alone) == {0}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -305,7 +307,7 @@ def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: s
     assert [step.name for step in costs.costs.steps] == [step.name for step in model.lowered.steps]
     for mode in MODES:
         made = plan(costs.costs, mode, Search(time_limit_s=1.0))
-        assert partition(model.lowered, layouts_of, learnt.predictors.numbers.block, assignments(made, model.lowered))
+        assert partition(model.lowered, layouts_of, learnt.predictors.dispatcher.block, assignments(made, model.lowered))
 
 
 def test_a_view_costs_nothing(learnt: Trained) -> None:
@@ -466,10 +468,9 @@ def test_what_was_not_measured_is_told() -> None:
 
 def test_dispatch_of_a_part_is_that_of_a_layer_as_small() -> None:
     layer = Layer(CONV, 28, 28, 64, 96, 3, 1)
-    (name,), matrix = augmented([layer.part(32)], NUMBERS)
+    (name,), matrix = augmented([layer.part(32)], DISPATCHER)
     one = lowered("x", (layer.part(32),))
     assert layouts((layer,))["0.in"] == BLOCKED
     assert name.startswith("conv.")
     assert matrix.shape[1] == len(SHAPE) + 13
     assert one.shapes["0.out"] == (1, 32, 28, 28)
-    assert GPU == "gpu"

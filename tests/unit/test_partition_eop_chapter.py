@@ -37,7 +37,7 @@ from edgeplan.planning.partition.costs import CPU, GPU, SPLIT
 from edgeplan.planning.partition.patterns import fit
 from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.reporting import kit
-from edgeplan.runtime.partitioned.program import Lane, Split, partition
+from edgeplan.runtime.partitioned.program import Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.workloads.batches import batched
 from edgeplan.zoo.choices import Choices
@@ -114,7 +114,7 @@ def test_a_step_that_the_gpu_refuses_says_so(tmp_path: Path) -> None:
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": 0.0, "margin": 0.0, "contention": _contention()}
     costs = measured_costs(subject, swept, refused, **given)  # type: ignore[arg-type]
     assert costs.costs.steps[0].unsplittable == "the GPU has no kernel of it: no such kernel"
-    assert costs.assigned[0] == (Lane.cpu,)
+    assert costs.assigned[0] == (0,)
 
 
 def test_a_constant_operator_and_too_few_points_are_constants() -> None:

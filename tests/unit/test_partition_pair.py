@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from edgeplan.api import plan_partition, run_partition
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
-from edgeplan.chapters.partition.learning.predictors import load, save
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
 from edgeplan.chapters.partition.measuring.chains import Place, timed, write_pool
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
@@ -34,6 +34,7 @@ from edgeplan.cli import app
 from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
@@ -51,7 +52,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     shutil.copytree(ROOT / "config/devices", folder / "config/devices")
     document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
-    document["cpu"]["cores"], document["gpu"]["core"] = [_CORES[0]], _CORES[1]
+    for side, core in zip(document["processors"], _CORES, strict=True):
+        side["cores"] = [core]
     (folder / "config/pairs").mkdir()
     (folder / "config/pairs/pair-pocl.yaml").write_text(yaml.safe_dump(document))
     return folder
@@ -71,6 +73,14 @@ def _opened(workspace: Path) -> Iterator[Opened]:
         if "no OpenCL platform" in error.what:
             pytest.skip(error.what)
         raise
+
+
+def _loaded(predictors: Path) -> PairPredictors:
+    return load(predictors, load_pair("pair-pocl"))
+
+
+def _dispatcher(pair: Opened) -> Dispatcher:
+    return pair.pair.dispatcher(pair.numbers)
 
 
 @pytest.fixture
@@ -137,25 +147,25 @@ def test_samples_are_measured_once_and_found_again(
     pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(samples=8)
-    sampled = samples(Rows.of(tmp_path, pair.identity), pair, pair.gpu.numbers, settings, 5, pool)
+    sampled = samples(Rows.of(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
     first = sampled.frame
     assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(sampling.ANCHORS))
     assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
     assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
     assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    again = samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 5, pool)
+    again = samples(Rows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 5, pool)
     assert again.frame.equals(first)
     assert again.anchors_us == sampled.anchors_us
     with pytest.raises(NotThereError):
-        samples(Rows.of(tmp_path, pair.identity), None, pair.gpu.numbers, settings, 6, pool)
+        samples(Rows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 6, pool)
     with pytest.raises(NotThereError):
-        samples(Rows.of(tmp_path, ["another machine"]), None, pair.gpu.numbers, settings, 5, pool)
+        samples(Rows.of(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
 
 
 def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
-    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, load(predictors), settings, pool, 2.0)
+    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
     factors, errors = measuring.beside(_frame(settings))
     assert set(factors) == set(errors) == {"linear", "conv"}
     assert min(factors.values()) >= 1
@@ -190,20 +200,20 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
 def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(chain=3)
     rows = Rows.of(tmp_path, pair.identity)
-    found = tuning(rows, pair, pair.gpu.numbers, settings, 5, pool)
+    found = tuning(rows, pair, _dispatcher(pair), settings, 5, pool)
     assert set(found["kind"]) == {"linear", "conv"}
     assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()
     for _, own in found.groupby(["kind", "name"]):
         assert "dispatcher" in set(own["choice"])
         assert own.groupby("turn")["choice"].agg(lambda names: "dispatcher" in set(names)).all(), "each beside its own"
     assert set(found["choice"]) > {"dispatcher"}
-    assert pair.gpu.choose is None
-    assert tuning(rows, None, pair.gpu.numbers, settings, 5, pool).equals(found)
+    assert pair.other.choose is None
+    assert tuning(rows, None, _dispatcher(pair), settings, 5, pool).equals(found)
 
 
 def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, pool: Path, tmp_path: Path) -> None:
     job = ModelJob(model, tmp_path, 2, ("onnxruntime",), pool)
-    found = measured(load_pair(workspace / "config/pairs/pair-pocl.yaml"), load(predictors), job).set_index("way")
+    found = measured(load_pair(workspace / "config/pairs/pair-pocl.yaml"), _loaded(predictors), job).set_index("way")
     assert list(found.columns) == [name for name in COLUMNS["models"] if name != "way"]
     assert list(found.index) == ["ours", "cpu", "gpu", "equal", "fixed", "greedy", "cpu, all cores", "onnxruntime"]
     assert (found["median_ms"] > 0).all(), found["reason"].to_dict()
@@ -230,8 +240,12 @@ def test_a_plan_is_written_run_and_refused_elsewhere(predictors: Path, model: Pa
     about = json.loads((folder / "pair.json").read_text())
     for key, value, message in (
         ("machine", "f" * 16, "machine is .*, the plan is for ffff"),
-        ("versions", [about["versions"][0], "another driver"], "the GPU's driver is .*, the plan is for another driver"),
-        ("versions", ["0.1", about["versions"][1]], "the CPU's library is .*, the plan is for 0.1"),
+        (
+            "versions",
+            [about["versions"][0], "another driver"],
+            "driver of gpu is .*, the plan is for another driver",
+        ),
+        ("versions", ["0.1", about["versions"][1]], "library or driver of cpu is .*, the plan is for 0.1"),
         ("costs_sha256", "0" * 64, "its plan is of other costs"),
     ):
         (folder / "pair.json").write_text(json.dumps(about | {key: value}))

@@ -18,7 +18,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, Extent, cut, extent, why_not_split
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.workloads.registry import Workload
@@ -143,7 +143,7 @@ def test_a_product_is_never_cut_along_what_it_sums_over(tmp_path: Path) -> None:
 )
 def test_a_cut_that_is_none_is_refused(tmp_path: Path, dimension: Dimension, end: int, said: str) -> None:
     lowered = Saved(images(), tmp_path).lowered
-    assignments: list[Assignment] = [Lane.cpu] * len(lowered.steps)
+    assignments: list[Assignment] = [0] * len(lowered.steps)
     assignments[0] = Split(end, dimension)
     with pytest.raises(ModelError, match=said):
         partition(lowered, activation_layouts(lowered, BLOCKED), _BLOCK, assignments)
@@ -164,12 +164,12 @@ def test_copies_of_rows_run_with_their_part_and_wait_for_what_wrote_the_rows(tmp
         steps, origin = made.ranged.lowered.steps, made.ranged.origin
         copies = [k for k, step in enumerate(steps) if step.kind in ("cut_rows", "paste_rows")]
         assert copies
-        assert {made.lanes[k] for k in copies} == {Lane.cpu, Lane.gpu}
+        assert {made.lanes[k] for k in copies} == {0, 1}
         for k in copies:
             lane = [origin[j] for j in made.of(made.lanes[k])]
             first, count = lane.index(origin[k]), lane.count(origin[k])
             assert lane[first : first + count] == [origin[k]] * count, "a copy stands apart from its part"
-        done = dict.fromkeys(Lane, 0)
+        done = dict.fromkeys((0, 1), 0)
         for k, of in enumerate(made.lanes):
-            assert made.needed[k] <= done[Lane(1 - of)]
+            assert made.needed[k] <= done[1 - of]
             done[of] += 1

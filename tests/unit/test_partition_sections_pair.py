@@ -15,7 +15,7 @@ from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED, NCHW
-from edgeplan.runtime.partitioned.program import Lane, Split, partition, preceding
+from edgeplan.runtime.partitioned.program import Split, partition, preceding
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
@@ -56,9 +56,9 @@ def test_both_processors_compute_parts_of_a_step(
     assignments = split_all(model.lowered, home, cpu.dnnl.info.block, dimension, 0.4)
     for k, step in enumerate(model.lowered.steps):
         if gpu.refuses(model.lowered, step, layouts):
-            assignments[k] = Lane.cpu
-        elif assignments[k] == Lane.cpu:
-            assignments[k] = Lane.gpu
+            assignments[k] = 0
+        elif assignments[k] == 0:
+            assignments[k] = 1
     assert sum(isinstance(a, Split) for a in assignments) > 1
     made = partition(model.lowered, layouts, cpu.dnnl.info.block, assignments)
     expected = model.whole(cpu.dnnl, home)
@@ -79,12 +79,12 @@ def test_branches_run_side_by_side(pair: tuple[OnednnProcessor, OpenclProcessor]
     lanes, free = [], False
     for k, step in enumerate(steps):
         free = step.kind != "concat" and any(steps[j].kind == "pool" for j in before[k]) and not free
-        lanes.append(Lane.gpu if free else Lane.cpu)
-    orders = tuple([k for k, lane in enumerate(lanes) if lane == own] for own in Lane)
+        lanes.append(1 if free else 0)
+    orders = tuple([k for k, lane in enumerate(lanes) if lane == own] for own in (0, 1))
     assert all(orders)
     made = partition(model.lowered, layouts, block, lanes, (orders[0], orders[1]))
-    first = made.of(Lane.gpu)[0]
-    assert any(made.needed[k] == 0 for k in made.of(Lane.cpu) if k > first), "nothing runs beside the GPU's steps"
+    first = made.of(1)[0]
+    assert any(made.needed[k] == 0 for k in made.of(0) if k > first), "nothing runs beside the GPU's steps"
     expected = model.whole(cpu.dnnl, BLOCKED)
     with PairSession(cpu, gpu, made, model.path, Synchronisation.events) as session:
         session.run(model.inputs)
@@ -96,7 +96,7 @@ def test_branches_run_side_by_side(pair: tuple[OnednnProcessor, OpenclProcessor]
 def test_a_plan_whose_orders_contradict_what_steps_read_is_refused(tmp_path: Path) -> None:
     lowered = Saved(MODELS["images"](), tmp_path).lowered
     last = len(lowered.steps) - 1
-    lanes = [Lane.gpu if k == last else Lane.cpu for k in range(last + 1)]
+    lanes = [1 if k == last else 0 for k in range(last + 1)]
     backwards = (list(range(last))[::-1], [last])
     with pytest.raises(ModelError, match="would wait for what comes later"):
         partition(lowered, activation_layouts(lowered, BLOCKED), 8, lanes, backwards)

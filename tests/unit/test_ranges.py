@@ -14,7 +14,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Lane, Split, partition, program_of
+from edgeplan.runtime.partitioned.program import Split, partition, program_of
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import cut
 from edgeplan.runtime.transform import values_of
@@ -57,7 +57,7 @@ def model(tmp_path: Path) -> Path:
 def test_parts_of_weights_are_read_from_the_file(dnnl: Dnnl, model: Path) -> None:
     """Rows of the file, or a piece of each row of it: of factors and summands those along their own axis of channels."""
     lowered, block = lower(load_onnx(model)), dnnl.info.block
-    assignments = [Split(block) if step.weights else Lane.cpu for step in lowered.steps]
+    assignments = [Split(block) if step.weights else 0 for step in lowered.steps]
     found = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
     axes = {"kernel": 0, "factor": 1, "summand": 0, "stored": 1, "transposed": 0, "bias": 1}
     seen = set()

@@ -76,7 +76,8 @@ def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
     pair = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
     (tmp_path / "config/pairs").mkdir()
     for name, core in (("pair-absent", 99_999), ("pair-wrong", -1), ("pair-here", 1)):
-        document = pair | {"name": name, "gpu": pair["gpu"] | {"core": core}}
+        host, other = pair["processors"]
+        document = pair | {"name": name, "processors": [host, other | {"cores": [core]}]}
         (tmp_path / f"config/pairs/{name}.yaml").write_text(yaml.safe_dump(document))
     params = tmp_path / "params.yaml"
     params.write_text(params.read_text().replace("pairs: []", "pairs: [pair-absent, pair-wrong, pair-here]"))

@@ -789,7 +789,7 @@ def plan_partition(
     found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
-    predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors")
+    predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
     source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)

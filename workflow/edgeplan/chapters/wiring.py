@@ -15,6 +15,7 @@ import yaml
 from edgeplan.chapters.base import Chapter, Stage, covered
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES
 from edgeplan.chapters.running import CHECK
+from edgeplan.engines.registry import PROCESSORS
 from edgeplan.support.files import write_text
 from edgeplan.support.protocols import essence, kernel_essence
 
@@ -292,6 +293,9 @@ def _names(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "edgeplan")
+    if path == PACKAGE / "devices/pairs.py":  # which imports the processors of pairs by their names
+        own = (one.processor for one in PROCESSORS.values() if one.processor.startswith("edgeplan."))
+        yield from (name.partition(":")[0] for name in own)
 
 
 if __name__ == "__main__":

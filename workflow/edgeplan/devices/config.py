@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.engines.base import Engine, EngineSettings
-from edgeplan.engines.registry import ENGINES, engine_class
+from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
 from edgeplan.support import cpus
@@ -43,7 +43,7 @@ class DeviceFile(BaseModel):
     Attributes:
         format_version: version of this schema.
         name: the file's stem; names everything measured on the device.
-        engine: name of a registered engine.
+        engine: name of a registered engine, or of one that is a processor of pairs alone.
         threads: threads of one inference.
         cores: processors the measuring process is pinned to; empty leaves it to the system.
         spare_cores: processors of the same kind that stand in for `cores` while others use those.
@@ -147,7 +147,7 @@ def load_device(name_or_path: str | Path) -> DeviceFile:
         raise DeviceError(
             f"device file is named {path.stem!r} but says {device.name!r}", where=str(path), next_step="make them agree"
         )
-    if device.engine not in ENGINES:
+    if device.engine not in ENGINES and device.engine not in PROCESSORS:
         raise DeviceError(
             f"unknown engine {device.engine!r}",
             where=f"{path}, field engine",

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.devices.config import DeviceFile, load_device, refuse_cores
+from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError
 from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, is_path, workspace
 
+if TYPE_CHECKING:
+    from edgeplan.processors.base import Dispatcher, Processor
+
 PAIR_FOLDER = Path("config/pairs")
 _Core = Annotated[int, Field(ge=0, le=100_000)]
 _Device = Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
-_CPU_ENGINE, _GPU_ENGINE = "onednn", "opencl"
+
+
+def processor_class(engine: str) -> type[Processor]:
+    """The processor of an engine.
+
+    Raises:
+        DeviceError: there is no such processor, or it is not installed.
+    """
+    found: type[Processor] = face(PROCESSORS, engine, "processor", "processor")
+    return found
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class CpuSide(_Part):
-    """The processor that the program itself runs on.
+class Side(_Part):
+    """A processor of a pair.
 
     Attributes:
-        device: name of a device whose engine is `onednn`.
-        threads: that compute.
-        cores: that they are pinned to.
+        name: its lane's, in messages.
+        device: name of a device whose engine is a processor (`engines.registry.PROCESSORS`).
+        cores: of the CPU that it computes on, a thread on each; none for a processor of its own.
     """
 
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
     device: _Device
-    threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    cores: Annotated[tuple[_Core, ...], Field(min_length=1, max_length=1024)]
-
-
-class GpuSide(_Part):
-    """The processor that work is enqueued for.
-
-    Attributes:
-        device: name of a device whose engine is `opencl`.
-        core: of the CPU that stands in for it; none for a processor of its own.
-    """
-
-    device: _Device
-    core: _Core | None = None
+    cores: Annotated[tuple[_Core, ...], Field(max_length=1024)] = ()
 
 
 class PairFile(_Part):
@@ -54,66 +56,79 @@ class PairFile(_Part):
     Attributes:
         format_version: version of this schema.
         name: the file's stem, `pair-...`, unlike any device's; names everything measured on the pair.
-        cpu, gpu: the two.
+        processors: the two, in the order of lanes. The first is the host: it computes in the thread that runs a model, on cores
+            that are named; work is enqueued for the second.
         synchronisation: how each learns that the other is done: `auto` polls where that can work, else waits for events.
     """
 
-    format_version: Literal[1]
+    format_version: Literal[2]
     name: Annotated[str, Field(pattern=r"^pair(-[a-z0-9]+)+$")]
     description: str = ""
-    cpu: CpuSide
-    gpu: GpuSide
+    processors: tuple[Side, Side]
     synchronisation: Literal["auto", "polling", "events"] = "auto"
 
     @model_validator(mode="after")
     def _apart(self) -> Self:
-        if len(set(self.cpu.cores)) < len(self.cpu.cores):
-            raise ValueError("cpu.cores: a core is named twice")
-        if self.cpu.threads > len(self.cpu.cores):
-            raise ValueError(f"cpu.threads: {self.cpu.threads} threads on {len(self.cpu.cores)} core(s)")
+        host, other = self.processors
+        if host.name == other.name:
+            raise ValueError(f"processors: both are named {host.name}")
+        for side in self.processors:
+            if len(set(side.cores)) < len(side.cores):
+                raise ValueError(f"{side.name}.cores: a core is named twice")
+        if not host.cores:
+            raise ValueError(f"{host.name}.cores: the first processor computes on cores, and none is named")
         if self.shared_cores and self.synchronisation != "events":
+            core = min({*host.cores} & {*other.cores})
             raise ValueError(
-                f"gpu.core: core {self.gpu.core} is one of cpu.cores, where each would wait for the other's time slice; "
-                "name another core, or synchronisation: events"
+                f"{other.name}.cores: core {core} is one of {host.name}.cores, where each would wait for the other's time "
+                "slice; name another core, or synchronisation: events"
             )
         return self
 
     @property
     def shared_cores(self) -> bool:
         """Whether both processors compute on one core."""
-        return self.gpu.core in self.cpu.cores
+        return not {*self.processors[0].cores}.isdisjoint(self.processors[1].cores)
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """All cores, those of the CPU first."""
-        return self.cpu.cores if self.gpu.core is None else tuple(dict.fromkeys((*self.cpu.cores, self.gpu.core)))
+        """All cores, those of the first processor first."""
+        return tuple(dict.fromkeys(core for side in self.processors for core in side.cores))
 
     def devices(self) -> tuple[DeviceFile, DeviceFile]:
-        """The device files of the CPU and of the GPU.
+        """The device files of both.
 
         Raises:
-            DeviceError: unknown device, a file that does not fit, or an engine of the other side.
+            DeviceError: unknown device, a file that does not fit, or an engine that is no processor, or cannot be the first.
         """
-        return (
-            self._device("cpu", self.cpu.device, _CPU_ENGINE),
-            self._device("gpu", self.gpu.device, _GPU_ENGINE),
-        )
+        host, other = self.processors
+        return self._device(host, here=True), self._device(other, here=False)
 
-    def _device(self, side: str, name: str, engine: str) -> DeviceFile:
-        where = f"pair {self.name!r}, field {side}.device"
+    def _device(self, side: Side, *, here: bool) -> DeviceFile:
+        where = f"pair {self.name!r}, field {side.name}.device"
         try:
-            device = load_device(name)
+            device = load_device(side.device)
+            kind = processor_class(device.engine)
         except DeviceError as error:
             raise DeviceError(
                 error.what, where=f"{where}: {error.where}" if error.where else where, next_step=error.next_step
             ) from error
-        if device.engine != engine:
+        if here and not kind.here:
             raise DeviceError(
-                f"device {name!r} runs on the engine {device.engine!r}, not {engine!r}",
+                f"device {side.device!r} runs on the engine {device.engine!r}, which does not compute in the calling thread",
                 where=where,
-                next_step=f"name a device whose engine is {engine}",
+                next_step="name it second, and first a device of the CPU, e.g. cpu-onednn",
             )
         return device
+
+    def dispatcher(self, numbers: Mapping[str, int]) -> Dispatcher:
+        """The dispatcher of the second processor for numbers that are stored; no processor is opened.
+
+        Raises:
+            DeviceError: its device or its class is not there.
+            TypeError, ValueError: the numbers are of another kind of processor.
+        """
+        return processor_class(self.devices()[1].engine).dispatcher(numbers)
 
     def check_cores(self) -> None:
         """Refuse cores that this process may not use.
@@ -121,8 +136,8 @@ class PairFile(_Part):
         Raises:
             DeviceError: a core does not exist here, or may not be used.
         """
-        for field, cores in (("cpu.cores", self.cpu.cores), ("gpu.core", () if self.gpu.core is None else (self.gpu.core,))):
-            refuse_cores(cores, f"pair {self.name!r}, field {field}", "a pair of cores takes two")
+        for side in self.processors:
+            refuse_cores(side.cores, f"pair {self.name!r}, field {side.name}.cores", "a pair of cores takes two")
 
 
 def load_pair(name_or_path: str | Path) -> PairFile:

@@ -47,6 +47,7 @@ class Description:
         settings: what it offers to be started cold, by name.
         protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
             theirs in `support.protocols`.
+        processor: its subclass of `processors.base.Processor` as `module:Class`; "" where it is no processor of pairs.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Description:
     session: str = ""
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    processor: str = ""
 
 
 def imported(name: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from edgeplan.engines.base import Engine
 from edgeplan.engines.description import Description, Setting, imported
@@ -72,6 +72,11 @@ class _Engines(_Registered[Description]):
         return {name: found for name, found in engines.items() if found.session}
 
 
+class _Processors(_Registered[Description]):
+    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
+        return {name: found for name, found in engines.items() if found.processor}
+
+
 class _Settings(_Registered[Setting]):
     def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Setting]:
         return {name: found for described in engines.values() for name, found in described.settings.items()}
@@ -84,6 +89,8 @@ class _Owners(_Registered[Description]):
 
 #: Engines that models and kernels are measured on, by the name device files use.
 ENGINES: Mapping[str, Description] = _Engines()
+#: Engines whose libraries compute on a processor of a pair, by the name device files use.
+PROCESSORS: Mapping[str, Description] = _Processors()
 #: What is started cold, by name.
 SETTINGS: Mapping[str, Setting] = _Settings()
 #: The engine of each setting.
@@ -96,18 +103,33 @@ def engine_class(name: str) -> type[Engine]:
     Raises:
         DeviceError: there is no such engine, or it is not installed.
     """
-    if name not in ENGINES:
-        raise DeviceError(f"unknown engine {name!r}", next_step="known engines: " + ", ".join(ENGINES))
-    described = ENGINES[name]
+    found: type[Engine] = face(ENGINES, name, "engine", "session")
+    return found
+
+
+def face(registered: Mapping[str, Description], name: str, kind: str, attribute: str) -> Any:
+    """The class that an attribute of a description names, imported now.
+
+    Args:
+        registered: the descriptions.
+        name: of one of them.
+        kind: of what it describes, for messages.
+        attribute: `session` or `processor`.
+
+    Raises:
+        DeviceError: there is no such description, or its package is not installed.
+    """
+    if name not in registered:
+        raise DeviceError(f"unknown {kind} {name!r}", next_step=f"known {kind}s: " + ", ".join(registered))
+    cls = getattr(registered[name], attribute)
     try:
-        found: type[Engine] = imported(described.session)
+        return imported(cls)
     except ImportError as error:
         raise DeviceError(
-            f"engine {name!r} is not installed: {error}",
-            where=f"import of {described.session.partition(':')[0]}",
-            next_step=described.install,
+            f"{kind} {name!r} is not installed: {error}",
+            where=f"import of {cls.partition(':')[0]}",
+            next_step=registered[name].install,
         ) from error
-    return found
 
 
 def setting(name: str) -> Setting:

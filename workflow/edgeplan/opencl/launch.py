@@ -36,6 +36,13 @@ class DeviceNumbers:
             raise ValueError(f"{self.units} units with groups of {self.work_group} work items")
 
 
+#: Names of `Dispatch.features`, in their order.
+FEATURES = (
+    *("launches", "work_group", "work_groups", "waves", "last_wave", "tile_pixels", "tile_channels"),
+    *("padded_pixels", "padded_channels", "useful", "padded_work", "weight_elements", "workspace_elements"),
+)
+
+
 class Memory(StrEnum):
     """An argument that points to the first element of a buffer of f32."""
 

@@ -1,20 +1,29 @@
 """What a processor offers to a pair: kernels of steps on memory that both share, and how the two wait for each other.
 
-A new processor is one file that subclasses `Processor`, and one line in `registry.py`.
+A new processor is a subclass of `Processor`, named in the `Description` of its engine (`engines.registry`), of this package or
+of another one. `edgeplan.testing.processors` holds it to what ours are held to.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, Executable, Worker
+
+Shapes = Mapping[str, Shape]
+Layouts = Mapping[str, str]
 
 
 class Sharing(StrEnum):
@@ -66,17 +75,133 @@ class Kernel:
     features: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
+class Dispatched(Protocol):
+    """A kernel that a processor would run a step by, as far as it tells before anything is built."""
+
+    @property
+    def implementation(self) -> str:
+        """The kernel's name, such as "conv.winograd"; "" where the library does not tell."""
+
+    def features(self) -> Mapping[str, float]:
+        """Features of the dispatch, by the names in `Dispatcher.features`, for predictors of latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    implementation: str = ""
+
+    def features(self) -> Mapping[str, float]:
+        return {}
+
+
+class Dispatcher:
+    """Tells from numbers alone which kernels a processor would run steps by; no device is opened, no driver needed.
+
+    Models are planned with it and rows are read by it where the processor is not there. A processor's own is a subclass; this
+    one stands for libraries that tell nothing: it refuses no step, and knows no kernel by name.
+
+    Args:
+        numbers: of an open processor (`Processor.numbers`), as they are stored beside rows and predictors.
+
+    Raises:
+        TypeError, ValueError: they are not of this kind of processor.
+    """
+
+    #: Names of the features, the same for every step and in this order; predictors are trained on them.
+    features: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        if "block" not in numbers:
+            raise ValueError("they lack the channels of a block")
+        self.numbers, self.block = dict(numbers), numbers["block"]
+
+    def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
+        """Why the processor has no kernel for a step of float32; "" if it has one."""
+        del step, shapes, layouts
+        return ""
+
+    def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatched:
+        """The kernel of a step that is not refused.
+
+        Raises:
+            DeviceError: it is refused.
+        """
+        del step, shapes, layouts
+        return _Untold()
+
+    def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, object]:
+        """The tuning space of a step: kernels that compute the same as its own, by name, for `Processor.choose`."""
+        del step, shapes, layouts
+        return {}
+
+
+#: Takes one of `Dispatcher.alternatives` for a step that is prepared; None for the dispatcher's own kernel.
+Choose = Callable[[Step, Shapes, Layouts], object | None]
+
+
 class Processor(ABC):
-    """One of a pair. It is used from the thread that made it, and closed there."""
+    """A processor of a pair: it runs kernels of steps one after the other, on memory that the other one addresses, too.
+
+    A processor is used in this order:
+
+    1. `open` makes it, with what its device file and the pair file say. Until then its `dispatcher` tells, from numbers that
+       are stored, which steps it refuses and which kernels it would run; nothing of it has to be installed for that.
+    2. `allocate` gives memory and `prepare` makes a kernel of one step of a program whose activations lie there. Both may be
+       called at any time at which all that was enqueued has finished, and as often as there are programs.
+    3. A run is `take`, after which the host writes the inputs; `give`; `enqueue` for each kernel in order, among them
+       `enqueue_wait`, `enqueue_signal` or `enqueue_hand_over` where both processors poll; `flush`; `finish`; `spans`; `take`,
+       after which the host reads the outputs. Memory that was just allocated is the processor's, as after `give`. A second
+       `take` or `give` in a row does nothing.
+    4. `free` returns the memory of a program that has ended; its kernels are never enqueued again.
+    5. `close` ends all. It may be called twice, after any failure, and while kernels still wait; nothing else may follow it.
+
+    All calls come from the thread that opened the processor, one at a time. Only `give_up` may come from another thread, also
+    while `finish` waits. A processor may use threads of its own.
+
+    A `DeviceError` of `enqueue`, `enqueue_wait`, `enqueue_signal`, `enqueue_hand_over`, `flush` or `finish` ends the run: what
+    its kernels have written is worth nothing. Who gets it calls `give_up` and `finish`, whose second error is left out, and
+    may then enqueue again or close. An error of any other method leaves the processor as it was. No wait is unbounded: not
+    that of a kernel for a counter, nor that of `finish`.
+    """
+
+    #: Whether kernels run in the thread that enqueues them: the first of a pair has to be such a one, a `Host`.
+    here: ClassVar[bool] = False
+    #: Tells which kernels steps would run by, without a processor that is open.
+    dispatcher: ClassVar[type[Dispatcher]] = Dispatcher
+    #: Set for autotuning, and asked by `prepare`; None: the dispatcher's own kernels.
+    choose: Choose | None = None
+
+    @classmethod
+    @abstractmethod
+    def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
+        """Open the processor that a device file describes.
+
+        Args:
+            options: of the device file.
+            cores: CPU cores that the pair file gives it; none for a processor of its own.
+            block: channels of a block of the layout `blocked16` on this machine; a `Host` knows it itself.
+            profiling: whether it is to note when kernels begin and end (`spans`), if it can.
+
+        Raises:
+            DeviceError: an option does not fit, or the device, a core or the library is not there.
+        """
 
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it is and can do."""
+        """What it is and can do; the same from `open` to `close`."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> Mapping[str, int]:
+        """Numbers of the device that decide its kernels, for `dispatcher`; `block` is one. They are part of row keys."""
 
     @abstractmethod
-    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Why it cannot run a step whose activations lie in these layouts; "" if it can."""
+    def refuses(self, lowered: Lowered, step: Step, layouts: Layouts) -> str:
+        """Why it cannot run a step whose activations lie in these layouts; "" if it can.
+
+        It refuses at least what its dispatcher does, and types of elements besides.
+        """
 
     @abstractmethod
     def allocate(self, size: int) -> Buffer:
@@ -125,7 +250,11 @@ class Processor(ABC):
         """
 
     def flush(self) -> None:  # noqa: B027  a processor without a queue has begun
-        """See to it that what was enqueued is begun."""
+        """See to it that what was enqueued is begun.
+
+        Raises:
+            DeviceError: the processor reports a failure.
+        """
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
         """Have the queue wait until a counter has reached a value; after too long it gives up, as `finish` tells.
@@ -176,27 +305,73 @@ class Processor(ABC):
         )
 
     def give_up(self) -> None:  # noqa: B027  a processor that does not poll has nothing to end
-        """End all waits for counters now; `finish` then raises."""
+        """End all waits for counters now, from any thread; `finish` then raises, and what is enqueued later runs."""
 
     def spans(self) -> Sequence[tuple[int, int]]:
         """When each kernel began and ended that was enqueued since this was asked last, in order; all have finished.
 
-        In ns of `time.perf_counter_ns`; nothing where it is not measured.
+        In ns of `time.perf_counter_ns`; nothing where it is not measured. A pair is only measured, and planned for without
+        costs of one's own, if its second processor tells when it is opened with `profiling`.
+
+        Raises:
+            DeviceError: the device does not tell.
         """
         return ()
 
     def take(self) -> None:  # noqa: B027  with fine-grained sharing there is nothing to do
-        """The host is to read and write shared memory now; all kernels have finished."""
+        """The host is to read and write shared memory now; all kernels have finished.
+
+        Raises:
+            DeviceError: memory cannot be handed over.
+        """
 
     def give(self) -> None:  # noqa: B027  with fine-grained sharing there is nothing to do
-        """Kernels that are enqueued from now on read and write shared memory; the host does not until `take`."""
+        """Kernels that are enqueued from now on read and write shared memory; the host does not until `take`.
+
+        Raises:
+            DeviceError: memory cannot be handed over.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything."""
+        """Free everything; also what kernels still write, once they have ended. It raises nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class Host(Processor):
+    """The first processor of a pair: it computes in the calling thread, by calls of the runtime's library.
+
+    `enqueue` has run the kernel when it returns. Compiled code makes the same calls, by their addresses, where both poll.
+
+    Attributes:
+        dnnl: the library, which also chooses the kernels of a program.
+        threads: that compute, the calling one among them.
+        worker: whose stream the calls are given.
+    """
+
+    here = True
+    dnnl: Dnnl
+    threads: int
+    worker: Worker
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The block alone: the library does not tell what its kernels depend on."""
+        return {"block": self.dnnl.info.block}
+
+    @abstractmethod
+    def ready(self) -> None:
+        """The calling thread computes on `threads` threads from now on; called before a run."""
+
+    @abstractmethod
+    def calls(self, kernel: Kernel) -> npt.NDArray[np.int64]:
+        """A kernel's calls (calls, 4): function, primitive, number of arguments and arguments, as addresses.
+
+        Raises:
+            DeviceError: the kernel is another processor's.
+        """

@@ -6,8 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +14,14 @@ import numpy.typing as npt
 from edgeplan.devices.machine import memory_bytes
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
+from edgeplan.processors.base import Capabilities, Host, Kernel, Sharing
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker
 
 
-@dataclass(frozen=True, slots=True)
-class CpuKernel:
-    """A step that oneDNN runs: its C calls."""
-
-    prepared: Prepared
-
-    def table(self) -> npt.NDArray[np.int64]:
-        """Function, primitive, number of arguments and arguments of each call, as addresses: what compiled code takes."""
-        rows = [
-            (ctypes.cast(run, ctypes.c_void_p).value, primitive, count, ctypes.addressof(arguments))  # type: ignore[arg-type]
-            for run, primitive, count, arguments in self.prepared.calls
-        ]
-        return np.array(rows, np.int64).reshape(-1, 4)
-
-
-class OnednnProcessor(Processor):
+class OnednnProcessor(Host):
     """oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
 
     Args:
@@ -57,6 +41,16 @@ class OnednnProcessor(Processor):
         self._cores = tuple(sorted(cores)) or tuple(sorted(os.sched_getaffinity(0)))
         self.dnnl.warm_up(self.threads)
         self.worker = Worker(self.dnnl, self.threads)
+
+    @classmethod
+    def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int = 0, *, profiling: bool = False) -> Self:
+        """See `Processor`; it has no options, and never notes times.
+
+        Raises:
+            DeviceError: oneDNN is not installed, or a core is not there.
+        """
+        del options, block, profiling
+        return cls(cores)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,11 +96,11 @@ class OnednnProcessor(Processor):
             DeviceError: this library does not offer the implementation.
         """
         prepared = executable.through(self.dnnl).prepare(index, self.worker, self.threads)
-        return Kernel(executable.program.choices[index].name, CpuKernel(prepared))
+        return Kernel(executable.program.choices[index].name, prepared)
 
     def empty(self) -> Kernel:
         """No calls."""
-        return Kernel("empty", CpuKernel(Prepared((), (), ())))
+        return Kernel("empty", Prepared((), (), ()))
 
     def enqueue(self, kernel: Kernel) -> None:
         """Run a kernel, at once.
@@ -117,7 +111,7 @@ class OnednnProcessor(Processor):
         """
         self.ready()
         stream = self.worker.stream.value
-        for run, primitive, count, arguments in cpu_kernel(kernel).prepared.calls:
+        for run, primitive, count, arguments in _prepared(kernel).calls:
             if status := run(primitive, stream, count, arguments):
                 self.dnnl.check_execution(status)
 
@@ -128,6 +122,18 @@ class OnednnProcessor(Processor):
         """The calling thread computes on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
 
+    def calls(self, kernel: Kernel) -> npt.NDArray[np.int64]:
+        """See `Host`.
+
+        Raises:
+            DeviceError: the kernel is another processor's.
+        """
+        rows = [
+            (ctypes.cast(run, ctypes.c_void_p).value, primitive, count, ctypes.addressof(arguments))  # type: ignore[arg-type]
+            for run, primitive, count, arguments in _prepared(kernel).calls
+        ]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
     def close(self) -> None:
         """Let the thread run where it could before."""
         if self._before is not None:
@@ -135,10 +141,9 @@ class OnednnProcessor(Processor):
             self._before = None
 
 
-def cpu_kernel(kernel: Kernel) -> CpuKernel:
-    """What a kernel of this processor holds."""
+def _prepared(kernel: Kernel) -> Prepared:
     handle: Any = kernel.handle
-    if not isinstance(handle, CpuKernel):
+    if not isinstance(handle, Prepared):
         raise DeviceError("a kernel of another processor", where=kernel.implementation, next_step="prepare it here")
     return handle
 

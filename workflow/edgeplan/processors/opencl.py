@@ -12,21 +12,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, Variant, variant
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
+from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch, Launch, Memory, Place
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
 from edgeplan.opencl.transforms import packed
+from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
-from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
+from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import same_bytes
@@ -62,6 +62,32 @@ class _Allocation:
     memory: Any = None
 
 
+class OpenclDispatcher(Dispatcher):
+    """The white-box dispatcher for the numbers of a device (`DeviceNumbers`)."""
+
+    features = FEATURES
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self.device = DeviceNumbers(**numbers)
+        super().__init__(numbers)
+
+    def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
+        """See `Dispatcher`."""
+        return dispatcher.refusal(step, shapes, layouts, self.device)
+
+    def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
+        """See `Dispatcher`.
+
+        Raises:
+            DeviceError: there are no kernels for it.
+        """
+        return dispatcher.dispatch(step, shapes, layouts, self.device)
+
+    def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
+        """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
+        return alternatives(step, shapes, layouts, self.device)
+
+
 class OpenclProcessor(Processor):
     """One OpenCL device with a queue in order.
 
@@ -75,11 +101,13 @@ class OpenclProcessor(Processor):
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
     """
 
+    dispatcher = OpenclDispatcher
+
     def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True) -> None:
         cl = pyopencl()
         self._cl, self._options = cl, options
         self.device = find_device(options)
-        self.numbers = device_numbers(self.device, block, options)
+        self.device_numbers = device_numbers(self.device, block, options)
         self._capabilities = _capabilities(self.device, options)
         self._memories: list[_Allocation] = []
         self._maps: list[Any] = []
@@ -90,8 +118,6 @@ class OpenclProcessor(Processor):
         self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
         self._profiling = profiling
-        #: What takes other kernels than the dispatcher does, None for its own; for autotuning.
-        self.choose: Callable[[Step, Mapping[str, Shape], Mapping[str, str]], Dispatch | None] | None = None
         self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
         try:
             self._context = cl.Context([self.device])
@@ -106,10 +132,25 @@ class OpenclProcessor(Processor):
         if self._capabilities.atomics:
             self._calibrate()
 
+    @classmethod
+    def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
+        """See `Processor`: the options are those of `OpenclOptions`, the cores those that PoCL computes on.
+
+        Raises:
+            DeviceError: an option does not fit, or there is no such device.
+        """
+        given = {**options, "cores": ",".join(map(str, cores))} if cores else options
+        return cls(OpenclOptions.of(given), block, profiling=profiling)
+
     @property
     def capabilities(self) -> Capabilities:
         """What it is and can do."""
         return self._capabilities
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """See `Processor`."""
+        return asdict(self.device_numbers)
 
     # Steps
 
@@ -117,7 +158,7 @@ class OpenclProcessor(Processor):
         """Why there are no kernels for a step, or ""."""
         if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
             return "values that are not of float32"
-        return dispatcher.refusal(step, lowered.shapes, layouts, self.numbers)
+        return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
         """Dispatch a step, build its kernels, read and pack its weights, and set all arguments.
@@ -130,14 +171,15 @@ class OpenclProcessor(Processor):
             DeviceError: a kernel cannot be built, or memory does not suffice.
         """
         program, step = executable.program, executable.program.steps[index]
-        if step.kind == "reshape" and _is_view(program, step, self.numbers.block):
+        if step.kind == "reshape" and _is_view(program, step, self.device_numbers.block):
             return Kernel("reshape.view", ())
         if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
             raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
         leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
-        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers, leading=leading)
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
         if self.choose is not None:
-            found = self.choose(step, program.shapes, program.layouts) or found
+            chosen = self.choose(step, program.shapes, program.layouts)
+            found = chosen if isinstance(chosen, Dispatch) else found
         self._try_all(executable, found)
         memories = self._memories_of(executable, index, found)
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
@@ -158,8 +200,8 @@ class OpenclProcessor(Processor):
         program = executable.program
         launches = list(found.launches)
         for step in program.steps:
-            if not dispatcher.refusal(step, program.shapes, program.layouts, self.numbers):
-                launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.numbers).launches
+            if not dispatcher.refusal(step, program.shapes, program.layouts, self.device_numbers):
+                launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers).launches
         self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
 
     def _memories_of(self, executable: Executable, index: int, found: Dispatch) -> dict[Memory, Any]:

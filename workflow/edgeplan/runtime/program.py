@@ -73,6 +73,8 @@ def step_candidates(
 ) -> tuple[tuple[Implementation, ...], ...]:
     """The candidates of every step under a home layout, or the layouts given. Equal steps are asked for once.
 
+    They are those that a fresh process is offered, whatever this one has made before.
+
     What oneDNN offers may depend on the calling thread's number of threads: set it before (`Dnnl.set_threads`).
 
     Raises:
@@ -81,11 +83,12 @@ def step_candidates(
     creator = Creator(dnnl, lowered.shapes, layouts or activation_layouts(lowered, home), {}, lowered.types)
     known: dict[object, tuple[Implementation, ...]] = {}
     found = []
-    for step in lowered.steps:
-        key = signature(creator, step)
-        if key not in known:
-            known[key] = candidates(creator, step)
-        found.append(known[key])
+    with dnnl.without_primitive_cache():
+        for step in lowered.steps:
+            key = signature(creator, step)
+            if key not in known:
+                known[key] = candidates(creator, step)
+            found.append(known[key])
     return tuple(found)
 
 

@@ -21,13 +21,12 @@ class Predicted:
     """What predictors say of a layer.
 
     Attributes:
-        cpu_us, gpu_us: whole on one processor.
-        channels: of the CPU, for each split that was looked at.
-        parts_us: CPU's and GPU's time of each, beside each other (splits, 2).
+        whole_us: on each lane alone.
+        channels: of lane 0, for each split that was looked at.
+        parts_us: time of each on both lanes, beside each other (splits, 2).
     """
 
-    cpu_us: float
-    gpu_us: float
+    whole_us: tuple[float, float]
     channels: tuple[int, ...]
     parts_us: Floats
 
@@ -42,29 +41,29 @@ def predicted(predictors: PairPredictors, layer: Layer, step: int, variant: str 
     every = splits(layer.outputs, step)
     stride = -(-len(every) // _FIRST_PASS) if every else 1
     chosen = every[stride - 1 :: stride] if stride > 1 else every
-    cpu, gpu = _times(predictors, layer, chosen, variant)
+    first, second = _times(predictors, layer, chosen, variant)
     if stride > 1:
-        best = np.argsort(np.maximum(cpu[1:], gpu[1:]))[:2]
+        best = np.argsort(np.maximum(first[1:], second[1:]))[:2]
         near = {at for k in best for at in every if abs(at - chosen[k]) < stride * step} - {*chosen}
         more = tuple(sorted(near))
         further = _times(predictors, layer, more, variant)
         order = np.argsort([*chosen, *more])
-        cpu = np.concatenate([cpu[:1], np.concatenate([cpu[1:], further[0][1:]])[order]])
-        gpu = np.concatenate([gpu[:1], np.concatenate([gpu[1:], further[1][1:]])[order]])
+        first = np.concatenate([first[:1], np.concatenate([first[1:], further[0][1:]])[order]])
+        second = np.concatenate([second[:1], np.concatenate([second[1:], further[1][1:]])[order]])
         chosen = tuple(sorted((*chosen, *more)))
-    parts = np.column_stack([cpu[1:], gpu[1:]]) * predictors.card.beside.get(layer.kind, 1.0)
-    return Predicted(float(cpu[0]), float(gpu[0]), chosen, parts)
+    parts = np.column_stack([first[1:], second[1:]]) * predictors.card.beside.get(layer.kind, 1.0)
+    return Predicted((float(first[0]), float(second[0])), chosen, parts)
 
 
 def _times(predictors: PairPredictors, layer: Layer, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
-    """Of the whole layer, then of each split, on the CPU and on the GPU."""
-    cpu = predictors.cpu_us([layer, *(layer.part(c) for c in channels)])
-    gpu = predictors.gpu_us([layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
-    return cpu, gpu
+    """Of the whole layer, then of each split, on both lanes."""
+    first = predictors.us(0, [layer, *(layer.part(c) for c in channels)])
+    second = predictors.us(1, [layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
+    return first, second
 
 
 def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -> int:
-    """Channels of the CPU: 0 and all of them are a single processor.
+    """Channels of lane 0: 0 and all of them are a single processor.
 
     Args:
         found: what predictors say.
@@ -72,8 +71,8 @@ def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -
         handshake_us: that a split costs.
         margin: a split is taken only where it gains more than this share of the better single processor's time.
     """
-    whole = min(found.cpu_us, found.gpu_us)
-    single = outputs if found.cpu_us <= found.gpu_us else 0
+    whole = min(found.whole_us)
+    single = outputs if found.whole_us[0] == whole else 0
     if not found.channels:
         return single
     spans = found.spans_us + handshake_us
@@ -82,23 +81,23 @@ def choose(found: Predicted, outputs: int, handshake_us: float, margin: float) -
 
 
 def at_share(outputs: int, share: float, step: int) -> int:
-    """Channels of the CPU nearest to a share of a layer, in whole steps and with something for both where that can be."""
+    """Channels of lane 0 nearest to a share of a layer, in whole steps and with something for both where that can be."""
     every = splits(outputs, step)
     return min(every, key=lambda c: abs(c - share * outputs)) if every else outputs
 
 
 def fixed_share(predictors: PairPredictors, layers: Sequence[Layer], step: int, handshake_us: float) -> float:
-    """The one share of the CPU that is best for training layers: least mean of span over the better single processor."""
+    """The one share of lane 0 that is best for training layers: least mean of span over the better single processor."""
     shares = np.linspace(0.05, 0.95, 19)
     split = [layer for layer in layers if splits(layer.outputs, step)]
     if not split:
         return 0.5
-    whole = np.minimum(predictors.cpu_us(split), predictors.gpu_us(split))
+    whole = np.minimum(*(predictors.us(lane, split) for lane in (0, 1)))
     means = []
     for share in shares:
         channels = [at_share(layer.outputs, float(share), step) for layer in split]
-        cpu = predictors.cpu_us([layer.part(c) for layer, c in zip(split, channels, strict=True)])
-        gpu = predictors.gpu_us([layer.part(layer.outputs - c) for layer, c in zip(split, channels, strict=True)])
-        spans = np.maximum(cpu, gpu) * [predictors.card.beside.get(layer.kind, 1.0) for layer in split] + handshake_us
+        first = predictors.us(0, [layer.part(c) for layer, c in zip(split, channels, strict=True)])
+        second = predictors.us(1, [layer.part(layer.outputs - c) for layer, c in zip(split, channels, strict=True)])
+        spans = np.maximum(first, second) * [predictors.card.beside.get(layer.kind, 1.0) for layer in split] + handshake_us
         means.append(float(np.mean(spans / whole)))
     return float(shares[int(np.argmin(means))])

@@ -9,16 +9,16 @@ from typing import Any
 
 from edgeplan.chapters.partition.choosing import predicted
 from edgeplan.chapters.partition.layers import Layer, layer_of
-from edgeplan.chapters.partition.learning.predictors import CPU, GPU, OURS, PairPredictors, refused
+from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors, refused
+from edgeplan.chapters.partition.names import SIDES
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.opencl.dispatch import refusal
 from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.runtime.layouts import NCHW, same_bytes
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, preceding
+from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.runtime.ranges import channels_of, why_not_split
 
@@ -36,7 +36,7 @@ class ModelCosts:
     Attributes:
         content: the cost document, JSON in UTF-8.
         costs: the same, read.
-        channels: by step and position among its options, channels of the CPU; 0 or all of a whole one.
+        channels: by step and position among its options, channels of lane 0; 0 or all of a whole one.
     """
 
     content: bytes
@@ -61,11 +61,11 @@ def model_costs(
         predictors: of the pair.
         names: of the processors, as people read them.
         synchronisation: "polling" or "events".
-        variant: of the GPU's predictors.
+        variant: of the predictors of lane 1.
     """
     handshake_ms = predictors.card.handshake_us[synchronisation] / _US
     operators, channels = [], []
-    earlier = preceding(lowered, layouts, predictors.numbers.block)
+    earlier = preceding(lowered, layouts, predictors.dispatcher.block)
     for step, before in zip(lowered.steps, earlier, strict=True):
         entry, of_options = _operator(lowered, layouts, step, predictors, variant)
         operators.append({"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry})
@@ -73,7 +73,7 @@ def model_costs(
     document = {
         "format_version": 1,
         "model": lowered.name or "model",
-        "processors": {"cpu": names[0], "gpu": names[1]},
+        "processors": dict(zip(SIDES, names, strict=True)),
         "cpu_to_gpu_ms": handshake_ms,
         "gpu_to_cpu_ms": handshake_ms,
         "contention": _contention(predictors),
@@ -93,19 +93,21 @@ def _contention(predictors: PairPredictors) -> list[dict[str, Any]]:
 def _operator(
     lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors, variant: str
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Options of a step, and the CPU's channels of each."""
-    layer, numbers = layer_of(step, lowered.shapes), predictors.numbers
-    if step.kind == "reshape" and _is_view(step, lowered, layouts, numbers.block):
-        return {"options": [{"on": "cpu", "cpu_ms": 0.0}, {"on": "gpu", "gpu_ms": 0.0}], "unsplittable": "a view"}, (1, 0)
-    lacking = refusal(step, lowered.shapes, layouts, numbers)
-    if layer is None or (not lacking and refused(layer, numbers)):
-        options = [{"on": "cpu", "cpu_ms": predictors.other_us(CPU, step, lowered.shapes) / _US}]
-        if not lacking:
-            options.append({"on": "gpu", "gpu_ms": predictors.other_us(GPU, step, lowered.shapes) / _US})
-        entry = {"options": options, "load": _BANDWIDTH, "unsplittable": why_not_split(lowered, layouts, numbers.block, step)}
-        return entry, (1, 0)[: len(options)]
-    why = why_not_split(lowered, layouts, numbers.block, step) or (f"the GPU has no kernel of it: {lacking}" if lacking else "")
-    return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_gpu=not lacking)
+    """Options of a step, and the channels of lane 0 of each."""
+    layer, dispatcher = layer_of(step, lowered.shapes), predictors.dispatcher
+    if step.kind == "reshape" and _is_view(step, lowered, layouts, dispatcher.block):
+        return {"options": [_whole(0, 0.0), _whole(1, 0.0)], "unsplittable": "a view"}, (1, 0)
+    lacking = dispatcher.refusal(step, lowered.shapes, layouts)
+    why = why_not_split(lowered, layouts, dispatcher.block, step)
+    if layer is None or (not lacking and refused(layer, dispatcher)):
+        options = [_whole(lane, predictors.other_us(lane, step, lowered.shapes)) for lane in ((0,) if lacking else (0, 1))]
+        return {"options": options, "load": _BANDWIDTH, "unsplittable": why}, (1, 0)[: len(options)]
+    why = why or (f"the {SIDES[1].upper()} has no kernel of it: {lacking}" if lacking else "")
+    return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_both=not lacking)
+
+
+def _whole(lane: int, us: float) -> dict[str, Any]:
+    return {"on": SIDES[lane], f"{SIDES[lane]}_ms": us / _US}
 
 
 def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: int) -> bool:
@@ -114,18 +116,18 @@ def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: in
 
 
 def _layer(
-    layer: Layer, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_gpu: bool
+    layer: Layer, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     error = predictors.margin(layer.kind)
-    if not on_gpu:
-        options = [{"on": "cpu", "cpu_ms": float(predictors.cpu_us([layer])[0]) / _US}]
+    if not on_both:
+        options = [_whole(0, float(predictors.us(0, [layer])[0]))]
         return {"options": options, "error": error, "unsplittable": why}, (outputs,)
     found = predicted(predictors, layer, GRID, variant)
-    options = [{"on": "cpu", "cpu_ms": found.cpu_us / _US}, {"on": "gpu", "gpu_ms": found.gpu_us / _US}]
+    options = [_whole(lane, us) for lane, us in enumerate(found.whole_us)]
     channels = [outputs, 0]
-    for c, (cpu_us, gpu_us) in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():
-        times = {"cpu_ms": cpu_us / _US, "gpu_ms": gpu_us / _US, "cpu_share": c / outputs, "dimension": _DIMENSION}
-        options.append({"on": "split", **times})
+    for c, parts_us in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():
+        both = _whole(0, parts_us[0]) | _whole(1, parts_us[1])
+        options.append({**both, "on": "split", "cpu_share": c / outputs, "dimension": _DIMENSION})
         channels.append(c)
     few = "" if why or found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
     return {"options": options, "error": error, "unsplittable": why or few}, tuple(channels)
@@ -146,7 +148,7 @@ def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]
             dimension = Dimension(planned.dimension)
             found.append(Split(round(planned.cpu_share * extent(lowered, 1, step, dimension).size), dimension))
         else:
-            found.append(Lane.cpu if planned.on == "cpu" else Lane.gpu)
+            found.append(SIDES.index(planned.on))
     return tuple(found)
 
 
@@ -162,5 +164,5 @@ def chosen_assignments(costs: ModelCosts, choice: Sequence[int]) -> tuple[Assign
     found: list[Assignment] = []
     for step, of_options, k in zip(costs.costs.steps, costs.channels, choice, strict=True):
         option = step.options[k]
-        found.append(Split(of_options[option.index]) if option.kind == SPLIT else Lane(option.kind))
+        found.append(Split(of_options[option.index]) if option.kind == SPLIT else option.kind)
     return tuple(found)

@@ -21,7 +21,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.runtime.partitioned.handshake import Handshake, handshake
-from edgeplan.runtime.partitioned.program import Lane
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 
 Array = npt.NDArray[Any]
@@ -112,7 +111,7 @@ def as_it_ran(plan: PartitionPlan, session: PairSession) -> PartitionPlan:
     for k, step in enumerate(plan.steps):
         own = origin == k
         start = max(float(ran[own, 0].min()), 0.0)
-        ends = [max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in Lane]
+        ends = [max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in (0, 1)]
         steps.append(step.model_copy(update={"start_ms": start, "cpu_end_ms": ends[0], "gpu_end_ms": ends[1]}))
     makespan = max(max(step.cpu_end_ms, step.gpu_end_ms) for step in steps)
     return plan.model_copy(update={"steps": tuple(steps), "makespan_ms": makespan})
@@ -125,7 +124,7 @@ class PairCheck:
     Attributes:
         pair: its file.
         names, versions: of both processors.
-        cores: of each, those of the CPU first; none for a processor of its own.
+        cores: of each; none for a processor of its own.
         sharing: how memory is shared.
         synchronisation: how they wait for each other.
         why: it is that.
@@ -152,7 +151,7 @@ def check_pair(pair: PairFile, runs: int = 200) -> PairCheck:
     pair.check_cores()
     with machine_lock(), opened(pair) as found:
         handshakes = {how: _handshake(found, how, runs) for how in Synchronisation}
-        one, other = found.cpu.capabilities, found.gpu.capabilities
+        one, other = (processor.capabilities for processor in found.processors)
         return PairCheck(
             pair,
             found.names,
@@ -167,7 +166,7 @@ def check_pair(pair: PairFile, runs: int = 200) -> PairCheck:
 
 def _handshake(pair: Opened, how: Synchronisation, runs: int) -> Handshake | str:
     try:
-        return handshake(pair.cpu, pair.gpu, how, runs)
+        return handshake(*pair.processors, how, runs)
     except DeviceError as error:
         return error.what
 
@@ -175,9 +174,9 @@ def _handshake(pair: Opened, how: Synchronisation, runs: int) -> Handshake | str
 def check_lines(found: PairCheck) -> list[str]:
     """The look as lines of text."""
     lines = [f"pair        {found.pair.name}"]
-    for side, name, version, cores in zip(("cpu", "gpu"), found.names, found.versions, found.cores, strict=True):
+    for side, name, version, cores in zip(found.pair.processors, found.names, found.versions, found.cores, strict=True):
         on = f" on core(s) {', '.join(map(str, cores))}" if cores else ""
-        lines.append(f"{side:<12}{name}{on}; {version}")
+        lines.append(f"{side.name:<12}{name}{on}; {version}")
     lines += [f"memory      shared: {found.sharing}", f"waits by    {found.synchronisation}: {found.why}"]
     for how, made in found.handshakes.items():
         told = made if isinstance(made, str) else f"least {made.least_us:.1f} us, median {made.median_us:.1f} us a step"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+#: Lanes 0 and 1 in stored rows, predictors and cost documents, whatever the pair file calls its processors.
+SIDES = ("cpu", "gpu")
 #: A way to run a layer or a model: oneDNN alone on all cores of the pair.
 ALL_CORES = "cpu, all cores"
 #: A choice of kernel: the white-box dispatcher's own.

@@ -43,7 +43,7 @@ class About(BaseModel):
         costs_sha256: of the cost document.
         pair: the pair file, as it was.
         machine: fingerprint of the machine.
-        versions: of both processors' libraries, the CPU's first.
+        versions: of both processors' libraries, by lane.
         synchronisation: how the processors wait for each other.
     """
 
@@ -100,7 +100,7 @@ def plan_model(
         predictors: of the pair.
         names: of its processors, as people read them.
         synchronisation: how they wait.
-        variant: of the GPU's predictors.
+        variant: of the predictors of lane 1.
         mode: one step at a time, or different ones side by side.
         search: how hard to search side by side.
 
@@ -186,10 +186,9 @@ def check_opened(about: About, pair: Opened, folder: Path) -> None:
     Raises:
         FormatError: names every difference.
     """
-    sides = ("the CPU's library", "the GPU's driver")
     wrong = [
-        f"{side} is {there}, the plan is for {planned}"
-        for side, there, planned in zip(sides, pair.versions, about.versions, strict=True)
+        f"the library or driver of {side.name} is {there}, the plan is for {planned}"
+        for side, there, planned in zip(pair.pair.processors, pair.versions, about.versions, strict=True)
         if there != planned
     ]
     if pair.synchronisation != about.synchronisation:
@@ -221,8 +220,8 @@ def session_of(pair: Opened, model: Path, found: PartitionPlan) -> PairSession:
         DeviceError: a processor fails.
     """
     lowered, layouts = steps_of(model)
-    made = partition(lowered, layouts, pair.cpu.dnnl.info.block, assignments(found, lowered), orders(found))
-    return PairSession(pair.cpu, pair.gpu, made, model, pair.synchronisation)
+    made = partition(lowered, layouts, pair.block, assignments(found, lowered), orders(found))
+    return PairSession(*pair.processors, made, model, pair.synchronisation)
 
 
 def _misfit(what: str, folder: Path, about: About) -> FormatError:

@@ -25,4 +25,5 @@ ENGINE = Description(
             ),
         }
     ),
+    processor="edgeplan.processors.onednn:OnednnProcessor",
 )

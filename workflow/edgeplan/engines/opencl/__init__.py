@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from edgeplan.engines.description import Description
 
-ENGINE = Description("opencl", "pip install 'edgeplan[runtime,partition]'", "edgeplan.engines.opencl.session:Opencl")
+ENGINE = Description(
+    "opencl",
+    "pip install 'edgeplan[runtime,partition]'",
+    "edgeplan.engines.opencl.session:Opencl",
+    processor="edgeplan.processors.opencl:OpenclProcessor",
+)

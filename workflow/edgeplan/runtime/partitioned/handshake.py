@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.processors.base import Processor
-from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.processors.base import Host, Processor
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, PollingLanes
-from edgeplan.runtime.partitioned.program import Lane
 from edgeplan.runtime.partitioned.session import LIMIT_SECONDS, Synchronisation, cannot_poll, synchronisation_of
 
 _US_PER_NS = 1e-3
@@ -29,7 +27,7 @@ class Handshake:
 
 
 def handshake(
-    cpu: OnednnProcessor,
+    cpu: Host,
     gpu: Processor,
     synchronisation: Synchronisation,
     runs: int = 200,
@@ -50,7 +48,7 @@ def handshake(
     Raises:
         DeviceError: a processor fails, or the pair cannot synchronise so.
     """
-    kernels = {Lane.gpu: gpu.empty(), Lane.cpu: cpu.empty()}
+    kernels = {1: gpu.empty(), 0: cpu.empty()}
     items = [Item(lane, k, kernel) for k in range(steps) for lane, kernel in kernels.items()]
     kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
     best, why = synchronisation_of(cpu, gpu)
@@ -60,7 +58,7 @@ def handshake(
     found = []
     for _ in range(runs + 1):  # the first one has kernels built
         lanes.run(times)
-        begins = times[[k for k, item in enumerate(items) if item.lane == Lane.cpu], 0]
+        begins = times[[k for k, item in enumerate(items) if item.lane == 0], 0]
         found.append((begins[-1] - begins[0]) / (steps - 1) * _US_PER_NS)
     lanes.close()
     return Handshake(float(min(found[1:])), float(np.median(found[1:])))

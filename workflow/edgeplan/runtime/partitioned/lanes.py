@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Kernel, Processor, Sharing
-from edgeplan.processors.onednn import OnednnProcessor, cpu_kernel
+from edgeplan.processors.base import Host, Kernel, Processor, Sharing
 from edgeplan.runtime import native
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.native import words
@@ -51,7 +50,7 @@ class Lanes(ABC):
         limit_seconds: the longest wait for the other lane.
     """
 
-    def __init__(self, cpu: OnednnProcessor, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
+    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
         self.cpu, self.gpu, self.items, self.limit_seconds = cpu, gpu, tuple(items), limit_seconds
         self.on = [np.array([k for k, item in enumerate(items) if item.lane == lane], np.int64) for lane in (0, 1)]
         self.spans: Times = np.zeros((len(self.on[_CPU]), 2), np.int64)
@@ -123,7 +122,7 @@ class EventLanes(Lanes):
 class PollingLanes(Lanes):
     """The GPU's queue is filled for the whole run; each lane waits for the other's counter. The CPU's is compiled."""
 
-    def __init__(self, cpu: OnednnProcessor, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
+    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
         super().__init__(cpu, gpu, items, limit_seconds)
         native.load()
         self._counters = gpu.allocate(2 * ALIGNMENT)
@@ -133,7 +132,7 @@ class PollingLanes(Lanes):
         at = 0
         for k in self.on[_CPU]:
             item = self.items[k]
-            calls.append(cpu_kernel(item.kernel).table())
+            calls.append(cpu.calls(item.kernel))
             rows.append((item.needed, at, at := sum(map(len, calls))))
         self._rows = np.array(rows, np.int64).reshape(-1, words.ITEM_WORDS)
         self._calls = np.concatenate(calls)

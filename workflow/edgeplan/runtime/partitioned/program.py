@@ -1,5 +1,7 @@
 """A partition as a program: sub-steps on two lanes, and what each waits for.
 
+Lanes are 0 and 1, the processors of a pair in the order of its file. The host computes lane 0 and fills the queue of lane 1.
+
 A lane runs its sub-steps in order. A sub-step waits until the other lane has done a number of its own: with two lanes, one
 number says it all, and what surely happens before what follows from the numbers alone (LiPG, section 4).
 """
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,19 +26,12 @@ from edgeplan.runtime.ranges import Ranged, located
 from edgeplan.runtime.weights import locate_weights
 
 
-class Lane(IntEnum):
-    """A processor of a pair."""
-
-    cpu = 0
-    gpu = 1
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A step on both: the CPU computes what is before an end, the GPU the rest.
+    """A step on both lanes: lane 0 computes what is before an end, lane 1 the rest.
 
     Attributes:
-        end: channels, items, rows or elements that the CPU computes.
+        end: channels, items, rows or elements that lane 0 computes.
         dimension: which of them.
     """
 
@@ -45,8 +39,8 @@ class Split:
     dimension: Dimension = Dimension.channels
 
 
-#: Where a step runs.
-Assignment = Lane | Split
+#: Where a step runs: on a lane, or on both.
+Assignment = int | Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +61,13 @@ class Partitioned:
     lowered: Lowered
     ranged: Ranged
     layouts: Mapping[str, str]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[int, ...]
     needed: tuple[int, ...]
     offsets: Mapping[str, int]
     arena_bytes: int
     sequential: bool
 
-    def of(self, lane: Lane) -> tuple[int, ...]:
+    def of(self, lane: int) -> tuple[int, ...]:
         """Positions of a lane's sub-steps, in its order."""
         return tuple(k for k, found in enumerate(self.lanes) if found == lane)
 
@@ -92,7 +86,7 @@ def partition(
         layouts: layout of every activation.
         block: channels of a block in the layout `blocked16`, of which a split of channels takes whole ones.
         assignments: where each step runs.
-        orders: numbers of the steps that the CPU and the GPU run, each in order, split ones in both: they wait for what they
+        orders: numbers of the steps that each lane runs, in order, split ones in both: they wait for what they
             read, and different steps run side by side. None: a step waits for all of the step before.
 
     Raises:
@@ -106,12 +100,12 @@ def partition(
     lanes = []
     for origin, part in zip(ranged.origin, sections.part, strict=True):
         assigned = assignments[origin]
-        lanes.append(Lane(part) if isinstance(assigned, Split) else assigned)
+        lanes.append(part if isinstance(assigned, Split) else assigned)
     layouts = MappingProxyType({**layouts, **sections.layouts})
     root = shared_buffers(lowered, {t: f for t, f in layouts.items() if t not in ranged.tensors}, block)
     touched = [_touched(step, ranged, root) for step in ranged.lowered.steps]
     if orders is None:
-        # of a split the GPU's part first: it is queued, the CPU's part runs at once
+        # of a split lane 1's part first: it is queued, lane 0's part runs at once
         order = sorted(range(len(lanes)), key=lambda k: (ranged.origin[k], -lanes[k]))
         before = [[j for j in range(k) if ranged.origin[j] < ranged.origin[k]] for k in range(len(lanes))]
     else:
@@ -145,13 +139,13 @@ def program_of(
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
     home: str = BLOCKED,
 ) -> Program:
-    """The program of a partition: its sub-steps, the CPU's with implementations, and room for their scratch.
+    """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch.
 
     Args:
         dnnl: the library.
         partitioned: the partition.
         model: the ONNX file.
-        threads: of the CPU's steps.
+        threads: of the steps of lane 0.
         choose: picks among a step's candidates.
         home: layout of the activations inside the model, as they were given to `partition`.
 
@@ -163,16 +157,17 @@ def program_of(
     creator = Creator(dnnl, lowered.shapes, partitioned.layouts, partitioned.offsets, lowered.types)
     known: dict[object, tuple[Implementation, int]] = {}
     choices, scratch = [], 0
-    for step, lane in zip(lowered.steps, partitioned.lanes, strict=True):
-        if lane == Lane.gpu:
-            choices.append(ELSEWHERE)
-            continue
-        key = signature(creator, step)
-        if key not in known:
-            found = choose(candidates(creator, step))
-            known[key] = found, creator.create(step, found, generate=False).scratch_bytes
-        choices.append(known[key][0])
-        scratch = max(scratch, known[key][1])
+    with dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
+        for step, lane in zip(lowered.steps, partitioned.lanes, strict=True):
+            if lane == 1:
+                choices.append(ELSEWHERE)
+                continue
+            key = signature(creator, step)
+            if key not in known:
+                found = choose(candidates(creator, step))
+                known[key] = found, creator.create(step, found, generate=False).scratch_bytes
+            choices.append(known[key][0])
+            scratch = max(scratch, known[key][1])
     weights = located(partitioned.ranged, locate_weights(model, partitioned.lowered))
     return Program(
         lowered.name,
@@ -227,19 +222,19 @@ def _dependencies(origin: Sequence[int], touched: Sequence[tuple[frozenset[str],
 def _merged(
     lowered: Lowered,
     origin: Sequence[int],
-    lanes: Sequence[Lane],
+    lanes: Sequence[int],
     before: Sequence[Sequence[int]],
     orders: tuple[Sequence[int], Sequence[int]],
 ) -> list[int]:
-    """One order that fits both lanes and what steps read; the GPU's sub-steps as early as they can be queued."""
-    numbers: dict[tuple[Lane, int], list[int]] = {}
+    """One order that fits both lanes and what steps read; sub-steps of lane 1 as early as they can be queued."""
+    numbers: dict[tuple[int, int], list[int]] = {}
     for k, (lane, step) in enumerate(zip(lanes, origin, strict=True)):
         numbers.setdefault((lane, step), []).append(k)
     queues: list[list[int]] = []
-    for lane in Lane:
+    for lane in (0, 1):
         wanted = sorted(step for found, step in numbers if found == lane)
         if sorted(orders[lane]) != wanted:
-            raise _misfit(lowered, f"the order of the {lane.name.upper()} is of other steps than are assigned to it")
+            raise _misfit(lowered, f"the order of lane {lane} is of other steps than are assigned to it")
         queues.append([k for step in reversed(orders[lane]) for k in reversed(numbers[lane, step])])
     merged: list[int] = []
     done: set[int] = set()
@@ -254,15 +249,15 @@ def _merged(
 
 
 def _reordered(
-    ranged: Ranged, lanes: Sequence[Lane], before: Sequence[Sequence[int]], order: Sequence[int]
-) -> tuple[Ranged, list[Lane], list[list[int]]]:
+    ranged: Ranged, lanes: Sequence[int], before: Sequence[Sequence[int]], order: Sequence[int]
+) -> tuple[Ranged, list[int], list[list[int]]]:
     place = {k: at for at, k in enumerate(order)}
     steps = tuple(ranged.lowered.steps[k] for k in order)
     moved = replace(ranged, lowered=replace(ranged.lowered, steps=steps), origin=tuple(ranged.origin[k] for k in order))
     return moved, [lanes[k] for k in order], [[place[j] for j in before[k]] for k in order]
 
 
-def _waits(ranged: Ranged, lanes: Sequence[Lane], before: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[Use]]:
+def _waits(ranged: Ranged, lanes: Sequence[int], before: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[Use]]:
     """What each sub-step waits for, and what has surely been done when it starts: more, as its lane waited before."""
     number: list[int] = []  # of each sub-step in its lane
     counts = [0, 0]
@@ -276,7 +271,7 @@ def _waits(ranged: Ranged, lanes: Sequence[Lane], before: Sequence[Sequence[int]
         other = 1 - lane
         needed.append(max((number[j] + 1 for j in before[k] if lanes[j] == other), default=0))
         sure[lane] = max(sure[lane], needed[-1])
-        known = (number[k] + 1, sure[lane] + 1) if lane == Lane.cpu else (sure[lane] + 1, number[k] + 1)
+        known = (number[k] + 1, sure[lane] + 1) if lane == 0 else (sure[lane] + 1, number[k] + 1)
         whole = tuple(ranged.tensors[t].whole if t in ranged.tensors else t for t in (*step.reads, *step.outputs))
         uses.append(Use(whole, lane, number[k] + 1, known))
     return tuple(needed), uses

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.processors.base import Kernel, Processor, Sharing
-from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.processors.base import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.executable import Executable
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
-from edgeplan.runtime.partitioned.program import Lane, Partitioned, program_of
+from edgeplan.runtime.partitioned.program import Partitioned, program_of
 from edgeplan.runtime.session import Array, bind_inputs, outputs_of
 
 LIMIT_SECONDS = 20.0
@@ -74,7 +73,7 @@ class PairSession:
 
     def __init__(
         self,
-        cpu: OnednnProcessor,
+        cpu: Host,
         gpu: Processor,
         partitioned: Partitioned,
         model: Path,
@@ -93,7 +92,7 @@ class PairSession:
             self._executable = executable
             lanes = partitioned.lanes
             self.kernels: tuple[Kernel, ...] = tuple(
-                (cpu if lane == Lane.cpu else gpu).prepare(executable, k) for k, lane in enumerate(lanes)
+                (cpu if lane == 0 else gpu).prepare(executable, k) for k, lane in enumerate(lanes)
             )
         self.times: npt.NDArray[np.int64] = np.full((len(lanes), 2), -1, np.int64)
         steps = self.program.steps

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.names import SIDES
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -16,13 +17,12 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Lane, partition
+from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
 
 #: Loads of the cost document.
 LOADS = ("compute", "bandwidth")
-_SIDES = ("cpu", "gpu")
 #: Steps of a branch: (channels, height and width, how many), of about as long branches on a core.
 _COMPUTE = (64, 28, 10)
 _BANDWIDTH = (64, 112, 10)
@@ -51,7 +51,7 @@ def branches(loads: tuple[str, str]) -> Graph:
     """Two chains that nothing joins, named `cpu...` and `gpu...`."""
     b = GraphBuilder("branches", (1, 8, 112, 112))
     ends = []
-    for side, load in zip(_SIDES, loads, strict=True):
+    for side, load in zip(SIDES, loads, strict=True):
         channels, size, count = _COMPUTE if load == LOADS[0] else _BANDWIDTH
         x = b.conv(b.input, channels, 1, 112 // size, name=f"{side}_first")
         for k in range(count):
@@ -64,14 +64,14 @@ def _factors(pair: Opened, folder: Path, loads: tuple[str, str], runs: int) -> t
     model = save_onnx(branches(loads), folder / f"{loads[0]}-{loads[1]}.onnx")
     graph = load_onnx(model)
     lowered = lower(graph)
-    layouts, block = activation_layouts(lowered, BLOCKED), pair.cpu.dnnl.info.block
-    lanes = [Lane.cpu if step.name.startswith(_SIDES[0]) else Lane.gpu for step in lowered.steps]
-    queues = [[k for k, lane in enumerate(lanes) if lane == side] for side in Lane]
+    layouts, block = activation_layouts(lowered, BLOCKED), pair.block
+    lanes = [0 if step.name.startswith(SIDES[0]) else 1 for step in lowered.steps]
+    queues = [[k for k, lane in enumerate(lanes) if lane == side] for side in (0, 1)]
     inputs = random_inputs({name: graph.shape(name) for name in graph.inputs}, 0)
     spans = []
     for orders in (None, (queues[0], queues[1])):
         made = partition(lowered, layouts, block, lanes, orders)
-        with PairSession(pair.cpu, pair.gpu, made, model, pair.synchronisation) as session:
+        with PairSession(*pair.processors, made, model, pair.synchronisation) as session:
             found = []
             for _ in range(runs + 1):
                 session.run(inputs)
@@ -79,7 +79,7 @@ def _factors(pair: Opened, folder: Path, loads: tuple[str, str], runs: int) -> t
         order = np.argsort([made.ranged.origin[k] for k in range(len(made.lanes))])
         spans.append(np.median(np.array(found[1:])[:, order], axis=0))
     alone, beside = spans
-    both = [_beside(beside, queues[side], queues[1 - side]) for side in Lane]
+    both = [_beside(beside, queues[side], queues[1 - side]) for side in (0, 1)]
     found_factors = [_ratio(alone, beside, steps) for steps in both]
     return found_factors[0], found_factors[1]
 

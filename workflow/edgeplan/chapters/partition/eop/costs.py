@@ -11,7 +11,7 @@ import pandas as pd
 from edgeplan.chapters.partition.eop.sweeps import Subject
 from edgeplan.planning.partition.costs import SPLIT, Costs
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, preceding
+from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 
 _US = 1e3
@@ -79,7 +79,7 @@ def measured_costs(
                 places.append(Split(end, Dimension(dimension)))
             else:
                 options.append({"on": "cpu", "cpu_ms": cpu_ms} if end else {"on": "gpu", "gpu_ms": gpu_ms})
-                places.append(Lane.cpu if end else Lane.gpu)
+                places.append(0 if end else 1)
         entry = {"name": step.name, "inputs": [subject.lowered.steps[j].name for j in before], "options": options}
         entry |= {"load": "compute" if step.kind in _COMPUTE else "bandwidth"}
         if not any(isinstance(place, Split) for place in places):

@@ -21,7 +21,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Partitioned, Split, partition
+from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
@@ -80,7 +80,7 @@ def inside(subject: Subject) -> Subject:
 
 def on_gpu(pair: Opened, subject: Subject) -> list[str]:
     """For each step why the GPU does not run it; "" where it does."""
-    return [pair.gpu.refuses(subject.lowered, step, subject.layouts) for step in subject.lowered.steps]
+    return [pair.other.refuses(subject.lowered, step, subject.layouts) for step in subject.lowered.steps]
 
 
 def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) -> pd.DataFrame:
@@ -92,11 +92,11 @@ def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) ->
         shares: of the CPU.
         runs: of each session.
     """
-    refused, block = on_gpu(pair, subject), pair.cpu.dnnl.info.block
+    refused, block = on_gpu(pair, subject), pair.block
     rows: list[dict[str, Any]] = []
-    for lane in Lane:
-        whole: list[Assignment] = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
-        rows += _rows(pair, subject, whole, runs, {k: ("", int(lane == Lane.cpu), 1) for k, a in enumerate(whole) if a == lane})
+    for lane in (0, 1):
+        whole: list[Assignment] = [0 if lane == 0 or why else 1 for why in refused]
+        rows += _rows(pair, subject, whole, runs, {k: ("", int(lane == 0), 1) for k, a in enumerate(whole) if a == lane})
     for dimension in Dimension:
         able = [
             k
@@ -105,7 +105,7 @@ def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) ->
         ]
         seen: set[tuple[int, int]] = set()
         for share in shares if able else ():
-            assigned: list[Assignment] = [Lane.cpu] * len(refused)
+            assigned: list[Assignment] = [0] * len(refused)
             names: dict[int, tuple[str, int, int]] = {}
             for k in able:
                 whole_size = extent(subject.lowered, block, subject.lowered.steps[k], dimension)
@@ -124,7 +124,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     made = executable_parts(pair, subject, assigned)
     cpu, gpu, span = timed_steps(pair, subject, made, runs)
-    kept = [k for k in names if isinstance(assigned[k], Lane) or _is_split(made, k)]
+    kept = [k for k in names if isinstance(assigned[k], int) or _is_split(made, k)]
     return [dict(zip(SWEEP, (k, *names[k], float(cpu[k]), float(gpu[k]), float(span[k])), strict=True)) for k in kept]
 
 
@@ -134,16 +134,16 @@ def _is_split(made: Partitioned, step: int) -> bool:
 
 def executable_parts(pair: Opened, subject: Subject, assigned: list[Assignment], orders: Orders | None = None) -> Partitioned:
     """The steps on two lanes; where the GPU has no kernel of its part of a step, the CPU runs it whole."""
-    block = pair.cpu.dnnl.info.block
+    block = pair.block
     made = partition(subject.lowered, subject.layouts, block, assigned, orders)
     lacking = {
         made.ranged.origin[k]
-        for k in made.of(Lane.gpu)
-        if pair.gpu.refuses(made.ranged.lowered, made.ranged.lowered.steps[k], made.layouts)
+        for k in made.of(1)
+        if pair.other.refuses(made.ranged.lowered, made.ranged.lowered.steps[k], made.layouts)
     }
     if not lacking or orders is not None:
         return made
-    given: list[Assignment] = [Lane.cpu if k in lacking else a for k, a in enumerate(assigned)]
+    given: list[Assignment] = [0 if k in lacking else a for k, a in enumerate(assigned)]
     return partition(subject.lowered, subject.layouts, block, given)
 
 
@@ -161,7 +161,7 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
             if run < 0:
                 continue
             begin, end = (session.times / _US).T
-            bounds = np.array([[np.full(count, np.inf), np.full(count, -np.inf)] for _ in Lane])
+            bounds = np.array([[np.full(count, np.inf), np.full(count, -np.inf)] for _ in (0, 1)])
             np.minimum.at(bounds[:, 0], (lanes, origin), begin)
             np.maximum.at(bounds[:, 1], (lanes, origin), end)
             taken = bounds[:, 1] - bounds[:, 0]
@@ -173,7 +173,7 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
 
 def session_of(pair: Opened, subject: Subject, made: Partitioned) -> PairSession:
     """A new session of a model's parts."""
-    return PairSession(pair.cpu, pair.gpu, made, subject.model, pair.synchronisation)
+    return PairSession(*pair.processors, made, subject.model, pair.synchronisation)
 
 
 def reason_of(error: EdgeplanError) -> str:

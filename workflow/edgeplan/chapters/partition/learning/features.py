@@ -1,4 +1,4 @@
-"""What predictors know of a layer: its shape, and how a GPU runs it."""
+"""Features of layers: their shapes, and what the dispatcher of a processor tells."""
 
 from __future__ import annotations
 
@@ -15,13 +15,6 @@ SHAPE = (
     *("height", "width", "inputs", "outputs", "window", "window_width", "stride"),
     *("flops", "input_elements", "output_elements", "weight_elements"),
 )
-#: Of the dispatch (`edgeplan.opencl.launch.Dispatch.features`), in this order; prefixed in tables of importance.
-DISPATCH = (
-    *("launches", "work_group", "work_groups", "waves", "last_wave", "tile_pixels", "tile_channels"),
-    *("padded_pixels", "padded_channels", "useful", "padded_work", "weight_elements", "workspace_elements"),
-)
-#: All, as predictors with dispatch features have them.
-AUGMENTED = (*SHAPE, *(f"dispatch.{name}" for name in DISPATCH))
 
 
 def shape_matrix(layers: Sequence[Layer]) -> Floats:
@@ -34,6 +27,11 @@ def shape_matrix(layers: Sequence[Layer]) -> Floats:
     return np.column_stack([rows[:, :7], *more])
 
 
-def dispatch_matrix(found: Sequence[Mapping[str, float]]) -> Floats:
-    """Features of dispatches (layers, features)."""
-    return np.array([[one[name] for name in DISPATCH] for one in found], np.float64).reshape(len(found), len(DISPATCH))
+def dispatch_matrix(found: Sequence[Mapping[str, float]], features: Sequence[str]) -> Floats:
+    """Features of dispatches, by name (layers, features)."""
+    return np.array([[one[name] for name in features] for one in found], np.float64).reshape(len(found), len(features))
+
+
+def augmented_names(features: Sequence[str]) -> tuple[str, ...]:
+    """Names of all features with those of a dispatch, as tables of importance have them."""
+    return (*SHAPE, *(f"dispatch.{name}" for name in features))

@@ -17,18 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.partition.layers import Layer
 from edgeplan.chapters.partition.learning.boosted import Trees
-from edgeplan.chapters.partition.learning.features import AUGMENTED, SHAPE, Floats, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
+from edgeplan.chapters.partition.names import SIDES
+from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.dispatch import dispatch, refusal
-from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.processors.base import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 
-CPU, GPU = "cpu", "gpu"
-SIDES = (CPU, GPU)
-#: Variants of the GPU's predictors: with dispatch features and a model for each implementation, or on shapes alone.
+#: Variants of the predictors of lane 1: with dispatch features and a model for each implementation, or on shapes alone.
 OURS, PLAIN = "ours", "plain"
 _POOLED = ""
 _CARD = "card.json"
@@ -45,7 +44,7 @@ class Model(_Part):
     """One text model.
 
     Attributes:
-        side: "cpu" or "gpu".
+        side: "cpu", of lane 0, or "gpu", of lane 1.
         variant: `OURS` or `PLAIN`.
         kind: of the layers.
         implementation: that it is of; "" for all that have none of their own.
@@ -66,8 +65,8 @@ class Card(_Part):
         format_version: version of this document.
         pair: name of the pair.
         fingerprint: of the machine.
-        versions: of both processors' libraries, the CPU's first.
-        numbers: of the GPU (`DeviceNumbers`), that dispatch is computed for.
+        versions: of both processors' libraries, by lane.
+        numbers: of the processor of lane 1 (`Processor.numbers`), that dispatch is computed for.
         models: the texts.
         cpu_implementations: by kind, window and stride ("conv 3x3/2"), the one that most samples had.
         others: factors of `others.TERMS` by side and family.
@@ -77,7 +76,7 @@ class Card(_Part):
         beside: by how much layers take longer that both processors compute at once, by kind, on training samples.
         gain_errors: by how much, as a share of the better processor's time, half of all predicted gains of splits are off at
             most, by kind, on training samples.
-        fixed_share: the CPU's share of all layers that is best on the training samples, by kind.
+        fixed_share: the share of lane 0 of all layers that is best on the training samples, by kind.
     """
 
     format_version: Literal[1] = 1
@@ -103,31 +102,28 @@ class PairPredictors:
     Attributes:
         card: what they are of.
         trees: by side, variant, kind and implementation.
+        dispatcher: of the processor of lane 1.
     """
 
     card: Card
     trees: Mapping[tuple[str, str, str, str], Trees] = field(repr=False)
+    dispatcher: Dispatcher = field(repr=False)
 
-    @property
-    def numbers(self) -> DeviceNumbers:
-        """Of the GPU."""
-        return DeviceNumbers(**self.card.numbers)
+    def us(self, lane: int, layers: Sequence[Layer], variant: str = OURS) -> Floats:
+        """Latency of layers of one kind on a lane, in us (layers,).
 
-    def cpu_us(self, layers: Sequence[Layer]) -> Floats:
-        """Latency of layers of one kind on the CPU (layers,)."""
-        names = [self.card.cpu_implementations.get(shape_class(layer), _POOLED) for layer in layers]
-        return self._predicted(CPU, OURS, layers, shape_matrix(layers), names)
-
-    def gpu_us(self, layers: Sequence[Layer], variant: str = OURS) -> Floats:
-        """Latency of layers of one kind on the GPU (layers,)."""
-        if variant == PLAIN:
-            return self._predicted(GPU, PLAIN, layers, shape_matrix(layers), [_POOLED] * len(layers))
-        names, matrix = augmented(layers, self.numbers)
-        return self._predicted(GPU, OURS, layers, matrix, names)
-
-    def _predicted(self, side: str, variant: str, layers: Sequence[Layer], matrix: Floats, names: Sequence[str]) -> Floats:
+        The host's library tells no kernel before it is asked for one: there layers have the implementation that most samples of
+        their class had. The variant is of lane 1 alone.
+        """
         if not layers:
             return np.zeros(0)
+        if lane == 0:
+            names, matrix = [self.card.cpu_implementations.get(shape_class(v), _POOLED) for v in layers], shape_matrix(layers)
+        elif variant == PLAIN:
+            names, matrix = [_POOLED] * len(layers), shape_matrix(layers)
+        else:
+            names, matrix = augmented(layers, self.dispatcher)
+        side, variant = SIDES[lane], variant if lane else OURS
         kind, found = layers[0].kind, np.zeros(len(layers))
         chosen = np.array([name if (side, variant, kind, name) in self.trees else _POOLED for name in names])
         for name in dict.fromkeys(chosen.tolist()):
@@ -143,9 +139,9 @@ class PairPredictors:
             state.update(self.trees[key].text.encode())
         return state.hexdigest()[:16]
 
-    def other_us(self, side: str, step: Step, shapes: Mapping[str, Shape]) -> float:
-        """Latency of a step that is no layer."""
-        fits = self.card.others[side]  # type: ignore[index]
+    def other_us(self, lane: int, step: Step, shapes: Mapping[str, Shape]) -> float:
+        """Latency of a step that is no layer, in us."""
+        fits = self.card.others[SIDES[lane]]  # type: ignore[index]
         factors = fits.get(family(step), fits[ALL])
         return sum(factor * term for factor, term in zip(factors, terms(step, shapes), strict=True))
 
@@ -158,14 +154,14 @@ class PairPredictors:
         return min(self.card.gain_errors.get(kind, max(errors)), 1.0)
 
 
-def augmented(layers: Sequence[Layer], numbers: DeviceNumbers) -> tuple[list[str], Floats]:
-    """Implementations of layers on a GPU, and features of their shapes and dispatches (layers, features)."""
+def augmented(layers: Sequence[Layer], dispatcher: Dispatcher) -> tuple[list[str], Floats]:
+    """Implementations of layers by a dispatcher, and features of their shapes and dispatches (layers, features)."""
     names, found = [], []
     for layer in layers:
-        dispatched = dispatch(_step(layer.part(1)), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
+        dispatched = dispatcher.dispatch(_step(layer.part(1)), layer.shapes(_NAME), layer.layouts(_NAME))
         names.append(dispatched.implementation)
         found.append(dispatched.features())
-    return names, np.column_stack([shape_matrix(layers), dispatch_matrix(found)])
+    return names, np.column_stack([shape_matrix(layers), dispatch_matrix(found, dispatcher.features)])
 
 
 @lru_cache(maxsize=256)
@@ -174,13 +170,13 @@ def _step(layer: Layer) -> Step:
     return layer.step(_NAME)
 
 
-def refused(layer: Layer, numbers: DeviceNumbers) -> str:
-    """Why a GPU cannot run a layer, "" if it can."""
-    return refusal(layer.step(_NAME), layer.shapes(_NAME), layer.layouts(_NAME), numbers)
+def refused(layer: Layer, dispatcher: Dispatcher) -> str:
+    """Why there is no kernel for a layer, "" if there is one."""
+    return dispatcher.refusal(layer.step(_NAME), layer.shapes(_NAME), layer.layouts(_NAME))
 
 
 def shape_class(layer: Layer) -> str:
-    """Layers of one class have one implementation on the CPU.
+    """Layers of one class have one implementation on the host.
 
     OneDNN's pointwise kernels take strides that divide the image, and leave others to a kernel that is several times slower.
     """
@@ -202,20 +198,27 @@ def save(predictors: PairPredictors, folder: Path) -> None:
     write_json(folder / _CARD, json.loads(predictors.card.model_dump_json()))
 
 
-def load(folder: Path) -> PairPredictors:
-    """Read predictors.
+def load(folder: Path, pair: PairFile) -> PairPredictors:
+    """Read the predictors of a pair.
 
     Raises:
         FormatError: there are none, or they are damaged.
+        DeviceError: a processor of the pair is not known.
     """
     if not (folder / _CARD).is_file():
-        pair = folder.parent.parent.name
         raise FormatError(
-            f"no predictors of pair {pair!r}; the package ships none, as those of a pair hold for its machine and driver alone",
+            f"no predictors of pair {pair.name!r}; the package ships none, "
+            "as those of a pair hold for its machine and driver alone",
             where=str(folder),
-            next_step=f"measure the pair here, in a checkout of edgeplan: dvc repro partition@{pair}",
+            next_step=f"measure the pair here, in a checkout of edgeplan: dvc repro partition@{pair.name}",
         )
     card = read_json(folder / _CARD, Card, "the predictors of the pair")
+    try:
+        dispatcher = pair.dispatcher(card.numbers)
+    except (TypeError, ValueError) as error:
+        what = f"the numbers of processor {pair.processors[1].name} do not fit: {error}"
+        raise FormatError(what, where=str(folder / _CARD), next_step=_AGAIN) from error
+    widths = {OURS: len(augmented_names(dispatcher.features)), PLAIN: len(SHAPE)}
     trees: dict[tuple[str, str, str, str], Trees] = {}
     for model in card.models:
         path = folder / model.file
@@ -223,19 +226,15 @@ def load(folder: Path) -> PairPredictors:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"cannot read a predictor: {error}", where=str(path), next_step=_AGAIN) from error
-        width = len(AUGMENTED if (model.side, model.variant) == (GPU, OURS) else SHAPE)
+        width = widths[model.variant if model.side == SIDES[1] else PLAIN]
         trees[model.side, model.variant, model.kind, model.implementation] = Trees.of(text, width, str(path))
-    predictors = PairPredictors(card, MappingProxyType(trees))
+    predictors = PairPredictors(card, MappingProxyType(trees), dispatcher)
     _check(predictors, folder)
     return predictors
 
 
 def _check(predictors: PairPredictors, folder: Path) -> None:
     card = predictors.card
-    try:
-        _ = predictors.numbers
-    except (TypeError, ValueError) as error:
-        raise FormatError(f"the numbers of the GPU do not fit: {error}", where=str(folder / _CARD), next_step=_AGAIN) from error
     lacking = [
         f"all of {side} {kind}"
         for side in SIDES

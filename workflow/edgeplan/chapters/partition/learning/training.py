@@ -16,22 +16,22 @@ import pandas as pd
 from edgeplan.chapters.partition.layers import KINDS, Layer
 from edgeplan.chapters.partition.learning import boosted, others, plain
 from edgeplan.chapters.partition.learning.boosted import Trees
-from edgeplan.chapters.partition.learning.features import AUGMENTED, DISPATCH, SHAPE, Floats, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
-    CPU,
-    GPU,
     OURS,
     PLAIN,
-    SIDES,
     Card,
     Model,
     PairPredictors,
     file_name,
     shape_class,
 )
+from edgeplan.chapters.partition.names import SIDES
+from edgeplan.processors.base import Dispatcher
 from edgeplan.support import cpus
 
 Rows = npt.NDArray[np.bool_]
+CPU, GPU = SIDES
 #: Columns of sampled layers that say which layer it is.
 LAYER = ("kind", "height", "width", "inputs", "outputs", "window", "stride", "window_width")
 #: Columns of samples. Of steps that are no layers the kind is `OTHER`; `dispatch` is JSON of dispatch features by name, `terms`
@@ -50,7 +50,7 @@ class About:
     pair: str
     fingerprint: str
     versions: tuple[str, str]
-    numbers: Mapping[str, int]
+    dispatcher: Dispatcher
     handshake_us: Mapping[str, float]
     anchors_us: Mapping[str, tuple[float, ...]]
 
@@ -102,7 +102,8 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
     """
     trees: dict[tuple[str, str, str, str], Trees] = {}
     parts, gains, beside = [], [], {}
-    tables = {kind: _table(samples, kind, test_share, seed) for kind in KINDS}
+    features = augmented_names(about.dispatcher.features)
+    tables = {kind: _table(samples, kind, about.dispatcher.features, test_share, seed) for kind in KINDS}
     jobs = [
         (side, variant, kind, *group)
         for kind, table in tables.items()
@@ -123,7 +124,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
         trees[side, variant, kind, name] = found
         predicted[side, variant, kind][at] = found.predict(tables[kind].matrices[side, variant][at])
         if (side, variant) == (GPU, OURS):
-            gains.append(pd.DataFrame({"kind": kind, "implementation": name, "feature": AUGMENTED, "gain": gain}))
+            gains.append(pd.DataFrame({"kind": kind, "implementation": name, "feature": features, "gain": gain}))
     for (side, variant, kind), us in predicted.items():
         table = tables[kind]
         parts.append(_errors(side, kind, variant, table.names(side), table.us(side), us, table.held))
@@ -144,7 +145,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
         pair=about.pair,
         fingerprint=about.fingerprint,
         versions=about.versions,
-        numbers=dict(about.numbers),
+        numbers=dict(about.dispatcher.numbers),
         models=tuple(
             Model(side=s, variant=v, kind=k, implementation=i, file=file_name(s, v, k, i))  # type: ignore[arg-type]
             for s, v, k, i in trees
@@ -155,7 +156,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
         handshake_us=dict(about.handshake_us),
         anchors_us=dict(about.anchors_us),  # type: ignore[arg-type]
     )
-    predictors = PairPredictors(card, MappingProxyType(trees))
+    predictors = PairPredictors(card, MappingProxyType(trees), about.dispatcher)
     return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
 
 
@@ -181,11 +182,11 @@ def _usable(samples: pd.DataFrame, kind: str) -> pd.DataFrame:
     return samples[(samples["kind"] == kind) & samples["cpu_us"].notna() & samples["gpu_us"].notna()].reset_index(drop=True)
 
 
-def _table(samples: pd.DataFrame, kind: str, test_share: float, seed: int) -> _Table:
+def _table(samples: pd.DataFrame, kind: str, features: Sequence[str], test_share: float, seed: int) -> _Table:
     rows = _usable(samples, kind)
     held = np.random.default_rng(seed).permutation(len(rows)) < round(test_share * len(rows))
     shapes = shape_matrix(layers_of(rows))
-    dispatched = np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]])])
+    dispatched = np.column_stack([shapes, dispatch_matrix([json.loads(text) for text in rows["dispatch"]], features)])
     return _Table(rows, held, {(CPU, OURS): shapes, (GPU, PLAIN): shapes, (GPU, OURS): dispatched})
 
 
@@ -228,9 +229,9 @@ def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, f
     return found
 
 
-def empty_dispatch() -> str:
-    """Dispatch features of a row that has none."""
-    return json.dumps(dict.fromkeys(DISPATCH, 0.0))
+def empty_dispatch(features: Sequence[str]) -> str:
+    """Dispatch features, by name, of a row that has none."""
+    return json.dumps(dict.fromkeys(features, 0.0))
 
 
 #: How many features there are without dispatch.

@@ -20,9 +20,10 @@ import onnx
 from edgeplan.chapters.partition.layers import Layer, layouts, lowered
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.sampling import ANCHORS
+from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split, partition
+from edgeplan.processors.base import Host
+from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +39,7 @@ _US = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A layer at a place in a chain, and the CPU's channels of it: 0 for the GPU alone, all for the CPU alone."""
+    """A layer at a place in a chain, and the channels of it of lane 0: 0 for lane 1 alone, all for lane 0 alone."""
 
     layer: Layer
     channels: int
@@ -47,8 +48,8 @@ class Place:
     def assignment(self) -> Assignment:
         """Where it runs."""
         if self.channels == 0:
-            return Lane.gpu
-        return Lane.cpu if self.channels >= self.layer.outputs else Split(self.channels)
+            return 1
+        return 0 if self.channels >= self.layer.outputs else Split(self.channels)
 
 
 _FENCE = Place(_FENCE_LAYER, _FENCE_LAYER.outputs)
@@ -119,7 +120,7 @@ def timed(
     folder: Path,
     runs: int,
     *,
-    cpu: OnednnProcessor | None = None,
+    cpu: Host | None = None,
     synchronisation: Synchronisation | None = None,
     start: int = 0,
 ) -> ChainTimes:
@@ -139,7 +140,7 @@ def timed(
     chosen = [fenced[k] for k in order]
     steps = lowered("chain", [place.layer for place in chosen])
     found = _times(pair, steps, layouts([p.layer for p in chosen]), [p.assignment for p in chosen], order, folder, runs,
-                   cpu or pair.cpu, synchronisation or pair.synchronisation, start)  # fmt: skip
+                   cpu or pair.host, synchronisation or pair.synchronisation, start)  # fmt: skip
     return ChainTimes(found.us[:, :-1], found.implementations[:-1])
 
 
@@ -148,15 +149,15 @@ def _rank(place: Place) -> int:
     return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
 
 
-def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: Lane, folder: Path, runs: int) -> ChainTimes:
+def timed_steps(pair: Opened, steps: Lowered, where: Mapping[str, str], lane: int, folder: Path, runs: int) -> ChainTimes:
     """Run any steps, none of which reads what another wrote, on one processor alone."""
     assignments = [lane] * len(steps.steps)
     order = list(range(len(steps.steps)))
-    return _times(pair, steps, where, assignments, order, folder, runs, pair.cpu, pair.synchronisation, 0)
+    return _times(pair, steps, where, assignments, order, folder, runs, pair.host, pair.synchronisation, 0)
 
 
 @contextmanager
-def anchor_session(pair: Opened, lane: Lane, folder: Path) -> Iterator[PairSession]:
+def anchor_session(pair: Opened, lane: int, folder: Path) -> Iterator[PairSession]:
     """A session of `sampling.ANCHORS` on one processor.
 
     Args:
@@ -165,8 +166,8 @@ def anchor_session(pair: Opened, lane: Lane, folder: Path) -> Iterator[PairSessi
         folder: with the pool.
     """
     steps = lowered("anchors", ANCHORS)
-    parts = partition(steps, layouts(ANCHORS), pair.cpu.dnnl.info.block, [lane] * len(ANCHORS))
-    with PairSession(pair.cpu, pair.gpu, parts, write_carrier(steps, folder), pair.synchronisation) as session:
+    parts = partition(steps, layouts(ANCHORS), pair.block, [lane] * len(ANCHORS))
+    with PairSession(*pair.processors, parts, write_carrier(steps, folder), pair.synchronisation) as session:
         _fill(session)
         yield session
 
@@ -185,14 +186,14 @@ def _times(
     order: Sequence[int],
     folder: Path,
     runs: int,
-    cpu: OnednnProcessor,
+    cpu: Host,
     synchronisation: Synchronisation,
     start: int,
 ) -> ChainTimes:
     parts = partition(steps, MappingProxyType(dict(where)), cpu.dnnl.info.block, assignments)
     carrier = write_carrier(steps, folder, start)
     found = np.zeros((runs, len(assignments)))
-    with PairSession(cpu, pair.gpu, parts, carrier, synchronisation) as session:
+    with PairSession(cpu, pair.other, parts, carrier, synchronisation) as session:
         _fill(session)
         lanes, origin = np.array(parts.lanes), np.array(parts.ranged.origin)
         names = [("", "")] * len(assignments)
@@ -200,8 +201,15 @@ def _times(
             one = list(names[order[origin[k]]])
             one[lanes[k]] = kernel.implementation
             names[order[origin[k]]] = (one[0], one[1])
+        alone = np.isin(origin, origin[lanes == 0], invert=True)
         for run in range(-_WARM_RUNS, runs):
             session.execute()
+            if (session.times[alone] < 0).any():
+                raise DeviceError(
+                    f"{pair.names[1]} does not tell when its kernels ran",
+                    where="a chain of layers",
+                    next_step="plan for such a pair from times of your own: edgeplan plan partition --costs costs.json",
+                )
             if run >= 0:
                 found[run, order] = _spans(session.times, lanes, origin, len(assignments)) / _US
     return ChainTimes(found, tuple(names))
@@ -211,6 +219,6 @@ def _spans(times: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64], origin: n
     """Time of each step of one run, in ns."""
     begin, end = np.full((2, count), -1, np.int64), np.full((2, count), -1, np.int64)
     begin[lanes, origin], end[lanes, origin] = times.T
-    on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in Lane]
+    on = [np.isin(np.arange(count), origin[lanes == lane]) for lane in (0, 1)]
     own = np.where(on[0], end[0] - begin[0], end[1] - begin[1]).astype(np.float64)
     return np.asarray(np.where(on[0] & on[1], np.append(begin[0, 1:], -1) - begin[0], own), np.float64)

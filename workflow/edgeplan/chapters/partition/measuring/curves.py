@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.layers import CONV, Layer
-from edgeplan.chapters.partition.learning.features import DISPATCH, shape_matrix
+from edgeplan.chapters.partition.learning.features import shape_matrix
 from edgeplan.chapters.partition.learning.plain import Predict
 from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented
 from edgeplan.chapters.partition.measuring.chains import Place, timed
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring, part_rows
+from edgeplan.chapters.partition.names import SIDES
 
 #: Figure -> its layer by output channels, and the range of these.
 CURVES: Mapping[str, tuple[Callable[[int], Layer], int, int]] = MappingProxyType(
@@ -28,7 +29,7 @@ CURVES: Mapping[str, tuple[Callable[[int], Layer], int, int]] = MappingProxyType
     }
 )
 _UNIT = 4  # channels: curves have jumps at vectors and tiles
-_GROUPS = DISPATCH.index("work_groups")
+_GROUPS = "work_groups"
 
 
 def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict]) -> pd.DataFrame:
@@ -45,14 +46,16 @@ def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict])
         layers = [make(int(outputs)) for outputs in points]
         key = [[asdict(layer) for layer in layers], settings.fresh_runs]
         found = measuring.rows.found("curves", key, partial(_measured, measuring, layers))
-        sides = {side: found[found["way"] == side].sort_values("place") for side in ("cpu", "gpu")}
-        _, matrix = augmented(layers, predictors.numbers)
+        sides = {side: found[found["way"] == side].sort_values("place") for side in SIDES}
+        _, matrix = augmented(layers, predictors.dispatcher)
         columns: dict[str, Any] = {"figure": figure, "outputs": points}
         for side, own in sides.items():
             columns |= {f"{side}_{name}": own[name].to_numpy() for name in ("us", "low_us", "high_us")}
-        columns |= {"implementation": sides["gpu"]["gpu_implementation"].to_numpy()}
-        columns |= {"work_groups": matrix[:, -len(DISPATCH) + _GROUPS]}
-        columns |= {"ours_us": predictors.gpu_us(layers), "plain_us": predictors.gpu_us(layers, PLAIN)}
+        columns |= {"implementation": sides[SIDES[1]][f"{SIDES[1]}_implementation"].to_numpy()}
+        features = predictors.dispatcher.features
+        groups = matrix[:, features.index(_GROUPS) - len(features)] if _GROUPS in features else np.nan
+        columns |= {_GROUPS: groups}
+        columns |= {"ours_us": predictors.us(1, layers), "plain_us": predictors.us(1, layers, PLAIN)}
         shapes = shape_matrix(layers)
         columns |= {f"{name}_us": predict(shapes) for (name, kind), predict in beside.items() if kind == layers[0].kind}
         parts.append(pd.DataFrame(columns))
@@ -69,5 +72,5 @@ def _measured(measuring: SplitMeasuring, layers: list[Layer]) -> pd.DataFrame:
         places = [*(Place(layer, layer.outputs) for layer in some), *(Place(layer, 0) for layer in some)]
         rows = part_rows(places, timed(measuring.pair, places, measuring.folder, measuring.settings.fresh_runs))
         place = [at + k for k in range(len(some))]
-        parts.append(rows.assign(place=place * 2, way=["cpu"] * len(some) + ["gpu"] * len(some)))
+        parts.append(rows.assign(place=place * 2, way=[side for side in SIDES for _ in some]))
     return pd.concat(parts, ignore_index=True)

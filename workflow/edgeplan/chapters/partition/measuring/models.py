@@ -15,13 +15,13 @@ import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
 from edgeplan.chapters.partition.inference import inputs_of
-from edgeplan.chapters.partition.learning.predictors import SIDES, PairPredictors
+from edgeplan.chapters.partition.learning.predictors import PairPredictors
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.measuring.worker import PairJob, PairResult
-from edgeplan.chapters.partition.names import ALL_CORES
+from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import reference_outputs
@@ -31,9 +31,9 @@ from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.child import ColdRunError, work_apart
 from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice
+from edgeplan.planning.partition.costs import SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
-from edgeplan.runtime.partitioned.program import Lane, partition
+from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession
 
 OURS = "ours"
@@ -94,8 +94,7 @@ def fixed(costs: ModelCosts, predictors: PairPredictors) -> Choice:
 
 def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]:
     return {
-        "cpu": baselines.single(costs.costs, CPU),
-        "gpu": baselines.single(costs.costs, GPU),
+        **{side: baselines.single(costs.costs, lane) for lane, side in enumerate(SIDES)},
         "equal": baselines.equal(costs.costs),
         "fixed": fixed(costs, predictors),
         "greedy": baselines.greedy(costs.costs),
@@ -107,7 +106,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
     graph = load_onnx(job.model)
     inputs = random_inputs_of(inputs_of(job.model))
     expected = reference_outputs(job.model, inputs)
-    block = pair.cpu.dnnl.info.block
+    block = pair.block
     rows: list[dict[str, Any]] = []
     runs: list[Runner] = []
     with ExitStack() as stack:
@@ -122,7 +121,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": sum(step.on == "split" for step in plan.steps)}
         rows.insert(0, ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap})
         for row, made in zip(rows, sessions.values(), strict=True):
-            session = stack.enter_context(PairSession(pair.cpu, pair.gpu, made, job.model, pair.synchronisation))
+            session = stack.enter_context(PairSession(*pair.processors, made, job.model, pair.synchronisation))
             outputs = session.run(inputs)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
             row.update(error=error, tolerance=tolerance(session), steps=len(planned.lowered.steps))
@@ -130,11 +129,11 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         runs += on_all_cores(pair, job.model, graph, inputs)
         anchors = [
             on_pair(stack.enter_context(anchor_session(pair, lane, job.pool)), {})
-            for lane in Lane
+            for lane in (0, 1)
             if predictors.card.anchors_us
         ]
         times = np.array([[run() for run in (*runs, *anchors)] for _ in range(job.runs)])
-    pair.cpu.ready()
+    pair.host.ready()
     for row, own in zip(rows, times.T, strict=False):
         row.update(_summary(own))
     rows[0]["slowdown"] = _slowdown(times[:, len(runs) :], predictors)

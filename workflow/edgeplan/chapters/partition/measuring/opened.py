@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from edgeplan.devices.machine import fingerprint
-from edgeplan.devices.pairs import PairFile
+from edgeplan.devices.pairs import PairFile, processor_class
 from edgeplan.errors import DeviceError
-from edgeplan.opencl.platforms import OpenclOptions
-from edgeplan.processors.base import Sharing
-from edgeplan.processors.onednn import OnednnProcessor
-from edgeplan.processors.opencl import OpenclProcessor
+from edgeplan.processors.base import Host, Processor, Sharing
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
 
 
@@ -22,40 +19,54 @@ class Opened:
 
     Attributes:
         pair: its file.
-        cpu, gpu: the processors.
+        processors: by lane; the first one is the host.
         synchronisation: how they wait for each other, as the file asks.
         why: it is that.
     """
 
     pair: PairFile
-    cpu: OnednnProcessor
-    gpu: OpenclProcessor
+    processors: tuple[Host, Processor]
     synchronisation: Synchronisation
     why: str
 
     @property
+    def host(self) -> Host:
+        """The processor of lane 0."""
+        return self.processors[0]
+
+    @property
+    def other(self) -> Processor:
+        """The processor of lane 1."""
+        return self.processors[1]
+
+    @property
+    def block(self) -> int:
+        """Channels of a block of the layout `blocked16`."""
+        return self.host.dnnl.info.block
+
+    @property
     def names(self) -> tuple[str, str]:
         """Of the processors, as people read them."""
-        return self.cpu.capabilities.name, self.gpu.capabilities.name
+        return self.host.capabilities.name, self.other.capabilities.name
 
     @property
     def versions(self) -> tuple[str, str]:
         """Of their libraries."""
-        return self.cpu.capabilities.version, self.gpu.capabilities.version
+        return self.host.capabilities.version, self.other.capabilities.version
 
     @property
     def numbers(self) -> dict[str, int]:
-        """What kernels are dispatched by."""
-        return asdict(self.gpu.numbers)
+        """What kernels of lane 1 are dispatched by."""
+        return dict(self.other.numbers)
 
     @property
     def identity(self) -> list[object]:
         """What rows of the pair are for, besides its protocol."""
-        own = [fingerprint(), *self.versions, self.numbers, list(self.pair.cpu.cores), self.pair.gpu.core]
+        cores, others = (list(side.cores) for side in self.pair.processors)
+        own = [fingerprint(), *self.versions, self.numbers, cores, others if len(others) > 1 else next(iter(others), None)]
         unusual = {
             "synchronisation": self.pair.synchronisation if self.pair.synchronisation != "auto" else "",
-            "threads": self.pair.cpu.threads if self.pair.cpu.threads != len(self.pair.cpu.cores) else "",
-            "sharing": self.gpu.capabilities.sharing.value if self.gpu.capabilities.sharing != Sharing.fine else "",
+            "sharing": self.other.capabilities.sharing.value if self.other.capabilities.sharing != Sharing.fine else "",
         }
         return [*own, *(f"{name}: {value}" for name, value in unusual.items() if value)]
 
@@ -68,24 +79,25 @@ def opened(pair: PairFile, *, profiling: bool = False) -> Iterator[Opened]:
         DeviceError: one of them is not there, or the pair cannot synchronise as its file asks.
     """
     pair.check_cores()
-    _, gpu_device = pair.devices()
-    options = dict(gpu_device.options)
-    if pair.gpu.core is not None:
-        options["cores"] = str(pair.gpu.core)
     with contextlib.ExitStack() as stack:
-        cpu = stack.enter_context(OnednnProcessor(pair.cpu.cores[: pair.cpu.threads]))
-        gpu = stack.enter_context(OpenclProcessor(OpenclOptions.of(options), cpu.dnnl.info.block, profiling=profiling))
-        chosen, why = synchronisation(pair, cpu, gpu)
-        yield Opened(pair, cpu, gpu, chosen, why)
+        found: list[Processor] = []
+        for side, device in zip(pair.processors, pair.devices(), strict=True):
+            block = found[0].numbers["block"] if found else 0
+            kind = processor_class(device.engine)
+            found.append(stack.enter_context(kind.open(device.options, side.cores, block, profiling=profiling)))
+        host, other = found
+        assert isinstance(host, Host)  # noqa: S101  or the pair file is refused
+        chosen, why = synchronisation(pair, host, other)
+        yield Opened(pair, (host, other), chosen, why)
 
 
-def synchronisation(pair: PairFile, cpu: OnednnProcessor, gpu: OpenclProcessor) -> tuple[Synchronisation, str]:
+def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synchronisation, str]:
     """How a pair waits, and why.
 
     Raises:
         DeviceError: its file asks for polling, which these processors cannot.
     """
-    best, why = synchronisation_of(cpu, gpu)
+    best, why = synchronisation_of(host, other)
     if pair.synchronisation == "auto":
         return best, why
     asked = Synchronisation(pair.synchronisation)

@@ -49,8 +49,8 @@ def on_all_cores(pair: Opened, model: Path, graph: Graph, inputs: Mapping[str, A
     threads, runners = len(pair.pair.cores), []
     with wide(pair):
         for home in LIKELY:
-            program = default_program(pair.cpu.dnnl, model, graph, home, threads=threads)
-            session = SequentialSession(pair.cpu.dnnl, program, model.parent, threads)
+            program = default_program(pair.host.dnnl, model, graph, home, threads=threads)
+            session = SequentialSession(pair.host.dnnl, program, model.parent, threads)
             session.run(inputs)
             runners.append(_on_all_cores(pair, session, inputs))
     return runners
@@ -76,4 +76,4 @@ def wide(pair: Opened) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, own)
-        pair.cpu.ready()
+        pair.host.ready()

@@ -19,21 +19,19 @@ import pandas as pd
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import KINDS, Layer, layer_of
-from edgeplan.chapters.partition.learning.features import DISPATCH
 from edgeplan.chapters.partition.learning.others import family, terms
-from edgeplan.chapters.partition.learning.predictors import SIDES, augmented, refused
+from edgeplan.chapters.partition.learning.predictors import augmented, refused
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
 from edgeplan.chapters.partition.measuring.chains import Place, timed, timed_steps
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.names import SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.opencl.dispatch import refusal
-from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import Lane
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.zoo.registry import FAMILIES
 
@@ -69,14 +67,14 @@ class OtherStep:
 
 
 def samples(
-    rows: Rows, pair: Opened | None, numbers: DeviceNumbers, settings: PartitionSettings, seed: int, folder: Path
+    rows: Rows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> Samples:
     """All samples.
 
     Args:
         rows: what is stored.
         pair: None where nothing may be measured.
-        numbers: of the GPU.
+        dispatcher: of lane 1.
         settings: how many, and how.
         seed: of the draw.
         folder: with the pool of weights.
@@ -85,17 +83,17 @@ def samples(
     finish: list[Callable[[pd.DataFrame], pd.DataFrame]] = []
     for kind in KINDS:
         drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
-        kept = [layer for layer in drawn if not refused(layer, numbers)]
+        kept = [layer for layer in drawn if not refused(layer, dispatcher)]
         for chain in sampling.chains(kept, settings.chain, settings.chain_mib * _MIB):
             key = [[asdict(layer) for layer in chain], settings.sample_runs]
             found.append(rows.found("samples", key, partial(_chain, pair, chain, settings.sample_runs, folder)))
-            finish.append(partial(_layers, chain, numbers=numbers))
-    others = _others(numbers, max(1, settings.samples // _LAYERS_PER_OTHER), seed)
+            finish.append(partial(_layers, chain, dispatcher=dispatcher))
+    others = _others(dispatcher, max(1, settings.samples // _LAYERS_PER_OTHER), seed)
     for at in range(0, len(others), settings.chain):
         chain_of = others[at : at + settings.chain]
         key = [[_described(one) for one in chain_of], settings.sample_runs]
         found.append(rows.found("samples", key, partial(_steps, pair, chain_of, settings.sample_runs, folder)))
-        finish.append(partial(_other_rows, chain_of))
+        finish.append(partial(_other_rows, chain_of, dispatcher=dispatcher))
     rows.merge("samples")
     scaled, anchors_us = at_median_speed(found)
     parts = [end(frame) for end, frame in zip(finish, scaled, strict=True)]
@@ -117,32 +115,36 @@ def at_median_speed(chains: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame],
         us = np.array([c.set_index("place")[f"{side}_us"].reindex([-1 - k for k in range(count)]) for c in chains], np.float64)
         usual[side] = tuple(np.median(us, axis=0).tolist())
         factors.append(np.exp(np.median(np.log(us / usual[side]), axis=1)))
-    for chain, cpu, gpu in zip(chains, *factors, strict=True):
+    for chain, *by_lane in zip(chains, *factors, strict=True):
         own = chain[chain["place"] >= 0].reset_index(drop=True)
-        layers.append(own.assign(cpu_us=own["cpu_us"] / cpu, gpu_us=own["gpu_us"] / gpu))
+        times = {f"{side}_us": own[f"{side}_us"] / factor for side, factor in zip(SIDES, by_lane, strict=True)}
+        layers.append(own.assign(**times))
     return layers, usual
 
 
 def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
-    """Every layer on the CPU, then every layer on the GPU; both in each run."""
+    """Every layer on lane 0, then every layer on lane 1; both in each run."""
     assert pair is not None  # noqa: S101  or nothing may be measured
     layers, at = sampling.anchored(chain)
     places = [*(Place(layer, layer.outputs) for layer in layers), *(Place(layer, 0) for layer in layers)]
     found = timed(pair, places, folder, runs)
     us, count = found.typical_us, len(layers)
     names = found.implementations
-    return _table(at, us[:count], us[count:], [n[0] for n in names[:count]], [n[1] for n in names[count:]])
+    return _table(at, (us[:count], us[count:]), (names[:count], names[count:]))
 
 
-def _table(at: Sequence[int], cpu_us: object, gpu_us: object, cpu: list[str], gpu: list[str]) -> pd.DataFrame:
-    made = {"place": np.array(at), "cpu_us": cpu_us, "gpu_us": gpu_us}
-    return pd.DataFrame({**made, "cpu_implementation": cpu, "gpu_implementation": gpu})
+def _table(at: Sequence[int], us: Sequence[object], names: Sequence[Sequence[tuple[str, str]]]) -> pd.DataFrame:
+    """Times and implementations of the same steps on each lane."""
+    times = {f"{side}_us": us[lane] for lane, side in enumerate(SIDES)}
+    kernels = {f"{side}_implementation": [one[lane] for one in names[lane]] for lane, side in enumerate(SIDES)}
+    return pd.DataFrame({"place": np.array(at), **times, **kernels})
 
 
-def _layers(chain: Sequence[Layer], found: pd.DataFrame, numbers: DeviceNumbers) -> pd.DataFrame:
-    _, matrix = augmented(chain, numbers)
+def _layers(chain: Sequence[Layer], found: pd.DataFrame, dispatcher: Dispatcher) -> pd.DataFrame:
+    _, matrix = augmented(chain, dispatcher)
     made = pd.DataFrame([asdict(layer) for layer in chain])
-    features = [json.dumps(dict(zip(DISPATCH, row.tolist(), strict=True))) for row in matrix[:, -len(DISPATCH) :]]
+    names = dispatcher.features
+    features = [json.dumps(dict(zip(names, row.tolist(), strict=True))) for row in matrix[:, matrix.shape[1] - len(names) :]]
     about: dict[str, Any] = {"name": [layer.name for layer in chain], "family": "", "dispatch": features, "terms": ""}
     return pd.concat([made.assign(**about), found.drop(columns="place").reset_index(drop=True)], axis=1)
 
@@ -150,14 +152,14 @@ def _layers(chain: Sequence[Layer], found: pd.DataFrame, numbers: DeviceNumbers)
 # Steps that are no layers
 
 
-def _others(numbers: DeviceNumbers, count: int, seed: int) -> list[OtherStep]:
+def _others(dispatcher: Dispatcher, count: int, seed: int) -> list[OtherStep]:
     """Different steps of variants of the zoo's families, as many of each family of steps as there may be."""
     rng = random.Random(f"{seed} other steps")  # noqa: S311  no secrets
     by_family: dict[str, list[OtherStep]] = {}
     seen: set[object] = set()
     for one in _steps_of_zoo(seed):
         key = tuple(_described(one).items())
-        if str(key) in seen or refusal(one.step, one.shapes, one.layouts, numbers):
+        if str(key) in seen or dispatcher.refusal(one.step, one.shapes, one.layouts):
             continue
         seen.add(str(key))
         by_family.setdefault(family(one.step), []).append(one)
@@ -231,17 +233,17 @@ def _steps(pair: Opened | None, some: Sequence[OtherStep], runs: int, folder: Pa
         layouts |= layer.layouts(name)
     at = [*range(len(some)), *(-1 - k for k in range(len(sampling.ANCHORS)))]
     lowered = Lowered("steps", tuple(steps), (), (), MappingProxyType(shapes))
-    cpu, gpu = (timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in Lane)
-    return _table(at, cpu.typical_us, gpu.typical_us, [n[0] for n in cpu.implementations], [n[1] for n in gpu.implementations])
+    found = [timed_steps(pair, lowered, layouts, lane, folder, runs) for lane in (0, 1)]
+    return _table(at, [one.typical_us for one in found], [one.implementations for one in found])
 
 
-def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame) -> pd.DataFrame:
+def _other_rows(some: Sequence[OtherStep], found: pd.DataFrame, dispatcher: Dispatcher) -> pd.DataFrame:
     about: dict[str, Any] = {
         **dict.fromkeys(LAYER, 0),
         "kind": OTHER,
         "name": [one.step.kind for one in some],
         "family": [family(one.step) for one in some],
-        "dispatch": empty_dispatch(),
+        "dispatch": empty_dispatch(dispatcher.features),
         "terms": [json.dumps(terms(one.step, one.shapes)) for one in some],
     }
     return found.drop(columns="place").reset_index(drop=True).assign(**about)

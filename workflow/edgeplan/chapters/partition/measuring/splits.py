@@ -22,13 +22,13 @@ from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, time
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import wide
-from edgeplan.chapters.partition.names import ALL_CORES
+from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.processors.base import Host
 from edgeplan.runtime.partitioned.session import Synchronisation
 
-#: Ways to run a layer, as tables name them.
-WHOLE_CPU, WHOLE_GPU, SEARCH, WITHOUT, EVENTS = ("cpu", "gpu", "search", "without dispatch features", "waiting for events")
+#: Ways to run a layer, as tables name them; on one lane alone they are `SIDES`.
+SEARCH, WITHOUT, EVENTS = "search", "without dispatch features", "waiting for events"
 _MIB = 1 << 20
 _PAIR_WAYS = "pair"
 #: What splits take beside each other is learnt from layers of at least so many FLOPs, and of so many chains.
@@ -106,7 +106,7 @@ class SplitMeasuring:
                     best = int(np.argmin(every.spans_us))
                     places += [Place(layer, channels) for channels in (every.channels[best], layer.outputs, 0)]
                     spans.append(float(every.spans_us[best]))
-                    wholes.append(min(every.cpu_us, every.gpu_us))
+                    wholes.append(min(every.whole_us))
             if not places:
                 continue
             key = [[[asdict(p.layer), p.channels] for p in places], self.settings.sample_runs]
@@ -122,7 +122,7 @@ class SplitMeasuring:
 
     def _all_chosen(self, drawn: Sequence[Layer]) -> Iterator[Chosen]:
         for layer in drawn:
-            if not refused(layer, self.predictors.numbers):
+            if not refused(layer, self.predictors.dispatcher):
                 with suppress(NotThereError):
                     yield self._chosen(layer)
 
@@ -135,8 +135,8 @@ class SplitMeasuring:
         ratio_ms = (time.perf_counter() - began) * 1e3
         plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margin)
         channels = {
-            WHOLE_CPU: layer.outputs,
-            WHOLE_GPU: 0,
+            SIDES[0]: layer.outputs,
+            SIDES[1]: 0,
             SEARCH: self._searched(layer),
             OURS: ours,
             WITHOUT: plain,
@@ -254,7 +254,7 @@ def _fastest(rows: pd.DataFrame, count: int) -> list[int]:
 def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) -> float:
     """What was predicted of a choice."""
     if channels in (0, outputs):
-        return found.cpu_us if channels else found.gpu_us
+        return found.whole_us[0 if channels else 1]
     return float(found.spans_us[found.channels.index(channels)]) + handshake_us
 
 
@@ -274,7 +274,7 @@ def part_rows(places: Sequence[Place], found: ChainTimes) -> pd.DataFrame:
 
 
 @contextmanager
-def _on_all_cores(pair: Opened) -> Iterator[OnednnProcessor]:
-    """OneDNN on all cores of the pair, on this thread; the pair's GPU has nothing to do meanwhile."""
-    with wide(pair), OnednnProcessor(pair.pair.cores) as cpu:
+def _on_all_cores(pair: Opened) -> Iterator[Host]:
+    """The host's library on all cores of the pair, on this thread; the other processor has nothing to do meanwhile."""
+    with wide(pair), type(pair.host).open({}, pair.pair.cores, pair.block) as cpu:
         yield cpu

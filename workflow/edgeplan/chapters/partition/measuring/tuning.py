@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -19,10 +19,8 @@ from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import Rows
 from edgeplan.chapters.partition.names import DISPATCHER
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch
-from edgeplan.opencl.tuning import alternatives
+from edgeplan.processors.base import Dispatcher, Layouts, Shapes
 
 #: Chains of samples of each kind.
 _CHAINS = 2
@@ -31,7 +29,7 @@ _WORTH_TUNING = 4e6
 
 
 def tuning(
-    rows: Rows, pair: Opened | None, numbers: DeviceNumbers, settings: PartitionSettings, seed: int, folder: Path
+    rows: Rows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> pd.DataFrame:
     """Times of sampled layers by kernel: kind, name, choice, chosen_us and tested_us, of every other run each.
 
@@ -40,7 +38,7 @@ def tuning(
     Args:
         rows: what is stored.
         pair: None where nothing may be measured.
-        numbers: of the GPU.
+        dispatcher: of lane 1.
         settings: how many layers, and how many runs.
         seed: of the samples.
         folder: with the pool of weights.
@@ -48,29 +46,28 @@ def tuning(
     parts = []
     for kind in KINDS:
         drawn = sampling.sampled(kind, settings.samples, settings.sample_flops, seed)
-        some = [layer for layer in drawn if layer.flops >= _WORTH_TUNING and not refused(layer, numbers)]
+        some = [layer for layer in drawn if layer.flops >= _WORTH_TUNING and not refused(layer, dispatcher)]
         for at in range(0, _CHAINS * settings.chain, settings.chain):
             chain = some[at : at + settings.chain]
             if chain:
                 key = [[asdict(layer) for layer in chain], settings.sample_runs]
-                found = rows.found("tuning", key, partial(_chain, pair, chain, settings.sample_runs, folder))
+                found = rows.found("tuning", key, partial(_chain, pair, dispatcher, chain, settings.sample_runs, folder))
                 names = [chain[place].name for place in found["place"]]
                 parts.append(found.assign(kind=kind, name=names))
     rows.merge("tuning")
     return pd.concat(parts, ignore_index=True)
 
 
-def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
+def _chain(pair: Opened | None, dispatcher: Dispatcher, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
     assert pair is not None  # noqa: S101  or nothing may be measured
-    numbers = pair.gpu.numbers
-    made = [alternatives(layer.step("s"), layer.shapes("s"), layer.layouts("s"), numbers) for layer in chain]
+    made = [dispatcher.alternatives(layer.step("s"), layer.shapes("s"), layer.layouts("s")) for layer in chain]
     names = [[DISPATCHER, *found] for found in made]
     places = [Place(layer, 0) for layer in chain]
     found = []
     # The dispatcher's choice before and after every other one: what the machine does meanwhile meets both.
     for number in range(1, max(map(len, names))):
         for turn in (0, number):
-            with _choosing(pair, turn):
+            with _choosing(pair, dispatcher, turn):
                 us = timed(pair, places, folder, runs).us
             halves = [np.median(us[start::2], axis=0) for start in (0, 1)]
             for k, own in enumerate(names):
@@ -80,15 +77,15 @@ def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path)
 
 
 @contextmanager
-def _choosing(pair: Opened, number: int) -> Iterator[None]:
+def _choosing(pair: Opened, dispatcher: Dispatcher, number: int) -> Iterator[None]:
     """The alternative of that number of every layer, from 1 on; of one that has fewer, the dispatcher's kernel."""
 
-    def choose(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]) -> Dispatch | None:
-        found = list(alternatives(step, shapes, layouts, pair.gpu.numbers).values())
+    def choose(step: Step, shapes: Shapes, layouts: Layouts) -> object | None:
+        found = list(dispatcher.alternatives(step, shapes, layouts).values())
         return found[number - 1] if 0 < number <= len(found) else None
 
-    pair.gpu.choose = choose
+    pair.other.choose = choose
     try:
         yield
     finally:
-        pair.gpu.choose = None
+        pair.other.choose = None

@@ -32,7 +32,6 @@ from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import others_share, watched
-from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.files import write_json
@@ -54,7 +53,7 @@ class _Known:
 
     Attributes:
         identity: decides the rows besides what was measured (`Opened.identity`).
-        numbers: of the GPU.
+        numbers: of the processor of lane 1 (`Processor.numbers`).
         versions: of both processors' libraries.
         names: of both.
         synchronisation, why: how they wait, and why so.
@@ -173,8 +172,8 @@ class _Run:
 
     def _layers(self, pair: Opened | None) -> None:
         """Samples, predictors, splits and curves: on processors that note times."""
-        numbers = DeviceNumbers(**self.known.numbers)
-        sampled = measured_samples(self.rows, pair, numbers, self.settings, self.seed, self.folder)
+        dispatcher = self.pair.dispatcher(self.known.numbers)
+        sampled = measured_samples(self.rows, pair, dispatcher, self.settings, self.seed, self.folder)
         self.samples, self.anchors_us = sampled.frame, sampled.anchors_us
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
@@ -186,7 +185,7 @@ class _Run:
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
-        self.tuning = measured_tuning(self.rows, pair, numbers, self.settings, self.seed, self.folder)
+        self.tuning = measured_tuning(self.rows, pair, dispatcher, self.settings, self.seed, self.folder)
 
     def _handshakes(self) -> pd.DataFrame:
         """By polling and by events, on processors that note no times."""
@@ -195,7 +194,7 @@ class _Run:
             for how in Synchronisation:
                 row: dict[str, Any] = {"synchronisation": how.value, "note": ""}
                 try:
-                    made = handshake(pair.cpu, pair.gpu, how, self.settings.handshakes, _HANDSHAKE_STEPS)
+                    made = handshake(*pair.processors, how, self.settings.handshakes, _HANDSHAKE_STEPS)
                     row |= {"least_us": made.least_us, "median_us": made.median_us}
                 except DeviceError as error:
                     row |= {"least_us": float("nan"), "median_us": float("nan"), "note": error.what}
@@ -210,7 +209,7 @@ class _Run:
             self.pair.name,
             str(self.known.identity[0]),
             self.known.versions,
-            self.known.numbers,
+            self.pair.dispatcher(self.known.numbers),
             {str(how): float(us) for how, us in costs.items()},
             self.anchors_us,
         )

@@ -36,7 +36,7 @@ from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
-from edgeplan.chapters.partition.names import ALL_CORES
+from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import Params
 from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.devices.pairs import PairFile, load_pair
@@ -47,7 +47,7 @@ from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
-from edgeplan.runtime.partitioned.program import Assignment, Lane, Split
+from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
@@ -124,7 +124,7 @@ def measure_eop(
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):
-        run = _Run(pair, params, rows, folder, load(predictors))
+        run = _Run(pair, params, rows, folder, load(predictors, pair))
         run.go()
     written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
     for path, frame in written.items():
@@ -207,14 +207,14 @@ class _Run:
             subject = inside(subject_of(one.operator, model, self.seed))
             own = [k for k, step in enumerate(subject.lowered.steps) if operator_of(step) == one.operator]
             refused = on_gpu(pair, subject)
-            for lane in Lane:
-                if not own or (lane == Lane.gpu and any(refused[k] for k in own)):
-                    rows.append({"size": size, "side": lane.name, "us": float("nan")})
+            for lane in (0, 1):
+                if not own or (lane == 1 and any(refused[k] for k in own)):
+                    rows.append({"size": size, "side": SIDES[lane], "us": float("nan")})
                     continue
-                assigned = [Lane.cpu if lane == Lane.cpu or why else Lane.gpu for why in refused]
+                assigned = [0 if lane == 0 or why else 1 for why in refused]
                 made = executable_parts(pair, subject, list(assigned))
                 times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
-                rows.append({"size": size, "side": lane.name, "us": float(np.median(times[own[-REPEATS:]]))})
+                rows.append({"size": size, "side": SIDES[lane], "us": float(np.median(times[own[-REPEATS:]]))})
         log.info("%s over %s: %s", one.operator, one.dimension, rows)
         return pd.DataFrame(rows)
 
@@ -281,12 +281,12 @@ class _Run:
 
     def _costs(self, subject: Subject, swept: pd.DataFrame) -> MeasuredCosts:
         with self._paired() as pair:
-            over = handshake(pair.cpu, pair.gpu, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
+            over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
             return measured_costs(
                 subject,
                 swept,
                 on_gpu(pair, subject),
-                block=pair.cpu.dnnl.info.block,
+                block=pair.block,
                 names=pair.names,
                 handshake_ms=over.median_us / 1e3,
                 margin=self.settings.margin,
@@ -303,7 +303,7 @@ class _Run:
                 names=pair.names,
                 synchronisation=pair.synchronisation.value,
             )
-            block = pair.cpu.dnnl.info.block
+            block = pair.block
         way = as_predicted(costs.costs)
         return way, at_ratios(subject, block, chosen_assignments(costs, way.choice), way.ratios)
 

@@ -1,0 +1,345 @@
+"""A third processor, of another package: found by its entry point, held to the contract, planned and run beside oneDNN."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from models import drawn, squeezenet
+
+import edgeplan
+from edgeplan.api import plan_partition, run_partition
+from edgeplan.chapters.partition.learning.predictors import save
+from edgeplan.chapters.partition.learning.training import About, train
+from edgeplan.chapters.partition.measuring.chains import write_pool
+from edgeplan.chapters.partition.measuring.opened import opened
+from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.measuring.samples import samples
+from edgeplan.chapters.partition.measuring.tuning import tuning
+from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.devices.machine import fingerprint
+from edgeplan.devices.pairs import load_pair, processor_class
+from edgeplan.engines import registry
+from edgeplan.engines.base import random_inputs
+from edgeplan.engines.registry import ENGINES, PROCESSORS
+from edgeplan.errors import DeviceError
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import partition
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.testing.engines import reference_outputs, require_close
+from edgeplan.testing.processors import ProcessorContract
+
+ROOT = Path(__file__).parents[2]
+#: Convolutions and fully connected layers by NumPy, each when it is enqueued, on memory of its own making.
+_PACKAGE = '''
+"""A tiny processor."""
+
+import math
+import time
+
+import numpy as np
+
+from edgeplan.engines.description import Description
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Processor, Sharing
+from edgeplan.runtime.executable import allocate
+from edgeplan.runtime.transform import folded
+
+ENGINE = Description("tiny", "pip install tiny-processor", processor="tiny_processor:Tiny")
+
+
+class _Told:
+    def __init__(self, implementation, elements):
+        self.implementation, self.elements = implementation, elements
+
+    def features(self):
+        return {"elements": float(self.elements)}
+
+
+class TinyDispatcher(Dispatcher):
+    features = ("elements",)
+
+    def refusal(self, step, shapes, layouts):
+        if step.kind not in ("conv", "fc"):
+            return f"steps of kind {step.kind}"
+        tensors = (step.inputs[0], *step.outputs)
+        if any(layouts[t] not in ("nchw", "blocked16") for t in tensors):
+            return "another layout"
+        if step.kind == "conv":
+            if len(shapes[tensors[0]]) != 4 or step.integer("groups") != 1 or set(step.sizes("dilations")) != {1}:
+                return "such a convolution"
+        elif len(shapes[tensors[1]]) == 4:
+            return "an output of 4 axes"
+        for post in step.post_ops:
+            known = post.algorithm in ("relu", "clip") if post.kind == "eltwise" else post.algorithm in ("", "add")
+            if not known or (post.tensor and shapes[post.tensor] != shapes[step.outputs[0]]):
+                return f"the post-operation {post.algorithm or post.kind}"
+        return ""
+
+    def dispatch(self, step, shapes, layouts):
+        return _Told(f"tiny.{step.kind}", math.prod(shapes[step.outputs[0]]))
+
+
+class _Image:
+    """A tensor of the arena as (images, channels, height, width), or as it is."""
+
+    def __init__(self, executable, tensor, block, leading=0):
+        program = executable.program
+        self.shape, self.block = program.shapes[tensor], 0
+        offset, size = program.offsets[tensor], math.prod(self.shape)
+        if len(self.shape) == 4 and program.layouts[tensor] == "blocked16":
+            n, c, h, w = self.shape
+            self.block, inner = block, (n, -(-c // block), h, w, block)
+            self.view = executable.arena.tensor(offset, inner, "float32")
+        elif leading:  # columns of rows that are longer
+            rows, columns = math.prod(self.shape[:-1]), self.shape[-1]
+            values = executable.arena.tensor(offset, (leading * (rows - 1) + columns,), "float32")
+            self.view = np.lib.stride_tricks.as_strided(values, (rows, columns), (4 * leading, 4))
+        else:
+            self.view = executable.arena.tensor(offset, self.shape, "float32")
+
+    def get(self):
+        if not self.block:
+            return self.view.copy()
+        n, c, h, w = self.shape
+        return self.view.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c].copy()
+
+    def put(self, values):
+        if not self.block:
+            self.view[:] = values.reshape(self.view.shape)
+            return
+        n, blocks, h, w, block = self.view.shape
+        whole = np.zeros((n, blocks * block, h, w), np.float32)
+        whole[:, : self.shape[1]] = values
+        self.view[:] = whole.reshape(n, blocks, block, h, w).transpose(0, 1, 3, 4, 2)
+
+
+class Tiny(Processor):
+    dispatcher = TinyDispatcher
+
+    def __init__(self, block, cores, profiling):
+        self._block, self._cores, self._profiling, self._spans = block, tuple(cores), profiling, []
+
+    @classmethod
+    def open(cls, options, cores, block, *, profiling=False):
+        if options:
+            raise DeviceError(f"unknown option {min(options)!r}", where="the device file", next_step="leave it out")
+        return cls(block, cores, profiling)
+
+    @property
+    def capabilities(self):
+        return Capabilities("tiny", np.__version__, Sharing.fine, cores=self._cores)
+
+    @property
+    def numbers(self):
+        return {"block": self._block}
+
+    def refuses(self, lowered, step, layouts):
+        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
+            return "values that are not of float32"
+        return self.dispatcher(self.numbers).refusal(step, lowered.shapes, layouts)
+
+    def allocate(self, size):
+        buffer = allocate(size)
+        buffer.data[:] = 0
+        return buffer
+
+    def prepare(self, executable, index):
+        program, step = executable.program, executable.program.steps[index]
+        own = self.dispatcher(self.numbers)
+        if why := own.refusal(step, program.shapes, program.layouts):
+            raise ModelError(f"tiny lacks {why}", where=step.name, next_step="leave it to the other processor")
+        leading = step.sizes("written")[2] if "written" in step.settings else 0
+        weights = [values.copy() for values in folded(step, executable.read(index))]
+        source = _Image(executable, step.inputs[0], self._block)
+        target = _Image(executable, step.outputs[0], self._block, leading)
+        posts = [(p, _Image(executable, p.tensor, self._block, leading) if p.tensor else None) for p in step.post_ops]
+        compute = _conv if step.kind == "conv" else _fc
+
+        def run():
+            values = compute(step, source.get(), *weights)
+            for post, operand in posts:
+                if operand is not None:
+                    values = values + operand.get().reshape(values.shape)
+                elif post.algorithm == "clip":
+                    values = np.clip(values, post.alpha, post.beta)
+                else:
+                    values = np.where(values > 0, values, post.alpha * values)
+            target.put(values)
+
+        told = own.dispatch(step, program.shapes, program.layouts)
+        return Kernel(told.implementation, run, told.features())
+
+    def empty(self):
+        return Kernel("empty", lambda: None)
+
+    def enqueue(self, kernel):
+        began = time.perf_counter_ns()
+        kernel.handle()
+        if self._profiling:
+            self._spans.append((began, time.perf_counter_ns()))
+
+    def spans(self):
+        found, self._spans = self._spans, []
+        return found
+
+    def finish(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def _conv(step, x, weight, bias=None):
+    before, after = step.sizes("pads_before"), step.sizes("pads_after")
+    x = np.pad(x, ((0, 0), (0, 0), *zip(before, after)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, step.sizes("kernel"), axis=(2, 3))
+    high, wide = step.sizes("strides")
+    y = np.tensordot(windows[:, :, ::high, ::wide], weight, axes=((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2)
+    return y if bias is None else y + bias.reshape(1, -1, 1, 1)
+
+
+def _fc(step, x, weight, bias=None):
+    columns = weight.T if step.integer("transposed") else weight
+    y = x.reshape(-1, columns.shape[0]) @ columns
+    return y if bias is None else y + bias
+'''
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The package in a folder, as an installer leaves it; and a device of it in a pair with oneDNN."""
+    packages, cores = tmp_path / "packages", sorted(os.sched_getaffinity(0))
+    about = packages / "tiny_processor-1.0.dist-info"
+    about.mkdir(parents=True)
+    (packages / "tiny_processor.py").write_text(_PACKAGE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-processor\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\ntiny = tiny_processor:ENGINE\n")
+    monkeypatch.syspath_prepend(packages)
+    shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
+    (tmp_path / "config/pairs").mkdir()
+    device = {"format_version": 1, "name": "tiny-here", "engine": "tiny"}
+    (tmp_path / "config/devices/tiny-here.yaml").write_text(yaml.safe_dump(device))
+    sides = [{"name": "cpu", "device": "cpu-onednn", "cores": cores[:1]}, {"name": "npu", "device": "tiny-here"}]
+    pair = {"format_version": 2, "name": "pair-tiny", "processors": sides}
+    (tmp_path / "config/pairs/pair-tiny.yaml").write_text(yaml.safe_dump(pair))
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
+    registry._brought.cache_clear()
+    yield tmp_path
+    sys.modules.pop("tiny_processor", None)
+    registry._brought.cache_clear()
+
+
+class TestTiny(ProcessorContract):
+    """Held to what ours are held to."""
+
+    name = "tiny"
+    profiling = True
+
+
+def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(workspace: Path) -> None:
+    """Nothing is touched but its package, a device file and a pair file."""
+    files = ("params.yaml", "config/profiles/tiny.yaml")
+    base, tiny = (yaml.safe_load((ROOT / name).read_text())["partition"] for name in files)
+    settings = PartitionSettings.model_validate({**base, **tiny, "samples": 8, "sample_runs": 2})
+    pair, pool = load_pair("pair-tiny"), workspace / "pool"
+    write_pool(pool)
+    with opened(pair) as both, pytest.raises(DeviceError, match="tiny does not tell when its kernels ran"):
+        samples(Rows.of(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
+    with opened(pair, profiling=True) as both:
+        assert both.synchronisation == Synchronisation.events
+        dispatcher, rows = pair.dispatcher(both.numbers), Rows.of(workspace / "rows", both.identity)
+        sampled = samples(rows, both, dispatcher, settings, 5, pool)
+        assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
+        assert tuning(rows, both, dispatcher, settings, 5, pool).empty, "it has one kernel of each step"
+        about = About(pair.name, fingerprint(), both.versions, dispatcher, {str(both.synchronisation): 1.0}, sampled.anchors_us)
+    trained = train(sampled.frame, about, trials=1, test_share=0.2, seed=1)
+    assert "dispatch.elements" in set(trained.importance["feature"])
+    save(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
+    model = save_onnx(squeezenet(), workspace / "model.onnx")
+    planned = plan_partition(model, workspace / "plan", "pair-tiny")
+    assert planned.plan.processors[1] == "tiny"
+    costs = {step.name: {option.kind for option in step.options} for step in planned.costs.costs.steps}
+    assert any(len(kinds) > 1 for kinds in costs.values()), "some steps may run on either"
+    found = run_partition(workspace / "plan", repeat=2, check=True)
+    assert found.difference is not None
+    assert found.difference <= 1e-4
+
+
+def test_its_part_of_a_plan_is_computed_by_it(workspace: Path) -> None:
+    """Layers whole and in parts, beside oneDNN's."""
+    graph = squeezenet()
+    model, lowered = save_onnx(graph, workspace / "model.onnx"), lower(graph)
+    layouts, rng = activation_layouts(lowered, BLOCKED), np.random.default_rng(3)
+    with opened(load_pair("pair-tiny")) as both:
+        for _ in range(3):
+            parts = partition(lowered, layouts, both.block, drawn(lowered, layouts, both.block, both.other, rng))
+            assert any(by == 1 for by in parts.lanes)
+            with PairSession(*both.processors, parts, model) as session:
+                require_close(session.run(random_inputs(graph)), reference_outputs(graph), 1e-4)
+                assert any(kernel.implementation == "tiny.conv" for kernel in session.kernels)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("tiny = absent_processor:ENGINE\n", "cannot be loaded"),
+        ("tiny = tiny_processor:Tiny\n", "it is no Description"),
+    ],
+)
+def test_one_that_does_not_fit_is_left_out_with_a_warning(
+    workspace: Path, text: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    points = workspace / "packages/tiny_processor-1.0.dist-info/entry_points.txt"
+    points.write_text(f"[{registry.GROUP}]\n{text}")
+    with caplog.at_level(logging.WARNING), pytest.raises(DeviceError, match=r"unknown engine 'tiny'.*\n.*tiny-here.yaml"):
+        load_pair("pair-tiny")
+    assert why in caplog.text
+
+
+def test_what_is_missing_is_told(workspace: Path) -> None:
+    assert "tiny" in PROCESSORS
+    assert "tiny" not in ENGINES, "it measures no models by itself"
+    package = workspace / "packages/tiny_processor.py"
+    package.write_text(_PACKAGE.replace("tiny_processor:Tiny", "tiny_chip:Tiny"))
+    sys.modules.pop("tiny_processor", None)
+    registry._brought.cache_clear()
+    with pytest.raises(DeviceError, match=r"processor 'tiny' is not installed(?s:.*)pip install tiny-processor"):
+        processor_class("tiny")
+
+
+def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> None:
+    """The registry, and the names of protocols where rows of it are kept."""
+    package = Path(edgeplan.__file__).parent
+    own = (package / "opencl", package / "engines/opencl", package / "processors/opencl.py")
+    naming = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if not any(path.is_relative_to(one) for one in own) and "opencl" in _names(path)
+    }
+    assert naming == {"engines/registry.py", "support/protocols.py"}
+
+
+def _names(path: Path) -> set[str]:
+    """Names and texts of a module, docstrings apart, in parts as they are written with dots and slashes."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            found.add(node.value)
+    return {part.lower().removesuffix("processor") for name in found for part in name.replace("/", ".").split(".")}
