@@ -24,9 +24,9 @@ from edgeplan.planning.profile import kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked, write_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.process import prepare_process
 

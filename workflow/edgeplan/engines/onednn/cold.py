@@ -14,8 +14,8 @@ from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.job import Artefact, PrepareResult
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME
 from edgeplan.runtime.process import prepare_process
 
