@@ -125,7 +125,7 @@ def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
-    """Whether a model was profiled under a home layout, by the signatures of its steps."""
+    """Tell whether a model was profiled under a home layout, by the signatures of its steps."""
     return all(map(rows.has, (*signed, start_signature(signed))))
 
 
