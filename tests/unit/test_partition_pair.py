@@ -34,6 +34,7 @@ from edgeplan.cli import app
 from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
