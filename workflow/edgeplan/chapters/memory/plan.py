@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.devices.machine import fingerprint
-from edgeplan.errors import InfeasibleError, ParamsError, StoreError, UndecidedError
+from edgeplan.errors import InfeasibleError, ModelError, ParamsError, StoreError, UndecidedError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
@@ -214,6 +214,9 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
+        if not self.built(self.forms[0]).program.steps:
+            what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
+            raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
