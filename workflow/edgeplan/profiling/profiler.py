@@ -247,7 +247,7 @@ class _Measuring:
     def _try(self, starts: dict[str, Start], constants: Constants) -> None:
         """Start the plans of the layouts that come into question: what decides between them is measured, not summed up."""
         model, homes = self._model, [home for home in starts if home not in self._looked]
-        if len(homes) < 2 or all(self._store.has(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
+        if len(homes) < 2 or all(self._store.has(start_signature(self._signed(home))) for home in homes):
             return
         plain = [replace(starts[home], scale=1.0) for home in homes]
         made = [

@@ -113,7 +113,7 @@ def memory_group() -> Iterator[MemoryGroup]:
     # a group within this process's own one stays under its limits
     own = (folder for held_by, folder in groups("memory") if held_by == 1)
     root = next(own, _ROOT_1) if version == 1 else _ROOT_2
-    if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
+    if version == 2 and "memory" not in _controllers(root):
         raise NoGroupError("this system has no memory controller for cgroups")
 
     def make() -> Path:
