@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from plan_folders import body_of, changed_plan
 from streamed_models import plain_model, residual_model
 
 from edgeplan.api import plan_memory
-from edgeplan.chapters.memory.budget import Budget
+from edgeplan.chapters.memory.budget import Budget, mib
+from edgeplan.chapters.memory.plan import Cores, Planner
 from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
 from edgeplan.profiling.streaming import RunSettings, StreamRun, StreamRunError, run_apart
 from edgeplan.runs import run
@@ -329,13 +333,49 @@ def test_what_is_parsed_is_one_finite_positive_amount(text: str) -> None:
         return
     assert (found.size > 0) != (found.share > 0)
     assert 0 <= found.size <= 1 << 50
-    assert 0 <= found.share <= 100
+    assert 0 <= found.share <= 1
 
 
-@given(st.integers(1, 10**6), st.sampled_from(["", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"]), st.sampled_from(["", " "]))
+@given(
+    st.integers(1, 1000),
+    st.sampled_from(["", "B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"]),
+    st.sampled_from(["", " "]),
+)
 def test_units_are_what_they_are_called(number: int, unit: str, space: str) -> None:
-    power = "BKMG".index((unit or "B").upper()[0])
+    power = "BKMGT".index((unit or "B").upper()[0])
     assert Budget.parsed(f"{number}{space}{unit}") == Budget(size=number * (1024 if "i" in unit else 1000) ** power)
+
+
+@pytest.mark.parametrize("text", ["500%", "100.1%"])
+def test_more_than_all_is_no_budget_but_may_be_a_slowdown(text: str) -> None:
+    with pytest.raises(ParamsError, match="no budget of memory") as caught:
+        Budget.parsed(text)
+    assert "up to 100%" in caught.value.next_step
+    assert Budget.parsed(text, "--max-slowdown", most_share=100.0).share > 1
+
+
+def test_small_sizes_are_named_in_kib() -> None:
+    assert [mib(size) for size in (1024, 100 << 10, 1 << 20, 27 << 19)] == ["1.00 KiB", "100.00 KiB", "1.00 MiB", "13.50 MiB"]
+
+
+def test_a_model_that_hands_its_input_on_is_refused(tmp_path: Path) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in "xy"]
+    body = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [values[0]], [values[1]])
+    path = tmp_path / "same.onnx"
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    with pytest.raises(ModelError, match="computes nothing: it hands its inputs on") as caught:
+        Planner(path, tmp_path, 1, Cores((0,), (0,)))
+    assert caught.value.where == str(path)
+
+
+def test_a_group_is_made_within_the_one_that_holds_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(memory_groups, "_ROOT_1", tmp_path)
+    monkeypatch.setattr(memory_groups, "groups", lambda _: iter([(2, tmp_path), (1, tmp_path / "own"), (1, tmp_path)]))
+    with memory_group():
+        assert len(list((tmp_path / "own").iterdir())) == 1
+    assert not list((tmp_path / "own").iterdir())
 
 
 def _group() -> None:

@@ -235,3 +235,15 @@ def test_numbers_that_are_nearly_neutral_stay(tmp_path: Path, op_type: str, numb
     path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, ["N", 3])}, {"k": np.array(number, np.float32)})
     given = {"x": np.array([[1e-12, 1.0, 1 + 1e-6] if op_type != "Sub" else [2e-9, 1.0, 3.0]], np.float32)}
     np.testing.assert_array_equal(_outputs(_prepared(path), given), _outputs(path, given))
+
+
+def test_a_model_of_constants_alone_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    body = helper.make_graph([helper.make_node("Add", ["w", "w"], ["y"])], "g", [], [value], [weight])
+    path = tmp_path / "constants.onnx"
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    with pytest.raises(ModelError, match="computes nothing: its outputs follow from constants") as caught:
+        prepare_file(path, Preparation(), tmp_path / "out.onnx")
+    assert caught.value.where == str(path)
+    assert not (tmp_path / "out.onnx").exists()

@@ -470,7 +470,7 @@ def plan_memory(
     from edgeplan.runtime.folder import require_replaceable
     from edgeplan.writable import require_writable
 
-    slowdown = Budget.parsed(max_slowdown, "--max-slowdown").share if max_slowdown else 0.0
+    slowdown = Budget.parsed(max_slowdown, "--max-slowdown", most_share=100.0).share if max_slowdown else 0.0
     if max_slowdown and not slowdown:
         raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
     if total and not budget:

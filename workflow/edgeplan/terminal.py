@@ -35,7 +35,7 @@ def escaped(text: str, keep: str = "") -> str:
         character
         if character in keep or unicodedata.category(character) not in _HIDDEN
         else character.encode("ascii", "backslashreplace").decode()
-        if ord(character) > 0xFF  # noqa: PLR2004  what has no two digits
+        if ord(character) > 0xFF  # what has no two digits
         else f"\\x{ord(character):02x}"
         for character in text
     )

@@ -120,7 +120,7 @@ def workspace(given: Path | None = None) -> Workspace:
 
 
 def own_rows() -> Path:
-    """The folder of rows of users' models, by device: outside of any workspace, whose rows are in git.
+    """Name the folder of rows of users' models, by device: outside of any workspace, whose rows are in git.
 
     Raises:
         StoreError: this user has no home folder.

@@ -103,13 +103,13 @@ def _judged(
     told = calibrated(predictor, models, measured_ms).predict_many(models, allow_partial=True)
     return {
         "kernels, mean error": float(error.mean()),
-        "within 10 %": float((error < 0.1).mean()),  # noqa: PLR2004  as the column says
+        "within 10 %": float((error < 0.1).mean()),  # as the column says
         "carriers, mean error": float(of_carriers.mean()),
-        "carriers within 10 %": float((of_carriers < 0.1).mean()),  # noqa: PLR2004
+        "carriers within 10 %": float((of_carriers < 0.1).mean()),
         "models, median": float(np.median(of_models)),
-        "models within 10 %": float((of_models < 0.1).mean()),  # noqa: PLR2004
+        "models within 10 %": float((of_models < 0.1).mean()),
         "plain sums, median of error": float(np.median(plain)),
-        "plain sums within 10 %": float((np.abs(plain) < 0.1).mean()),  # noqa: PLR2004
+        "plain sums within 10 %": float((np.abs(plain) < 0.1).mean()),
         "half width": float(np.median(told.high_ms / told.latency_ms - 1)),
     }
 

@@ -44,7 +44,7 @@ def told(seconds: Mapping[str, float]) -> str:
     minutes = {name: value / 60 for name, value in seconds.items()}
     total = sum(minutes.values())
     whole = f"{total:.0f} minutes" if total < _HOURS_FROM else f"{total / 60:.0f} hours"
-    parts = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items() if value >= 0.5)  # noqa: PLR2004  rounds to 0
+    parts = ", ".join(f"{name} {value:.0f}" for name, value in minutes.items() if value >= 0.5)  # rounds to 0
     return (
         f"about {whole} on two quiet cores (in minutes: {parts}); what is stored is not measured again, "
         "and a slower or noisier machine takes longer"

@@ -139,7 +139,7 @@ def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
     for (kind, other), names in nodes.items():
         shown = ", ".join(escaped(name) for name in names[:3])
         told = f"warning: nothing of kind {kind} was measured on this device: {shown}"
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         how = "by the bytes moved, at the pace of kinds that were" if other == "bytes" else f"as {other} of the same sizes"
         say(f"{told}{more} predicted {how}; the interval is wider for that", err=True)
 
@@ -151,7 +151,7 @@ def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
         nodes.setdefault(why, []).append(name)
     for why, names in nodes.items():
         shown = ", ".join(escaped(name) for name in names[:3])
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         told = f"warning: unlike anything measured on this device ({why}): {shown}{more}"
         say(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
 

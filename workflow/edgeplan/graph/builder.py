@@ -285,7 +285,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 def _sides(pad: Padding) -> tuple[int, int, int, int]:
     """Padding at the top, left, bottom and right."""
-    if isinstance(pad, tuple) and len(pad) == 4:  # noqa: PLR2004  two sides an axis, two axes
+    if isinstance(pad, tuple) and len(pad) == 4:  # two sides an axis, two axes
         return pad
     height, width = _pair(pad)
     return height, width, height, width

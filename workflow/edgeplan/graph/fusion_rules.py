@@ -136,7 +136,7 @@ class FusionRules(BaseModel):
         for key in (*self.pairs, *self.inbound):
             if key.count("_") != 1 or key.startswith("_") or key.endswith("_"):
                 raise ValueError(f"rule {key!r} is not named <first>_<next>")
-        if any(len(pattern) < 2 for pattern in self.patterns):  # noqa: PLR2004  one kind is no chain
+        if any(len(pattern) < 2 for pattern in self.patterns):  # one kind is no chain
             raise ValueError("a pattern has at least two kinds")
         return self
 
@@ -188,7 +188,7 @@ class FusionRules(BaseModel):
                 seen = [found.get(name, worst) for name in op.inputs]
                 if what not in _TRANSPARENT:
                     shape = graph.shape(op.outputs[0])
-                    seen.append(contexts.carried[contexts.classes.name(shape[1])] if len(shape) == 4 else worst)  # noqa: PLR2004
+                    seen.append(contexts.carried[contexts.classes.name(shape[1])] if len(shape) == 4 else worst)
                 label = max(seen, key=rank.__getitem__)
             labels.append(label)
             for output in op.outputs:

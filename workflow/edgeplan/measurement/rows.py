@@ -21,7 +21,7 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.support.files import write_atomically
-from edgeplan.support.store import FORMAT_VERSION, Form, Store, journal_of
+from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, journal_of
 
 _FLOATS = pa.list_(pa.float32())
 _SCHEMA = pa.schema(
@@ -41,11 +41,11 @@ _SCHEMA = pa.schema(
 )
 _MAX_ROWS_PER_FILE = 2000
 #: Subject and sample, and what was measured of them.
-RowStore = Store[tuple[str, int], Mapping[str, Any]]
+RowStore = KeyedStore[tuple[str, int], Mapping[str, Any]]
 
 
 def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
-    """The store of the measurements of one set-up, in a folder shared by the rows of others.
+    """Open the store of the measurements of one set-up, in a folder shared by the rows of others.
 
     Args:
         folder: `data/rows/<device>/<stage>`.
@@ -65,11 +65,11 @@ def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
     def newer(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
         return new if new["measured_at"][0] > old["measured_at"][0] else old
 
-    return Store(folder, Form(read, write, newer, _MAX_ROWS_PER_FILE), key, identity, journal_of(folder.name))
+    return KeyedStore(folder, FileFormat(read, write, newer, _MAX_ROWS_PER_FILE), key, identity, journal_of(folder.name))
 
 
 def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: ReferenceExponents) -> Measurement:
-    """A stored measurement, normalised as asked."""
+    """Make a measurement of a stored row, normalised as asked."""
     nodes = tuple(EngineNode(**{**json.loads(n), "members": tuple(json.loads(n)["members"])}) for n in row["nodes"])
     blocks = len(row["least_us"])
     arrays = {
@@ -88,7 +88,7 @@ def measurement_of(row: Mapping[str, Any], nominal: ReferenceTimes, exponents: R
 
 
 def row_of(m: Measurement) -> dict[str, Any]:
-    """A measurement as it is stored, rounded as the file rounds: a resumed run computes from the same numbers."""
+    """Make the row of a measurement, rounded as the file rounds: a resumed run computes from the same numbers."""
     nodes = [json.dumps({f: getattr(n, f) for f in EngineNode.__slots__}, separators=(",", ":")) for n in m.nodes]
     return {
         "subject": m.subject,
@@ -111,7 +111,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of one Parquet file.
+    """Read the rows of one Parquet file.
 
     Raises:
         FormatError: not Parquet, or of another format version.

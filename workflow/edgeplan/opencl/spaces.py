@@ -171,7 +171,7 @@ def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[
             merged[-1] = (merged[-1][0] * size, steps)
         else:
             merged.append((size, steps))
-    if len(merged) > 3:  # noqa: PLR2004  rows, pixels, lanes
+    if len(merged) > 3:  # rows, pixels, lanes
         raise LackingError(f"an output {out} with operands that are broadcast along several axes")
     none = (0,) * len(strides)
     (height, lines), (width, pixels), (lanes, each) = [(1, none)] * (3 - len(merged)) + merged

@@ -22,7 +22,7 @@ def pool(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -
         LackingError: there is no kernel.
     """
     source, sizes = shapes[step.inputs[0]], [step.sizes(key) for key in ("kernel", "strides", "dilations")]
-    if any(len(size) != len(source) - 2 for size in sizes) or len(source) != 4:  # noqa: PLR2004  an image
+    if any(len(size) != len(source) - 2 for size in sizes) or len(source) != 4:  # an image
         raise LackingError(f"pooling of a tensor {source}")
     window: list[Argument] = [*(n for size in sizes for n in size), *step.sizes("pads_before")]
     kind = _POOLING[step.text("algorithm")]
@@ -96,5 +96,5 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 def _plain_target(chain: Chain, target: Tensor) -> Tensor:
     """Where a row-major result is written: to the target, or before it."""
-    plain = len(target.shape) != 4 or target.layout == NCHW  # noqa: PLR2004  an image
+    plain = len(target.shape) != 4 or target.layout == NCHW  # an image
     return target if plain else chain.temporary(target.shape, NCHW)

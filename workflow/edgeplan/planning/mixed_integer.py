@@ -206,5 +206,5 @@ def solve(p: Program, *, gap: float, time_limit_s: float) -> Solution:
     bound = min(float(result.mip_dual_bound), p.cutoff) if result.mip_dual_bound is not None else -np.inf
     if result.x is None:
         return Solution(bound, None)
-    chosen = np.flatnonzero(result.x[: p.choices] > 0.5)  # noqa: PLR2004 (binary); x is sorted by step
+    chosen = np.flatnonzero(result.x[: p.choices] > 0.5)  # binary, and x is sorted by step
     return Solution(bound, (p.candidate[chosen], p.place[chosen]))

@@ -223,7 +223,7 @@ def _give_up(trial: Any) -> Callable[[Any], None]:
     import optuna  # noqa: PLC0415
 
     def callback(env: Any) -> None:
-        if env.iteration % 50 == 49 and env.evaluation_result_list:  # noqa: PLR2004  every fifty trees
+        if env.iteration % 50 == 49 and env.evaluation_result_list:  # every fifty trees
             trial.report(float(env.evaluation_result_list[0][2]), env.iteration)
             if trial.should_prune():
                 raise optuna.TrialPruned

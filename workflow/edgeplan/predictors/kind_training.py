@@ -143,8 +143,8 @@ def _train_part(
             rows=len(part),
             parameters=dict(parameters),
             cv_rmspe=float(np.sqrt(np.mean(error**2))) if known else 0.0,
-            cv_within_5pct=float((np.abs(error) <= 0.05).mean()) if known else 0.0,  # noqa: PLR2004
-            cv_within_10pct=float((np.abs(error) <= 0.1).mean()) if known else 0.0,  # noqa: PLR2004
+            cv_within_5pct=float((np.abs(error) <= 0.05).mean()) if known else 0.0,
+            cv_within_10pct=float((np.abs(error) <= 0.1).mean()) if known else 0.0,
             low=low,
             high=high,
             spread=float(residual.std()) if known else 0.0,

@@ -125,7 +125,7 @@ def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
-    """Whether a model was profiled under a home layout, by the signatures of its steps."""
+    """Tell whether a model was profiled under a home layout, by the signatures of its steps."""
     return all(map(rows.has, (*signed, start_signature(signed))))
 
 
@@ -247,7 +247,7 @@ class _Measuring:
     def _try(self, starts: dict[str, Start], constants: Constants) -> None:
         """Start the plans of the layouts that come into question: what decides between them is measured, not summed up."""
         model, homes = self._model, [home for home in starts if home not in self._looked]
-        if len(homes) < 2 or all(self._store.has(start_signature(self._signed(home))) for home in homes):  # noqa: PLR2004
+        if len(homes) < 2 or all(self._store.has(start_signature(self._signed(home))) for home in homes):
             return
         plain = [replace(starts[home], scale=1.0) for home in homes]
         made = [

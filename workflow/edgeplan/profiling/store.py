@@ -24,7 +24,7 @@ from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support.files import read_json, write_atomically
 from edgeplan.support.protocols import protocol
-from edgeplan.support.store import FORMAT_VERSION, Form, Store, identity_file, journal_of, key_of
+from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, identity_file, journal_of, key_of
 
 _SCHEMA = pa.schema(
     [
@@ -156,8 +156,8 @@ def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict
     return tuple(sorted(found.values(), key=lambda one: (-one["settings"].get("blocks", 0), key_of(one))))
 
 
-class ProfileStore(Store[str, tuple[Row, ...]]):
-    """Rows of one key by the signature of their step: a value is the candidates of a step, in the library's order.
+class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
+    """A store holds the rows of one key by step: a value is the candidates of a step, in the library's order.
 
     Of two rows of one candidate the less disturbed one counts, of equals the first.
 
@@ -196,7 +196,7 @@ class ProfileStore(Store[str, tuple[Row, ...]]):
         return self.query()[signature]
 
     def all_rows(self) -> tuple[Row, ...]:
-        """Every row, by signature."""
+        """Return every row of the store, by signature."""
         return tuple(row for _, rows in sorted(self.query().items()) for row in rows)
 
     def constants(self) -> Constants | None:
@@ -243,8 +243,8 @@ class ProfileStore(Store[str, tuple[Row, ...]]):
 
 
 def profile_rows(folder: Path, key: str) -> Mapping[str, tuple[Row, ...]]:
-    """The rows of a key that lie in a folder, by the signature of their step."""
-    return Store(folder, _FORM, key).query()
+    """Read the rows of a key that lie in a folder, by the signature of their step."""
+    return KeyedStore(folder, _FORM, key).query()
 
 
 def _by_step(rows: Iterable[Row]) -> dict[str, tuple[Row, ...]]:
@@ -284,4 +284,4 @@ def read_rows(path: Path) -> list[Row]:
     return [Row(**{**record, "samples_ms": dict(record["samples_ms"])}) for record in table.to_pylist()]
 
 
-_FORM = Form(lambda path: _by_step(read_rows(path)), _write_steps, _less_disturbed, _MAX_STEPS_PER_FILE)
+_FORM = FileFormat(lambda path: _by_step(read_rows(path)), _write_steps, _less_disturbed, _MAX_STEPS_PER_FILE)

@@ -105,7 +105,7 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
         for implementation in candidates(creator, step):
             if implementation.name in sized:
                 sized[implementation.name].append(creator.create(step, implementation, generate=False))
-        both = {name: made for name, made in sized.items() if len(made) == 2}  # noqa: PLR2004  one core and all of them
+        both = {name: made for name, made in sized.items() if len(made) == 2}  # one core and all of them
         if not both:
             raise ModelError(
                 f"oneDNN offers no implementation of {step.name!r} for 1 core and for {width}",

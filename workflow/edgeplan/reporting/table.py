@@ -63,7 +63,7 @@ def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"cannot read the table {path.stem}: {error}", where=str(path), next_step=_AGAIN) from error
     cells = [tuple(cell.strip().replace("\\|", "|") for cell in _BETWEEN.split(line)[1:-1]) for line in lines]
-    if len(cells) < 2 or any(len(row) != len(cells[0]) for row in cells):  # noqa: PLR2004  names and rules
+    if len(cells) < 2 or any(len(row) != len(cells[0]) for row in cells):  # names and rules
         raise FormatError(f"{path.name} holds no table", where=str(path), next_step=_AGAIN)
     return cells[0], tuple(rule.endswith(":") for rule in cells[1]), tuple(cells[2:])
 

@@ -62,7 +62,7 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
     codes, names = pd.factorize(np.asarray(groups))
     if (codes < 0).any():
         raise FormatError("a row belongs to no group", where="difference of RMSPE", next_step="rebuild the table it is from")
-    if len(names) < 2:  # noqa: PLR2004  one alone cannot be resampled
+    if len(names) < 2:  # one alone cannot be resampled
         return Difference(float("nan"), float("nan"), float("nan"))
     mine, other = (np.bincount(codes, relative_error(measured, predicted) ** 2) for predicted in (ours, theirs))
     found = bootstrap(
@@ -104,7 +104,7 @@ def with_interval(key: str, statistic: Callable[[NDArray[np.intp]], float], unit
         `key` alone where fewer than two units, or fewer than half of the draws, give a value.
     """
     found = {key: float(statistic(np.arange(units)))}
-    if units < 2:  # noqa: PLR2004  one alone cannot be resampled
+    if units < 2:  # one alone cannot be resampled
         return found
     drawn = np.random.default_rng(_SEED).integers(0, units, (_DRAWN, units))
     values = np.array([statistic(positions) for positions in drawn], dtype=np.float64)

@@ -40,7 +40,7 @@ def pool_code(path: str) -> CodePool | None:
         The pool; None where there is none: an unknown kind of system, or one that forbids memory both writable and executable.
     """
     slots = imports_of(path, ("mmap", "mprotect", "munmap"))
-    if len(slots) < 3:  # noqa: PLR2004  all of them
+    if len(slots) < 3:  # all of them
         return None
     pool = CodePool.reserve()
     if pool is None:

@@ -34,7 +34,7 @@ def imports_of(path: str, names: Collection[str]) -> Mapping[str, int]:
         Name -> address of the word, of those that the library imports; nothing where the system does not tell.
     """
     tell = getattr(ctypes.CDLL(None), "dlinfo", None)
-    if tell is None or ctypes.sizeof(ctypes.c_void_p) != 8:  # noqa: PLR2004  bytes
+    if tell is None or ctypes.sizeof(ctypes.c_void_p) != 8:  # bytes
         return {}
     found = ctypes.POINTER(_LinkMap)()
     tell.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)

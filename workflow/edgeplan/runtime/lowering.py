@@ -179,7 +179,7 @@ class _Lowering:
             return self._absorbed_eltwise(self._open(sigmoid.inputs[0], 2), _SWISH, members, op, index)
         if op.weights:
             return self._absorbed_constant(op, index)
-        return len(set(op.inputs)) == 2 and self._absorbed_binary(op, index)  # noqa: PLR2004  not with itself
+        return len(set(op.inputs)) == 2 and self._absorbed_binary(op, index)  # not with itself
 
     def _absorbed_norm(self, op: Operator, index: int) -> bool:
         draft = self._open(op.inputs[0])
@@ -224,7 +224,7 @@ class _Lowering:
 
     def _takes(self, draft: Draft, shape: Shape, other: Shape) -> bool:
         """Whether a step takes in a sum or product: with an operand of the same shape, or of one value for each channel."""
-        if draft.kind not in _TAKES_BINARY or (draft.kind == "fc" and len(shape) != 2):  # noqa: PLR2004  it runs as of 2 axes
+        if draft.kind not in _TAKES_BINARY or (draft.kind == "fc" and len(shape) != 2):  # it runs as of 2 axes
             return False
         if len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)) != shape:
             return True
@@ -275,7 +275,7 @@ def _flattened(graph: Graph) -> Mapping[str, str]:
         if op.op_type in ("Flatten", "Reshape") and len(op.inputs) == 1 and op.outputs[0] not in graph.outputs:
             before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
             readers = graph.consumers.get(op.outputs[0], ())
-            flat = len(before) == 4 and after == (before[0], math.prod(before[1:]))  # noqa: PLR2004
+            flat = len(before) == 4 and after == (before[0], math.prod(before[1:]))
             if flat and len(readers) == 1 and _is_layer(graph, readers[0], op.outputs[0]):
                 found[op.name] = readers[0].name
     return found
@@ -291,7 +291,7 @@ def _swishes(graph: Graph) -> Mapping[str, str]:
     """Products x * sigmoid(x): the Mul -> its Sigmoid, where nothing else reads the sigmoid."""
     found = {}
     for op in graph.operators:
-        if op.op_type == "Mul" and len(op.inputs) == 2:  # noqa: PLR2004
+        if op.op_type == "Mul" and len(op.inputs) == 2:
             for x, gate in (op.inputs, op.inputs[::-1]):
                 made = graph.producer.get(gate)
                 private = len(graph.consumers.get(gate, ())) == 1 and gate not in graph.outputs
@@ -312,7 +312,7 @@ def _shuffle(graph: Graph, op: Operator) -> tuple[int, tuple[Operator, Operator,
         chain.append(after[0])
     first, swap, join = chain
     before, split, joined = graph.shape(first.inputs[0]), graph.shape(first.outputs[0]), graph.shape(join.outputs[0])
-    if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:  # noqa: PLR2004
+    if first.op_type != "Reshape" or len(before) != 4 or joined != before or len(split) != 5:
         return None
     if graph.tensors[first.inputs[0]].dtype != FLOAT32:
         return None

@@ -92,7 +92,7 @@ def _fc(
     if "written" in step.settings:
         return _columns(d, step, v, reads, out, attributes)
     maps: Shape
-    if len(source) == 4:  # noqa: PLR2004  flattened here
+    if len(source) == 4:  # flattened here
         rows, maps = source[0], tuple(source[1:])
         read, written = reads[0].descriptor, out.descriptor
     else:
@@ -102,7 +102,7 @@ def _fc(
         if any(post.kind == "binary" for post in step.post_ops):
             raise Unsupported("a convolution's operand of another rank")
         maps = (*maps, 1, 1)[:3]
-        read = read if len(source) == 4 else d.plain((rows, *maps), NHWC)  # noqa: PLR2004
+        read = read if len(source) == 4 else d.plain((rows, *maps), NHWC)
         written = d.plain((rows, columns, 1, 1), NHWC)
     shape: Shape = (columns, *maps)
     inner = [math.prod(maps[i + 1 :]) for i in range(len(maps))]
@@ -134,7 +134,7 @@ def _columns(
     source = d.shapes[step.inputs[0]]
     rows, columns, *_ = step.sizes("written")
     inner = math.prod(source) // rows
-    read = reads[0].descriptor if len(source) == 2 else d.plain((rows, inner))  # noqa: PLR2004
+    read = reads[0].descriptor if len(source) == 2 else d.plain((rows, inner))
     shape = (inner, columns)
     plain = d.dnnl.strided(shape, (1, inner)) if step.integer("transposed") else d.plain(shape)
     bias = d.plain((1, columns)) if "bias" in step.weights else None

@@ -51,7 +51,7 @@ def views(graph: Graph, kept: Collection[str]) -> Mapping[str, Viewed]:
     found: dict[str, Viewed] = {}
     taken = set(kept)
     for op in graph.operators:
-        if op.op_type != "MatMul" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:  # noqa: PLR2004
+        if op.op_type != "MatMul" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:
             continue
         ranks = {len(graph.shape(name)) for name in (*op.inputs, *op.outputs)}
         if len(ranks) > 1 or min(ranks) < _LEAST_RANK:

@@ -141,7 +141,7 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004  the last byte of a varint
+        if byte < 0x80:  # the last byte of a varint
             return value, at
         shift += 7
 

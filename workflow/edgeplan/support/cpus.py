@@ -41,11 +41,11 @@ def quota(proc: Path = PROC, root: Path = ROOT) -> float | None:
 
 
 def _quota(version: int, folder: Path) -> float | None:
-    if version == 2:  # noqa: PLR2004  "max 100000" or "50000 100000"
+    if version == 2:  # "max 100000" or "50000 100000"
         texts = (lines(folder / "cpu.max") or [""])[0].split()
     else:
         texts = [(lines(folder / f"cpu.cfs_{name}_us") or [""])[0] for name in ("quota", "period")]
-    if len(texts) < 2 or not all(text.isdigit() for text in texts):  # noqa: PLR2004  "max", -1, or not told
+    if len(texts) < 2 or not all(text.isdigit() for text in texts):  # "max", -1, or not told
         return None
     given, period = map(int, texts)
     return given / period if period else None
@@ -56,7 +56,7 @@ def throttled_ms(proc: Path = PROC, root: Path = ROOT) -> float:
     total = 0.0
     for version, folder in groups("cpu", proc, root):
         told = fields(folder / "cpu.stat")
-        total += told.get("throttled_usec", 0) / _US_PER_MS if version == 2 else told.get("throttled_time", 0) / _NS_PER_MS  # noqa: PLR2004
+        total += told.get("throttled_usec", 0) / _US_PER_MS if version == 2 else told.get("throttled_time", 0) / _NS_PER_MS
     return total
 
 

@@ -1,8 +1,9 @@
-"""The one store of what was measured or made once: values by key in files of a folder, found again for ever.
+"""The one store of what was measured or made once: values by key in files, found again for ever.
 
-A store has the verbs of TVM's database of tuning records: `has`, `get`, `query`, `commit` and `len`, and `merge`, which brings
-what was committed part by part together in few files. A key is a digest of all that decides a value (`key_of`), names of
-measuring protocols among it. A `Journal` has the same verbs, and is one file with a line a record.
+A store has the verbs of TVM's database of tuning records, `has`, `get`, `query`, `commit` and
+`len`, and `merge`, which brings what was committed part by part together in few files. A key is a
+digest of all that decides a value (`key_of`), names of measuring protocols among it. A `Journal`
+has the same verbs, and is one file with a line a record.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ STORED_ROWS_ONLY = "EDGEPLAN_STORED_ROWS_ONLY"
 FORMAT_VERSION = 1
 _MERGED = "rows-"
 _JOURNAL_SECONDS = 14 * 86400.0
-#: Writing a file takes far less: a temporary file older than this was left behind by a run that was killed.
+#: Writing a file takes far less: an older temporary file was left by a run that was killed.
 _STALE_SECONDS = 10.0
 
 
 def stored_rows_only() -> bool:
-    """Whether nothing may be measured."""
+    """Tell whether stored rows alone may be used, and nothing may be measured."""
     return bool(os.environ.get(STORED_ROWS_ONLY))
 
 
 def nothing_stored(what: str, folder: Path) -> StoreError:
-    """The error where nothing may be measured and something is not stored.
+    """Make the error where nothing may be measured and something is not stored.
 
     Args:
         what: is lacking, as a sentence.
@@ -50,31 +51,31 @@ def nothing_stored(what: str, folder: Path) -> StoreError:
 
 
 def key_of(parts: object, digits: int = 12) -> str:
-    """Digest of a JSON value: hexadecimal digits, the same on every machine."""
+    """Compute the digest of a JSON value: hexadecimal digits, the same on every machine."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 def journal_of(name: str) -> Path:
-    """The folder outside of any workspace where parts are kept, too: a killed run in a temporary workspace loses nothing."""
+    """Name the folder where commits are kept, too: a run in a temporary workspace may be killed."""
     return state_folder() / "journal" / name
 
 
 def identity_file(folder: Path, key: str) -> Path:
-    """The file beside rows that holds the readable form of their key."""
+    """Name the file beside rows that holds the readable form of their key."""
     return folder / f"{key}.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Form(Generic[Key, Value]):
-    """How values stand in files.
+class FileFormat(Generic[Key, Value]):
+    """A form says how values stand in files.
 
     Attributes:
         read: gives the values of a file; raises FormatError where it is damaged or foreign.
         write: writes values to a file, atomically.
-        better: says which value of a key counts, of the stored one and another one. It gives the stored one itself where that
-            stays; it may also give one made of both.
-        most: values of a merged file, so that it can live in git: a file that has fewer is filled up first. With 0 each merge
-            writes a new file, however large.
+        better: says which value of a key counts, of the stored one and another one. It gives the
+            stored one itself where that stays; it may also give one made of both.
+        most: values of a merged file, so that it can live in git: a file that has fewer is filled
+            up first. With 0 each merge writes a new file, however large.
     """
 
     read: Callable[[Path], Mapping[Key, Value]]
@@ -83,13 +84,14 @@ class Form(Generic[Key, Value]):
     most: int = 0
 
 
-class Store(Generic[Key, Value]):
-    """Values by key in a folder. Each commit is a file of its own until `merge`; no file that is full is written again.
+class KeyedStore(Generic[Key, Value]):
+    """A store holds values by key in a folder. Each commit is a file of its own until `merge`.
 
     Args:
         folder: where the files lie; it may be absent. None keeps values in memory.
         form: how they stand in files.
-        prefix: key of the measuring set-up, which file names begin with, where a folder has the files of several.
+        prefix: key of the measuring set-up, which file names begin with, where a folder has the
+            files of several.
         identity: readable form of the prefix, kept beside the files; None keeps none.
         journal: another folder, where commits are kept for two weeks, too.
 
@@ -100,7 +102,7 @@ class Store(Generic[Key, Value]):
     def __init__(
         self,
         folder: Path | None,
-        form: Form[Key, Value],
+        form: FileFormat[Key, Value],
         prefix: str = "",
         identity: Mapping[str, Any] | None = None,
         journal: Path | None = None,
@@ -130,7 +132,7 @@ class Store(Generic[Key, Value]):
                     path.unlink()
 
     def _take(self, values: Mapping[Key, Value]) -> set[Key]:
-        """Take values in as far as they count; gives the keys whose values have changed."""
+        """Take values in as far as they count, and return the keys whose values have changed."""
         changed = set[Key]()
         for key, value in values.items():
             known = self._values.get(key)
@@ -144,19 +146,19 @@ class Store(Generic[Key, Value]):
         return len(self._values)
 
     def has(self, key: Key) -> bool:
-        """Whether there is a value of a key."""
+        """Tell whether there is a value of a key."""
         return key in self._values
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None if there is none. It is not to be changed."""
+        """Return the value of a key, which is not to be changed; None if there is none."""
         return self._values.get(key)
 
     def query(self) -> Mapping[Key, Value]:
-        """All values by key."""
+        """Return the values of the store by key."""
         return MappingProxyType(self._values)
 
     def commit(self, values: Mapping[Key, Value]) -> None:
-        """Keep values: they are on the disk when this returns, first in the journal.
+        """Keep values: they are on the disk, and in the journal, when this returns.
 
         Raises:
             StoreError: they could not be written; then none of them is taken.
@@ -176,7 +178,7 @@ class Store(Generic[Key, Value]):
                 write_text(path, text)
 
     def merge(self) -> None:
-        """Bring what was committed one by one together, and forget journals that are old enough to be in a workspace.
+        """Bring commits together, and drop journals that are old enough to be in a workspace.
 
         Raises:
             StoreError: it could not be written.
@@ -206,10 +208,11 @@ class Store(Generic[Key, Value]):
 
 
 class Journal:
-    """Records in one file, a JSON document a line: a killed process loses at most the line that it was writing.
+    """A journal holds records in a file, a line each: a killed process loses its last line at most.
 
     Args:
-        path: the file; its folder is made. A last line that was cut short by a kill is dropped when the journal is opened.
+        path: the file; its folder is made. A last line that was cut short by a kill is dropped when
+            the journal is opened.
 
     Raises:
         StoreError: it cannot be written.
@@ -238,7 +241,7 @@ class Journal:
             raise cannot_write(error, self._path) from error
 
     def query(self) -> Iterator[dict[str, Any]]:
-        """All records, in the order in which they were added.
+        """Yield the records in the order in which they were added.
 
         Raises:
             FormatError: a line is not JSON.
@@ -258,7 +261,7 @@ class Journal:
                 yield record
 
     def merge(self, other: Path, names: Iterable[str] = ("key", "measured_at")) -> None:
-        """Add the records of another journal that this one lacks, by the values that tell records apart."""
+        """Add the records of another journal that this one lacks, told apart by some values."""
         if other.is_file():
             known = {tuple(record[name] for name in names) for record in self.query()}
             for record in Journal(other).query():

@@ -1,4 +1,4 @@
-"""Tables by key: what is made once beside the measured rows, as plans, checks of outputs and timelines."""
+"""Tables by key hold what is made once beside the measured rows, as plans and timelines."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import MappingProxyType
 import pandas as pd
 
 from edgeplan.support.frames import KEPT, read_parquet, write_parquet
-from edgeplan.support.store import Form, Store
+from edgeplan.support.store import FileFormat, KeyedStore
 
 _KEY = "key"
-TableStore = Store[str, pd.DataFrame]
+TableStore = KeyedStore[str, pd.DataFrame]
 
 
 def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = MappingProxyType({})) -> TableStore:
-    """A store of tables by key. What was merged before is never written again, so that git stores it once.
+    """Open a store of tables by key. No merged file is written again, so that git stores it once.
 
     Args:
         folder: where the files lie; it may be absent.
         columns: of every table, besides its key.
-        later: columns that tables of before they were kept lack, with the value that stands for them there.
+        later: columns that tables of before they were kept lack, with their values there.
 
     Raises:
         FormatError: a file is damaged, of another format version, or lacks a column.
@@ -39,4 +39,4 @@ def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = 
     def newer(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
         return old if new.equals(old) else new
 
-    return Store(folder, Form(read, write, newer))
+    return KeyedStore(folder, FileFormat(read, write, newer))

@@ -102,5 +102,5 @@ _FIELD_TYPES: dict[str, type] = {
 
 
 def _wrong(what: str, text: str) -> FormatError:
-    excerpt = text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - one line of a terminal
+    excerpt = text if len(text) <= 80 else text[:77] + "..."  # one line of a terminal
     return FormatError(f"variant spec: {what}", where=excerpt, next_step="generate the variants again with this version")

@@ -113,7 +113,7 @@ def measure(folders: Sequence[Path], starters: Sequence[Starter], *, rounds: int
         ColdRunError: a start failed.
     """
     cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:  # noqa: PLR2004
+    if len(cores) < 2:
         raise DeviceError("the plans take two processors", where="processors of this process", next_step="allow it two")
     times = defaultdict[tuple[str, str, int], list[float]](list)
     jobs = {(folder, starter.name): _job(folder, starter, cores) for folder in folders for starter in starters}

@@ -11,8 +11,9 @@ from edgeplan.errors import ParamsError
 #: Column of stored rows that were measured alone, perhaps on another machine; "" of the others, which are of the environment's.
 MACHINE = "machine"
 MIB = 1 << 20
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
-_MOST_BYTES, _MOST_SHARE = 1 << 50, 100.0  # whatever is above is a mistake
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 1 << 10, "mib": MIB, "gib": 1 << 30, "tib": 1 << 40}
+_MOST_BYTES = 1 << 50  # more is a mistake
 _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]{0,3}|%)")
 
 
@@ -29,12 +30,13 @@ class Budget:
     share: float = 0.0
 
     @classmethod
-    def parsed(cls, text: str, where: str = "--budget") -> Budget:
+    def parsed(cls, text: str, where: str = "--budget", most_share: float = 1.0) -> Budget:
         """A budget as a user writes it: `64MB`, `64MiB`, `10%`.
 
         Args:
             text: what was written.
             where: the option, for messages.
+            most_share: the largest share that makes sense.
 
         Raises:
             ParamsError: it is none.
@@ -42,14 +44,14 @@ class Budget:
         match = _AMOUNT.fullmatch(text.strip())
         unit = match[2].lower() if match else ""
         number = float(match[1]) if match else 0.0
-        if unit == "%" and 0 < number / 100 <= _MOST_SHARE:
+        if unit == "%" and 0 < number / 100 <= most_share:
             return cls(share=number / 100)
         if unit in _UNITS and 1 <= number * _UNITS[unit] <= _MOST_BYTES:
             return cls(size=int(number * _UNITS[unit]))
         raise ParamsError(
             f"{text!r} is no budget of memory",
             where=where,
-            next_step="give bytes as in 64MB or 64MiB, or a share as in 10%",
+            next_step=f"give bytes as in 64MB or 64MiB, or a share as in 10%, up to {100 * most_share:g}%",
         )
 
 
@@ -71,4 +73,4 @@ def require_free(budget: Budget, where: str) -> None:
 
 def mib(size: float) -> str:
     """A size as messages name it."""
-    return f"{size / MIB:.2f} MiB"
+    return f"{size / MIB:.2f} MiB" if size >= MIB // 10 else f"{size / 1024:.2f} KiB"

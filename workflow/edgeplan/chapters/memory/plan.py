@@ -16,7 +16,7 @@ import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.devices.machine import fingerprint
-from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
+from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -213,6 +213,9 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
+        if not self.built(self.forms[0]).program.steps:
+            what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
+            raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -153,7 +153,7 @@ def layer_of(step: Step, shapes: Mapping[str, Shape]) -> Layer | None:
     if step.kind != "conv":
         return None
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
-    if len(target) != 4 or target[0] != 1 or step.integer("groups") != 1:  # noqa: PLR2004  of images, one at a time
+    if len(target) != 4 or target[0] != 1 or step.integer("groups") != 1:  # of images, one at a time
         return None
     kernel, strides = step.sizes("kernel"), step.sizes("strides")
     if set(step.sizes("dilations")) != {1} or len(set(strides)) > 1:

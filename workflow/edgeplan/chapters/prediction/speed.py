@@ -144,14 +144,14 @@ def measure_speed(params: Params, device: str, rules: FusionRules, predictor: De
     if settings.batch_models:
         start, seconds = time.perf_counter(), 0.0
         families = batch_tables(params.seed, settings.batch_models, rules, f"{device}: models built for their speed")
-        found["tables_26000_s" if settings.batch_models == 26000 else "tables_s"] = time.perf_counter() - start  # noqa: PLR2004
+        found["tables_26000_s" if settings.batch_models == 26000 else "tables_s"] = time.perf_counter() - start
         with progress(f"{device}: models predicted for their speed", settings.batch_models) as advance:
             for tables in families:
                 start = time.perf_counter()
                 predictor.predict_many(tables, allow_partial=True)
                 seconds += time.perf_counter() - start
                 advance(len(tables.models))
-        found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = seconds  # noqa: PLR2004  the paper's
+        found["batch_26000_s" if settings.batch_models == 26000 else "batch_s"] = seconds  # the paper's
     return found
 
 

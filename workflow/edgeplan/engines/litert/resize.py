@@ -77,7 +77,7 @@ class Resizes(Context):
         plain = exact and policy == "stretch" and not op.integer("antialias", 0)
         flags = None
         known = coordinates in _COORDINATES and rounding in _ROUNDINGS
-        if len(before) == 4 and before[:2] == after[:2] and plain and known:  # noqa: PLR2004  an image
+        if len(before) == 4 and before[:2] == after[:2] and plain and known:  # an image
             flags = _nearest(coordinates, rounding, sizes) if mode == "nearest" else _linear(coordinates, sizes, mode)
         if flags is None:
             raise UnsupportedError(f"no TFLite counterpart of a {mode} Resize with {coordinates} coordinates ({op.name})")

@@ -22,7 +22,7 @@ class Windows(Context):
     def conv(self, op: Operator) -> None:
         """`Conv` with what can be fused into it."""
         weight, *rest = self._weights(op)
-        if weight.ndim != 4:  # noqa: PLR2004  2-D convolutions have 4 axes
+        if weight.ndim != 4:  # 2-D convolutions have 4 axes
             raise UnsupportedError(f"only 2-D convolutions ({op.name})")
         bias = rest[0] if rest else np.zeros(weight.shape[0], np.float32)
         name = op.outputs[0]

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 
 import onnx
@@ -115,10 +116,13 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
         if types := other_types(g):  # such models hold casts, or operators of their own
             raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)
         listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
+        known = sorted(KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN)
+        near = sorted({name for op in unknown for name in get_close_matches(op.rpartition("::")[2], known)})
+        alike = f"; of a similar name: {', '.join(near)}" if near else ""
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step="known operators are " + ", ".join(sorted(KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN)),
+            next_step=f"known operators are the {len(known)} of docs/operators.md{alike}",
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"

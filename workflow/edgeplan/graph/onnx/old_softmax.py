@@ -27,7 +27,7 @@ def over_one_axis(op: Operator, opset: int, tensors: MutableMapping[str, Tensor]
     axis = op.integer("axis", 1)
     axis += len(shape) * (axis < 0)
     together = [i for i in range(axis, len(shape)) if shape[i] > 1]
-    if len(together) < 2:  # noqa: PLR2004  the others make no difference
+    if len(together) < 2:  # the others make no difference
         return (replace(op, attributes=MappingProxyType({"axis": together[0] if together else axis})),)
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     joined, parted = f"{op.outputs[0]}:joined", f"{op.outputs[0]}:parted"

@@ -225,6 +225,9 @@ def prepared(
         raise ModelError(
             f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
         ) from error
+    if all(node.op_type == "Constant" for node in found.graph.node):
+        what = "the model computes nothing: its outputs follow from constants alone"
+        raise ModelError(what, where=source, next_step="export the model again, its inputs left open")
     del found.graph.value_info[:]
     for tensor in found.graph.initializer:
         _store_as_bytes(tensor)

@@ -161,7 +161,7 @@ def _start(number: int, size: int) -> bytes:
 
 def _varint(value: int) -> bytes:
     found = bytearray()
-    while value > 0x7F:  # noqa: PLR2004  seven bits a byte
+    while value > 0x7F:  # seven bits a byte
         found.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes((*found, value))

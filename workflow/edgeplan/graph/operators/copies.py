@@ -210,7 +210,7 @@ def _space_to_depth(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tu
 
 def _check_blocks(graph: Graph, op: Operator) -> Problem:
     before, after, b = graph.shape(op.inputs[0]), graph.shape(op.outputs[0]), op.integer("blocksize", 0)
-    same = len(before) == len(after) == 4 and b > 0 and math.prod(before) == math.prod(after)  # noqa: PLR2004  images
+    same = len(before) == len(after) == 4 and b > 0 and math.prod(before) == math.prod(after)  # images
     return None if same else (f"of {before} by blocks of {b}", AGAIN)
 
 

@@ -160,7 +160,7 @@ def _groups(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part
 
 def _check_groups(graph: Graph, op: Operator) -> Problem:
     shape = graph.shape(op.inputs[0])
-    if len(shape) < 3 or shape[1] % op.integer("num_groups", 1):  # noqa: PLR2004  batch, channels, at least one more
+    if len(shape) < 3 or shape[1] % op.integer("num_groups", 1):  # batch, channels, at least one more
         return f"of an input {shape} in {op.integer('num_groups', 1)} groups", AGAIN
     return _check_channels(graph, op)
 

@@ -32,7 +32,7 @@ def _check_gemm(graph: Graph, op: Operator) -> Problem:
     first, second, *bias = (graph.shape(name) for name in op.operands)
     rows = first[::-1] if op.integer("transA", 0) else first
     weight = second[::-1] if op.integer("transB", 0) else second
-    if len(rows) != 2 or len(weight) != 2 or weight[0] != rows[1]:  # noqa: PLR2004  matrices
+    if len(rows) != 2 or len(weight) != 2 or weight[0] != rows[1]:  # matrices
         return f"with a weight {second} for an input {first}", AGAIN
     if bias and not broadcasts(bias[0], (rows[0], weight[1])):
         return f"with a bias {bias[0]} for an output {(rows[0], weight[1])}", AGAIN

@@ -113,7 +113,7 @@ def _roles(op: Operator, shapes: Mapping[str, Shape]) -> dict[str, str]:
 
 def _check(graph: Graph, op: Operator) -> Problem:
     before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
-    if len(before) != 3 or len(after) != 4:  # noqa: PLR2004  steps, batch, features; steps, directions, batch, hidden
+    if len(before) != 3 or len(after) != 4:  # steps, batch, features; steps, directions, batch, hidden
         return f"of an input {before}", AGAIN
     shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
     time, directions, batch, hidden = _sizes(op, shapes)

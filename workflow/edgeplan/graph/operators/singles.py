@@ -165,7 +165,7 @@ def attention(rng: Random, shape: Shape) -> Single:
     heads, length = rng.choice((1, 2, 4, 8)), min(_MOST_TOKENS, max(4, math.isqrt(math.prod(shape))))
     depth = rng.choice((16, 32, 64))
     query, key, scores = (1, heads, length, depth), (1, heads, depth, length), (1, heads, length, length)
-    return Single((query, key), scores) if rng.random() < 0.5 else Single((scores, query), query)  # noqa: PLR2004
+    return Single((query, key), scores) if rng.random() < 0.5 else Single((scores, query), query)
 
 
 def enlarged(rng: Random, shape: Shape) -> Single:

@@ -21,7 +21,7 @@ def keep_busy(core: int, percent: int) -> None:
         begin = time.perf_counter()
         while time.perf_counter() - begin < busy:
             pass
-        if percent < 100:  # noqa: PLR2004  else it never leaves the core, not even to be put behind others
+        if percent < 100:  # else it never leaves the core, not even to be put behind others
             time.sleep(_PERIOD_SECONDS - busy)
 
 

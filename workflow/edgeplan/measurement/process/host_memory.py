@@ -31,7 +31,7 @@ def map_code() -> None:
     the midst of a first inference takes milliseconds.
     """
     lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    mapped = [fields for fields in lines if len(fields) > 5 and ".so" in Path(fields[5]).name and fields[1][0] == "r"]  # noqa: PLR2004
+    mapped = [fields for fields in lines if len(fields) > 5 and ".so" in Path(fields[5]).name and fields[1][0] == "r"]
     libraries = {Path(fields[5]) for fields in mapped}
     page_cache.read_through(path for path in sorted(libraries) if path.is_file() and page_cache.cached_share([path]) < 1.0)
     advise = ctypes.CDLL(None).madvise

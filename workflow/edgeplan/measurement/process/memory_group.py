@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.support.cgroups import groups
 from edgeplan.support.scratch import delete_abandoned, make_held
 from edgeplan.support.subprocesses import end, start
 
@@ -109,8 +110,10 @@ def memory_group() -> Iterator[MemoryGroup]:
         NoGroupError: there is no such controller, or this user may not use it.
     """
     version = 1 if (_ROOT_1 / "memory.limit_in_bytes").exists() or (_ROOT_1 / "cgroup.procs").exists() else 2
-    root = _own(_ROOT_1) if version == 1 else _ROOT_2
-    if version == 2 and "memory" not in _controllers(root):  # noqa: PLR2004
+    # a group within this process's own one stays under its limits
+    own = (folder for held_by, folder in groups("memory") if held_by == 1)
+    root = next(own, _ROOT_1) if version == 1 else _ROOT_2
+    if version == 2 and "memory" not in _controllers(root):
         raise NoGroupError("this system has no memory controller for cgroups")
 
     def make() -> Path:
@@ -133,15 +136,6 @@ def memory_group() -> Iterator[MemoryGroup]:
             except OSError:
                 time.sleep(0.05)
         os.close(descriptor)
-
-
-def _own(root: Path) -> Path:
-    """This process's own group of version 1: a group within it stays under its limits. The root where it cannot be seen."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(",") and (found := root / path.lstrip("/")).is_dir():
-            return found
-    return root
 
 
 def _controllers(root: Path) -> Sequence[str]:

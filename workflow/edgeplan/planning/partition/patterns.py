@@ -69,10 +69,10 @@ def fits(shares: Sequence[float], times_ms: Sequence[float]) -> list[Pattern]:
     mean = float(t.mean())
     alone = _rms((t - mean) * n / (n - 1)) if n > 1 else 0.0
     candidates = [Pattern("constant", mean, 0.0, 0.0, alone)]
-    if n > 2:  # noqa: PLR2004  two parameters
+    if n > 2:  # two parameters
         a, b, _, left_out = _regress(x[None, :], t)
         candidates.append(Pattern("linear", float(a[0]), float(b[0]), 0.0, _rms(left_out[0])))
-    if n > 3:  # noqa: PLR2004  three parameters
+    if n > 3:  # three parameters
         widths = x.max() / np.asarray(_STAIRS)
         a, b, errors, left_out = _regress(np.stack([_stairs(x, w) for w in widths]), t)
         best = int(errors.sum(axis=1).argmin())

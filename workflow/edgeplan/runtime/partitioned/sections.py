@@ -263,7 +263,7 @@ def _why_no_rows(lowered: Lowered, layouts: Mapping[str, str], _block: int, step
 def _why_no_matrix_rows(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> str:
     shapes = lowered.shapes
     shape = shapes[step.outputs[0]]
-    if len(shapes[step.inputs[0]]) != len(shape) or len(shape) < 2:  # noqa: PLR2004  flattened here
+    if len(shapes[step.inputs[0]]) != len(shape) or len(shape) < 2:  # flattened here
         return "its rows are images"
     if step.kind == "softmax" and step.integer("axis") != len(shape) - 1:
         return "it runs along its rows"

@@ -21,7 +21,7 @@ def darknet19(name: str) -> Graph:
         x = _conv(b, x, channels)
         for _ in range(pairs):
             x = _conv(b, _conv(b, x, channels // 2, 1), channels)
-        if channels != 1024:  # noqa: PLR2004  the last stage
+        if channels != 1024:  # the last stage
             x = b.maxpool(x, 2, 2)
     return b.build(b.softmax(b.flatten(b.gap(b.conv(x, CLASSES, 1, bias=True)))))
 

@@ -53,7 +53,7 @@ def xception(name: str) -> Graph:
     b = GraphBuilder(name, _IMAGE)
     x = _conv(b, _conv(b, b.input, 32, 3, 2, valid=True), 64, 3, valid=True)
     for channels in (128, 256, 728):
-        y = _separable(b, x if channels == 128 else b.relu(x), channels)  # noqa: PLR2004  the first follows a ReLU
+        y = _separable(b, x if channels == 128 else b.relu(x), channels)  # the first follows a ReLU
         x = _halved(b, x, _separable(b, b.relu(y), channels))
     for _ in range(8):
         y = x

@@ -243,7 +243,7 @@ def continuous(e: ColdEvidence) -> str:
     pays = metrics.geomean(ratios["sum_ms"]) < 1
     parts = [f"all {number} together {_times(ratios['sum_ms'])}"]
     parts += [f"inference {i} {_times(ratios[inference(i)])}" for i in range(1, min(number, 2) + 1)]
-    if number > 2:  # noqa: PLR2004  beyond the two that the paper tells of
+    if number > 2:  # beyond the two that the paper tells of
         later = ratios[[inference(i) for i in range(3, number + 1)]].prod(axis=1) ** (1 / (number - 2))
         parts.append(f"each later one {_times(later)}")
     return (

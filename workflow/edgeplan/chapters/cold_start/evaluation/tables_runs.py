@@ -176,7 +176,7 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
     runs = e.runs[(e.runs["reason"] == "") & (e.runs["load_core"] != "")]
     if runs.empty:
         raise NotMeasuredError(e.notes.get("load", "no run under a background load"))
-    places = {"executing": "first core", "preparing": "second core" if e.threads == 2 else "last core"}  # noqa: PLR2004
+    places = {"executing": "first core", "preparing": "second core" if e.threads == 2 else "last core"}
     runs = runs.assign(load_core=runs["load_core"].replace(places).where(runs["load_percent"] > 0, ""))
     keys = ["model", "setting", "plan"]
     frame = runs.groupby([*keys, "load_core", "load_percent"], as_index=False).agg(

@@ -238,7 +238,7 @@ def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
 
 @contextmanager
 def shared_journal(kept: Path, name: str) -> Iterator[Path]:
-    """The journal of runs: worked on outside the workspace, which a killed temporary run would take with it, and kept in it.
+    """Open the journal of runs: it lies outside of the workspace, which may be temporary, and is kept in it.
 
     Args:
         kept: the journal among the rows of the workspace.

@@ -125,7 +125,7 @@ class Planning:
         """Make and build a plan; its row, or None where it cannot be made."""
         variant = VARIANTS[name]
         if variant.uneven:
-            if len(self._tools.cores.all) < 2:  # noqa: PLR2004  one big, one little
+            if len(self._tools.cores.all) < 2:  # one big, one little
                 found.notes["asymmetric"] = "this machine has one core"
                 return None
             known = uneven(profiles, self._settings.little_ratio)

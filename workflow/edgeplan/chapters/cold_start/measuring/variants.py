@@ -88,7 +88,7 @@ def planned_once(
     reprofiler: Reprofiling | None = None,
     disk: Disk | None = None,
 ) -> Plan:
-    """The plan of a variant, made once: plans decide which runs count, and a search with a time limit may end differently.
+    """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
 
     Args:
         plans: those made before, with `PLAN_COLUMNS`.

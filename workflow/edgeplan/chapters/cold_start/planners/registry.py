@@ -184,7 +184,7 @@ _FIRST_SHARE = 0.8
 
 def _promising_first(profiles: list[Profile], planner: str, options: Options) -> list[Profile]:
     """Layouts in the order of what a search without any time finds."""
-    if planner not in _SEARCHING or len(profiles) < 2:  # noqa: PLR2004
+    if planner not in _SEARCHING or len(profiles) < 2:
         return profiles
     glance = replace(options, search=replace(options.search, time_limit_s=0.0))
     return sorted(profiles, key=lambda p: PLANNERS[planner](p, glance).makespan_ms)

@@ -40,7 +40,7 @@ def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     told = [text for text in (_beside(evidence), _dispatch(evidence)) if text]
     told += ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
-    if cores < 3:  # noqa: PLR2004  one of them stands for the GPU
+    if cores < 3:  # one of them stands for the GPU
         told.append(f"Columns of 2 and 3 CPU threads are left out: of {cores} cores one computes for the GPU.")
     lacking = evidence.models[(evidence.models["way"] == OURS) & evidence.models["median_ms"].isna()]
     told += (lacking["model"] + " does not run on the pair: " + lacking["reason"] + ".").tolist()

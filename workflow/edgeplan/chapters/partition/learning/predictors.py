@@ -182,7 +182,7 @@ def shape_class(layer: Layer) -> str:
     """
     high, wide = layer.kernel
     odd = layer.height % layer.stride or layer.width % layer.stride
-    return f"{layer.kind} {high}x{wide}/{layer.stride}{' odd' if odd else ''}{' image' if layer.inputs < 8 else ''}"  # noqa: PLR2004  a block
+    return f"{layer.kind} {high}x{wide}/{layer.stride}{' odd' if odd else ''}{' image' if layer.inputs < 8 else ''}"  # a block
 
 
 def file_name(side: str, variant: str, kind: str, implementation: str) -> str:

@@ -262,7 +262,7 @@ def _fusion(evidence: Evidence) -> list[str]:
     ]
     told = [f"Fusion rules against the engine's own report: precision / recall {' and '.join(texts)}."] if texts else []
     groups = table[table["connection"] != ""]
-    wrong = groups[(groups["precision (%)"] < 100) | (groups["recall (%)"] < 100)]  # noqa: PLR2004  percent
+    wrong = groups[(groups["precision (%)"] < 100) | (groups["recall (%)"] < 100)]  # percent
     if not len(wrong):
         return told
     names = [f"{pair} ({connection})" for pair, connection in zip(wrong["pair"], wrong["connection"], strict=True)]

@@ -71,7 +71,7 @@ def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Grade
     """The grade of the figures, by models measured again: minutes later, where the rows have some that were."""
     ratios, gap = models["repeat_ms"] / models["measured_ms"], models["repeat_gap_s"]
     later = ratios.where(gap >= APART_SECONDS)
-    if later.notna().sum() >= 4:  # noqa: PLR2004  as many as a grade rests on
+    if later.notna().sum() >= 4:  # as many as a grade rests on
         return graded(environment, Repeats(later, "models and the same ones minutes later"))
     seconds = gap[ratios.notna()].median()
     return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))

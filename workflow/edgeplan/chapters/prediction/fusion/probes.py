@@ -110,7 +110,7 @@ class Probe:
 
 def _side(b: GraphBuilder, x: str) -> str:
     shape = b.shape(x)
-    return b.fc(x, _SIDE_FEATURES, bias=False) if len(shape) == 2 else b.maxpool(x, 1, max(shape[2:]))  # noqa: PLR2004
+    return b.fc(x, _SIDE_FEATURES, bias=False) if len(shape) == 2 else b.maxpool(x, 1, max(shape[2:]))
 
 
 def _apply(b: GraphBuilder, what: str, x: str, other: str) -> str:

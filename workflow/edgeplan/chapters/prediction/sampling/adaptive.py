@@ -203,7 +203,7 @@ class CarrierSampler:
             held = [r for r in rows if r["subject"] in test]
             train = [r for r in rows if r["subject"] not in test]
             left = budget - sampled.seconds
-            if len(train) < _LEAST_ROWS or len(held) < 2 or left <= 0:  # noqa: PLR2004  nothing to learn or test on
+            if len(train) < _LEAST_ROWS or len(held) < 2 or left <= 0:  # nothing to learn or test on
                 break
             errors = _test_errors(train, held)
             rmspe = float(np.sqrt(np.mean(errors**2)))

@@ -77,9 +77,9 @@ def _depthwise(w: _Walk) -> None:
 
 
 def _residual(w: _Walk) -> None:
-    y = w.x if w.rng.random() < 0.5 else w.conv_bn(w.x, same_size=True)  # noqa: PLR2004  either as often
+    y = w.x if w.rng.random() < 0.5 else w.conv_bn(w.x, same_size=True)  # either as often
     y = w.conv_bn(y, same_size=True, keep=w.channels, act="")
-    w.x = w.b.activation(w.b.add(*((w.x, y) if w.rng.random() < 0.5 else (y, w.x))), w.rng.choice(("relu", "")))  # noqa: PLR2004
+    w.x = w.b.activation(w.b.add(*((w.x, y) if w.rng.random() < 0.5 else (y, w.x))), w.rng.choice(("relu", "")))
 
 
 def _bottleneck(w: _Walk) -> None:
@@ -89,10 +89,10 @@ def _bottleneck(w: _Walk) -> None:
     if hidden * w.size**2 > _MAX_ELEMENTS // 8:
         return
     y = w.b.conv_bn(w.x, hidden, 1, act=act)
-    y = w.conv_bn(y, depthwise=True, same_size=True, act="" if act == "relu" and w.rng.random() < 0.3 else act)  # noqa: PLR2004
-    if w.rng.random() < 0.35:  # noqa: PLR2004
+    y = w.conv_bn(y, depthwise=True, same_size=True, act="" if act == "relu" and w.rng.random() < 0.3 else act)
+    if w.rng.random() < 0.35:
         y = _squeeze_excite(w, y)
-    keep = w.channels if w.rng.random() < 0.7 else max(8, round(w.channels * w.rng.uniform(0.5, 2)))  # noqa: PLR2004
+    keep = w.channels if w.rng.random() < 0.7 else max(8, round(w.channels * w.rng.uniform(0.5, 2)))
     z = w.b.bn(w.b.conv(y, keep, 1))
     w.macs += w.size**2 * hidden * (keep + w.channels)
     w.x = w.b.add(w.x, z) if keep == w.channels else z
@@ -107,11 +107,11 @@ def _squeeze_excite(w: _Walk, x: str) -> str:
 def _branches(w: _Walk) -> None:
     """Fire and inception: two to four branches side by side, joined."""
     b, rng = w.b, w.rng
-    biased = rng.random() < 0.4  # noqa: PLR2004
+    biased = rng.random() < 0.4
     ends = []
     for index in range(rng.choice((2, 2, 4))):
         y = w.x
-        if index == 3 and w.size > 2:  # noqa: PLR2004
+        if index == 3 and w.size > 2:
             y = b.maxpool(y, 3, 1, 1)
         out = max(8, round(w.channels * rng.uniform(0.1, 0.6)))
         if index in (1, 2):
@@ -131,7 +131,7 @@ def _dense(w: _Walk) -> None:
         y = b.conv(b.relu(b.bn(w.x)), max(8, round(128 * rng.uniform(0.2, 1.8))), 1)
         y = w.conv(b.relu(b.bn(y)), same_size=True, keep=max(4, round(32 * rng.uniform(0.2, 1.8))))
         w.x = b.concat([w.x, y])
-    if rng.random() < 0.4 and w.size > 2:  # noqa: PLR2004
+    if rng.random() < 0.4 and w.size > 2:
         w.x = b.avgpool(b.conv(b.relu(b.bn(w.x)), max(8, w.channels // 2), 1), 2, 2)
 
 
@@ -139,7 +139,7 @@ def _shuffle(w: _Walk) -> None:
     """ShuffleNetV2: one half through a bottleneck, joined, shuffled."""
     b = w.b
     half = w.channels // 2
-    if half < 4:  # noqa: PLR2004  too few channels to split
+    if half < 4:  # too few channels to split
         return _plain(w)
     if w.channels % 2:
         w.x = b.conv_bn(w.x, 2 * half, 1)
@@ -160,7 +160,7 @@ def _cell(w: _Walk) -> None:
             which = rng.choice(("skip", "pool", "conv", "none"))
             if which == "skip":
                 terms.append(node)
-            elif which == "pool" and w.size > 2:  # noqa: PLR2004
+            elif which == "pool" and w.size > 2:
                 terms.append(b.avgpool(node, 3, 1, 1))
             elif which == "conv":
                 kernel = rng.choice((1, 3))
@@ -173,16 +173,16 @@ def _cell(w: _Walk) -> None:
             total = b.add(total, term)
         nodes.append(total)
     w.x = nodes[-1]
-    if rng.random() < 0.3:  # noqa: PLR2004
+    if rng.random() < 0.3:
         w.x = b.relu(b.bn(w.x))
 
 
 def _pool(w: _Walk) -> None:
-    if w.size < 4:  # noqa: PLR2004  nothing left to pool
+    if w.size < 4:  # nothing left to pool
         return
     kernel, stride = w.rng.choice(((2, 2), (3, 2), (3, 2), (3, 1)))
-    pool = w.b.maxpool if w.rng.random() < 0.75 else w.b.avgpool  # noqa: PLR2004
-    w.x = pool(w.x, kernel, stride, w.rng.choice((0, 1)) if kernel == 3 else 0, ceil=w.rng.random() < 0.2)  # noqa: PLR2004
+    pool = w.b.maxpool if w.rng.random() < 0.75 else w.b.avgpool
+    w.x = pool(w.x, kernel, stride, w.rng.choice((0, 1)) if kernel == 3 else 0, ceil=w.rng.random() < 0.2)
 
 
 def _lrn(w: _Walk) -> None:
@@ -192,27 +192,27 @@ def _lrn(w: _Walk) -> None:
 def _classifier(w: _Walk) -> None:
     """The end of a network: global pooling or plain flattening, and one to three fully connected layers."""
     b, rng = w.b, w.rng
-    wide = w.channels * w.size**2 <= 30_000 and rng.random() < 0.5  # noqa: PLR2004
+    wide = w.channels * w.size**2 <= 30_000 and rng.random() < 0.5
     x = w.x if wide else b.gap(w.x)
-    if not wide and rng.random() < 0.25:  # noqa: PLR2004  MobileNetV3
+    if not wide and rng.random() < 0.25:  # MobileNetV3
         x = b.activation(b.conv(x, max(16, round(1280 * rng.uniform(0.2, 1.8))), 1, bias=True), "hswish")
     x = b.flatten(x)
     for _ in range(rng.randint(0, 2) if wide else 0):
         x = b.relu(b.fc(x, max(16, round(rng.choice((512, 1024, 4096)) * rng.uniform(0.2, 1.8)))))
     w.x = b.fc(x, rng.choice((1000, 1000, 10, max(10, round(1000 * rng.uniform(0.2, 1.8))))))
-    if rng.random() < 0.25:  # noqa: PLR2004
+    if rng.random() < 0.25:
         w.x = b.softmax(w.x)
 
 
 def _lonely(w: _Walk) -> None:
     """An operator behind one that does not absorb it: standing alone, it costs a kernel of its own."""
     b, x = w.b, w.x
-    x = b.maxpool(x, 3, 1, 1) if w.size > 2 else b.concat([x, x])  # noqa: PLR2004
+    x = b.maxpool(x, 3, 1, 1) if w.size > 2 else b.concat([x, x])
     which = w.rng.choice(("relu", "relu6", "relu6", "hswish", "hsigmoid", "hsigmoid", "sigmoid", "bn", "mul"))
     if which == "bn":
         w.x = b.bn(x)
     elif which == "mul":
-        w.x = b.mul(x, b.maxpool(x, 3, 1, 1) if w.size > 2 else x)  # noqa: PLR2004
+        w.x = b.mul(x, b.maxpool(x, 3, 1, 1) if w.size > 2 else x)
     else:
         w.x = b.activation(x, which)
 

@@ -37,7 +37,7 @@ def further_graphs(seed: int) -> Iterator[Graph]:
 def _between(rng: Random, bounds: tuple[int, int], multiple: int = 1) -> int:
     """Evenly on a logarithmic scale; half of them a multiple, as in published models."""
     drawn = math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
-    return round(drawn / multiple) * multiple if rng.random() < 0.5 and drawn >= multiple else round(drawn)  # noqa: PLR2004
+    return round(drawn / multiple) * multiple if rng.random() < 0.5 and drawn >= multiple else round(drawn)
 
 
 def _neck(name: str, rng: Random) -> Graph:
@@ -46,14 +46,14 @@ def _neck(name: str, rng: Random) -> Graph:
     b = GraphBuilder(name, (1, channels, size, size))
     x = b.conv_bn(b.input, channels, 1)
     for _ in range(_LEVELS):
-        factor = 2 if rng.random() < 0.8 else 4  # noqa: PLR2004
+        factor = 2 if rng.random() < 0.8 else 4
         if b.channels(x) * (b.shape(x)[2] * factor) ** 2 > _MOST_ELEMENTS:
             break
-        y = b.upsample(x, factor, mode="nearest" if rng.random() < 0.6 else "linear")  # noqa: PLR2004
+        y = b.upsample(x, factor, mode="nearest" if rng.random() < 0.6 else "linear")
         style = rng.choice(("alone", "sum", "joined"))
         lateral = b.conv_bn(y, b.channels(y) if style == "sum" else _between(rng, _CHANNELS, 16), 1)
         x = lateral if style == "alone" else b.add(y, lateral) if style == "sum" else b.concat([y, lateral])
-        if rng.random() < 0.5 or style == "joined":  # noqa: PLR2004
+        if rng.random() < 0.5 or style == "joined":
             x = b.conv_bn(x, _between(rng, _CHANNELS, 16), 1)
     return b.build(x)
 
@@ -65,9 +65,9 @@ def _recogniser(name: str, rng: Random) -> Graph:
     x = b.conv_bn(b.input, features, 1)
     x = b.transpose(b.squeeze(x, (2,)), (2, 0, 1))
     for _ in range(rng.choice((1, 2, 2))):
-        hidden, both = _between(rng, _HIDDEN, 16), rng.random() < 0.6  # noqa: PLR2004
+        hidden, both = _between(rng, _HIDDEN, 16), rng.random() < 0.6
         y = b.transpose(b.lstm(x, hidden, bidirectional=both), (0, 2, 1, 3))
-        out = _between(rng, _CLASSES if rng.random() < 0.5 else _FEATURES)  # noqa: PLR2004
+        out = _between(rng, _CLASSES if rng.random() < 0.5 else _FEATURES)
         y = b.fc(b.reshape(y, (steps, hidden * (2 if both else 1))), out)
         x = b.reshape(y, (steps, 1, out))
     return b.build(x)

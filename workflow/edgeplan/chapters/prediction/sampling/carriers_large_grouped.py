@@ -96,7 +96,7 @@ def _unusual(name: str, rng: Random) -> Graph:
     b = GraphBuilder(name, (1, rng.randint(*_FIRST_CHANNELS), size, size))
     x = b.input
     for _ in range(_UNUSUAL):
-        x = _grouped(b, x, rng) if rng.random() < 0.5 else _dilated(b, x, rng)  # noqa: PLR2004  either as often
+        x = _grouped(b, x, rng) if rng.random() < 0.5 else _dilated(b, x, rng)  # either as often
     return simplify(b.build(x))
 
 
@@ -113,7 +113,7 @@ def _dilated(b: GraphBuilder, x: str, rng: Random) -> str:
     fits = [d for d in _DILATIONS if d * (kernel - 1) < 2 * b.shape(x)[2]]
     dilation = rng.choice(fits or [1])
     x = b.conv_bn(x, into, 1)
-    if rng.random() < 0.5:  # noqa: PLR2004  either as often
+    if rng.random() < 0.5:  # either as often
         return b.relu(b.bn(b.conv(x, into, kernel, groups=into, dilation=dilation)))
     return b.relu(b.bn(b.conv(x, _between(rng, _DILATED_CHANNELS), kernel, dilation=dilation)))
 
@@ -121,4 +121,4 @@ def _dilated(b: GraphBuilder, x: str, rng: Random) -> str:
 def _between(rng: Random, bounds: tuple[int, int]) -> int:
     """Evenly on a logarithmic scale; half of them multiples of 8, as in published models."""
     drawn = math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
-    return max(8, round(drawn / 8) * 8) if rng.random() < 0.5 else round(drawn)  # noqa: PLR2004
+    return max(8, round(drawn / 8) * 8) if rng.random() < 0.5 else round(drawn)

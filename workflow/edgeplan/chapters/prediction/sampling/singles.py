@@ -61,4 +61,4 @@ def _map(rng: Random, part: tuple[int, int], most: int) -> Shape:
     elements = math.exp(low + (high - low) * (part[0] + rng.random()) / part[1])
     size = rng.choice([s for s in _SIZES if _CHANNELS[0] <= elements / s**2 <= _CHANNELS[1]])
     channels = max(_CHANNELS[0], round(elements / size**2))
-    return (1, max(8, channels // 8 * 8) if rng.random() < 0.5 else channels, size, size)  # noqa: PLR2004
+    return (1, max(8, channels // 8 * 8) if rng.random() < 0.5 else channels, size, size)

@@ -57,7 +57,7 @@ class PriorSource(ConvSource):
 
     def start(self, rng: Random) -> tuple[int, int]:
         like = self.prior.start(rng)
-        if like.in_channels == 3:  # noqa: PLR2004  an image: its channels are not scaled
+        if like.in_channels == 3:  # an image: its channels are not scaled
             return 3, like.size
         return max(4, round(like.in_channels * rng.uniform(0.2, 1.8))), like.size
 
@@ -134,6 +134,6 @@ class FocusSource(ConvSource):
 
 
 def _redraw(rng: Random, channels: int) -> int:
-    if channels <= 3:  # noqa: PLR2004  an image
+    if channels <= 3:  # an image
         return channels
     return max(4, round(channels * rng.uniform(*FINE_GRAINED_RANGE)))

@@ -31,13 +31,13 @@ _CHECKED = (
 def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
     """One convolution behind a pointwise one; an image is read directly, as a stem reads it."""
     b = GraphBuilder(f"sweep-{channels}-{size}-{out}-{kernel}", (1, channels, size, size))
-    x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # noqa: PLR2004  an image
+    x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
     if "bn" in tail:
         x = b.bn(x)
     if "relu" in tail:
         x = b.relu(x)
-    return b.build(b.maxpool(x, 3, 1, 1) if size > 2 else x)  # noqa: PLR2004
+    return b.build(b.maxpool(x, 3, 1, 1) if size > 2 else x)
 
 
 def sweep_graphs() -> Iterator[Graph]:
