@@ -150,8 +150,9 @@ class Processor(ABC):
        called at any time at which all that was enqueued has finished, and as often as there are programs.
     3. A run is `take`, after which the host writes the inputs; `give`; `enqueue` for each kernel in order, among them
        `enqueue_wait`, `enqueue_signal` or `enqueue_hand_over` where both processors poll; `flush`; `finish`; `spans`; `take`,
-       after which the host reads the outputs. Memory that was just allocated is the processor's, as after `give`. A second
-       `take` or `give` in a row does nothing.
+       after which the host reads the outputs. Before the first `take` memory is the processor's; what is allocated later
+       belongs to whom the rest does. A second `take` or `give` in a row does nothing, and where `capabilities.sharing` is
+       fine both may be left out.
     4. `free` returns the memory of a program that has ended; its kernels are never enqueued again.
     5. `close` ends all. It may be called twice, after any failure, and while kernels still wait; nothing else may follow it.
 
@@ -160,8 +161,9 @@ class Processor(ABC):
 
     A `DeviceError` of `enqueue`, `enqueue_wait`, `enqueue_signal`, `enqueue_hand_over`, `flush` or `finish` ends the run: what
     its kernels have written is worth nothing. Who gets it calls `give_up` and `finish`, whose second error is left out, and
-    may then enqueue again or close. An error of any other method leaves the processor as it was. No wait is unbounded: not
-    that of a kernel for a counter, nor that of `finish`.
+    may then enqueue again or close. A `ModelError` of `enqueue` says that an input is wrong, and the next run may have
+    another one. An error of any other method leaves the processor as it was. No wait is unbounded: not that of a kernel for a
+    counter, nor that of `finish`.
     """
 
     #: Whether kernels run in the thread that enqueues them: the first of a pair has to be such a one, a `Host`.
@@ -239,6 +241,7 @@ class Processor(ABC):
 
         Raises:
             DeviceError: the processor reports a failure.
+            ModelError: an index that an input holds lies outside its axis; only where kernels run in the calling thread.
         """
 
     @abstractmethod
