@@ -17,6 +17,7 @@ from models import drawn, squeezenet
 
 import edgeplan
 from edgeplan.api import plan_partition
+from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import About, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
@@ -251,8 +252,8 @@ class TestTiny(ProcessorContract):
 
 def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(workspace: Path) -> None:
     """Nothing is touched but its package, a device file and a pair file."""
-    files = ("params.yaml", "config/profiles/tiny.yaml")
-    base, tiny = (yaml.safe_load((ROOT / name).read_text())["partition"] for name in files)
+    base = yaml.safe_load((ROOT / "params.yaml").read_text())["partition"]
+    tiny = profile(ROOT / "config/profiles/tiny.yaml")["partition"]
     settings = PartitionSettings.model_validate({**base, **tiny, "samples": 8, "sample_runs": 2})
     pair, pool = load_pair("pair-tiny"), workspace / "pool"
     write_pool(pool)
