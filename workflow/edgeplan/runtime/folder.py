@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -33,7 +33,9 @@ FORMAT = 6
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "memory", "partition"]
-COLD_START, MEMORY, PARTITION = "cold-start", "memory", "partition"
+COLD_START: Final = "cold-start"
+MEMORY: Final = "memory"
+PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before

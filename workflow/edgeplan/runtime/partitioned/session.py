@@ -135,8 +135,8 @@ class PairSession(Session):
         for step in range(max(self.made.origin) + 1):
             own = origin == step
             start = max(float(ran[own, 0].min()), 0.0)
-            ends = [max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in (0, 1)]
-            found.append((start, *ends))
+            here, there = (max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in (0, 1))
+            found.append((start, here, there))
         return tuple(found)
 
     @property
