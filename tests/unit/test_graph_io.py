@@ -17,7 +17,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import make_kernel
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.graph.onnx.write import IR_VERSION, OPSET, _constant_inputs, save_onnx, to_onnx, weight_values
+from edgeplan.graph.onnx.write import IR_VERSION, OPSET, _constant_inputs, save_onnx, to_onnx, weight_chunks
 from edgeplan.zoo import prior_models
 
 
@@ -229,7 +229,8 @@ def _copied(graph: Graph, seed: int) -> onnx.ModelProto:
         attributes, constants = _constant_inputs(op, OPSET)
         initializers += [numpy_helper.from_array(np.asarray(value), f"{op.name}.{key}") for key, value in constants if key]
         for name in op.weights:
-            values = weight_values(graph.tensors[name], name.rsplit(".", 1)[-1], seed)
+            tensor = graph.tensors[name]
+            values = np.concatenate([*weight_chunks(tensor, name.rsplit(".", 1)[-1], seed)]).reshape(tensor.shape)
             initializers.append(numpy_helper.from_array(values, name))
         inputs = [*op.inputs, *op.weights, *(key and f"{op.name}.{key}" for key, _ in constants)]
         nodes.append(helper.make_node(op.op_type, inputs, list(op.outputs), name=op.name, **attributes))

@@ -29,7 +29,7 @@ from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.parallel import Search
-from edgeplan.planning.partition.planner import MODES, plan
+from edgeplan.planning.partition.planner import plan
 from edgeplan.reporting import kit
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.runtime.lowering import lower
@@ -305,7 +305,7 @@ def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: s
     layouts_of = activation_layouts(model.lowered, BLOCKED if name in ("images", "three of them") else NCHW)
     costs = model_costs(model.lowered, layouts_of, learnt.predictors, names=("a", "b"), synchronisation="polling")
     assert [step.name for step in costs.costs.steps] == [step.name for step in model.lowered.steps]
-    for mode in MODES:
+    for mode in ("sequential", "parallel"):
         made = plan(costs.costs, mode, Search(time_limit_s=1.0))
         assert partition(model.lowered, layouts_of, learnt.predictors.dispatcher.block, assignments(made, model.lowered))
 

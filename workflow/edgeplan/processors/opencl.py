@@ -439,20 +439,6 @@ class OpenclProcessor(Processor):
             raise self._failed("cannot enqueue", error) from error
         return event
 
-    def event_wait(self, event: Any) -> None:
-        """Wait for an event in the driver (clWaitForEvents), the way that polling is compared with.
-
-        Nothing can end this wait but the event; kernels before it end by themselves, those that wait for the host give up.
-
-        Raises:
-            DeviceError: the device reports a failure, or a kernel has given up waiting for the host.
-        """
-        try:
-            event.wait()
-        except self._cl.Error as error:
-            raise self._failed("the device fails", error) from error
-        self._check_waits()
-
     # Counters in fine-grained memory
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:

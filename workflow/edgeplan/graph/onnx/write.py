@@ -195,11 +195,6 @@ def weight_chunks(tensor: Tensor, role: str, seed: int) -> Iterator[Array]:
         yield values
 
 
-def weight_values(tensor: Tensor, role: str, seed: int) -> Array:
-    """The values of `weight_chunks` at once, in the weight's shape."""
-    return np.concatenate([*weight_chunks(tensor, role, seed)]).reshape(tensor.shape)
-
-
 def _opset(graph: Graph) -> int:
     """The opset to write: `OPSET`, or a newer one with an operator that has come since."""
     newest = OPSET

@@ -23,7 +23,6 @@ from edgeplan.planning.partition.sequential import sequential
 from edgeplan.planning.partition.simulate import Schedule, Timeline, in_sequence, simulate
 
 Mode = Literal["sequential", "parallel"]
-MODES: tuple[Mode, ...] = ("sequential", "parallel")
 _SAME = 1e-9
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from edgeplan.chapters.partition.layers import KINDS, Layer
 from edgeplan.chapters.partition.learning import boosted, others, plain
 from edgeplan.chapters.partition.learning.boosted import Trees
-from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
     PLAIN,
@@ -232,7 +232,3 @@ def _others(samples: pd.DataFrame, side: str) -> dict[str, tuple[float, float, f
 def empty_dispatch(features: Sequence[str]) -> str:
     """Dispatch features, by name, of a row that has none."""
     return json.dumps(dict.fromkeys(features, 0.0))
-
-
-#: How many features there are without dispatch.
-PLAIN_FEATURES = len(SHAPE)
