@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from edgeplan.runtime.cold_executor import ColdSession
     from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.partitioned.session import PairSession
-    from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession
+    from edgeplan.runtime.streaming.memory_session import MemorySession
+    from edgeplan.runtime.streaming.phases import Phase
 
 _log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
@@ -41,27 +42,6 @@ class _Planned(Protocol):
     @property
     def folder(self) -> Path:
         """The plan folder."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Inferences by one budget of memory.
-
-    Attributes:
-        budget: bytes over idle.
-        predicted_ms: of an inference.
-        replan_ms: to plan for the budget; 0 for the one that was stored.
-        pause_ms: until the first inference could begin: memory freed and filled again.
-        run_ms: of each inference.
-        read_bytes: during all of them.
-    """
-
-    budget: int
-    predicted_ms: float
-    replan_ms: float
-    pause_ms: float
-    run_ms: tuple[float, ...]
-    read_bytes: int
 
 
 @dataclass(frozen=True)
@@ -178,20 +158,20 @@ def run(
     if cold:
         return _run_apart(found, values, repeat, cores, evicted=evicted)
     source = found.require_model(None if model is None else Path(model)) if check else None
-    sizes = _sizes(budgets)
-    odd = _named_not_finite(values)
+    sizes = budget_sizes(budgets)
+    odd = named_not_finite(values)
     with open_plan(found, cores) as session:
         if found.kind == COLD_START:
             made, first = _run_cold(cast("ColdSession", session), found, values, repeat, read_ms)
         elif found.kind == MEMORY:
-            made, first = _run_budgets(cast("MemorySession", session), found, values, repeat, sizes)
+            made, first = _run_budgets(cast("MemorySession", session), values, repeat, sizes)
         else:
             made, first = _run_pair(cast("PairSession", session), found, values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
-            from edgeplan.engines.onnxruntime.reference import reference_outputs
+            from edgeplan.engines.onnxruntime.apart import reference_apart
 
-            reference = reference_outputs(source, values)
+            reference = reference_apart(source, values)
             expected = [reference[name] for name in first]
             each = (first, made["outputs"])
             made["difference"] = max(relative_error([outputs[name] for name in first], expected) for outputs in each)
@@ -245,7 +225,7 @@ def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
     return (*found.big, *found.little)
 
 
-def _sizes(budgets: Sequence[str]) -> list[int]:
+def budget_sizes(budgets: Sequence[str]) -> list[int]:
     """Budgets in bytes.
 
     Raises:
@@ -263,10 +243,10 @@ def _sizes(budgets: Sequence[str]) -> list[int]:
     return [budget.size for budget in parsed]
 
 
-def _named_not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
+def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[str, ...]:
     """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
     found = not_finite(values)
-    if found:
+    if found and say:
         _log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
     return found
 
@@ -288,35 +268,17 @@ def _run_cold(
 
 
 def _run_budgets(
-    session: MemorySession, plan: PlanFolder, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
+    session: MemorySession, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Inferences of each budget; what `Run` holds of them, and the last outputs."""
-    from edgeplan.runtime.streaming.memory_session import MemoryPrediction
+    import numpy as np
 
-    phases = []
-    stored: MemoryPrediction = plan.predicted(MemoryPrediction)
-    outputs: dict[str, Array] = {}
-    if budgets:
-        session.again  # noqa: B018  so that a change of the budget waits for planning alone
-    for budget in budgets or (session.budget_bytes,):
-        began = time.perf_counter()
-        made, replan_ms = session.adapt(budget) if budgets else (stored, 0.0)
-        session.stream.fill()
-        pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
-        read, times = session.stream.bytes_read, []
-        if session.isolated:
-            for _ in range(repeat):
-                session.stream.fill()
-                began = time.perf_counter()
-                outputs = session.run(values)
-                times.append((time.perf_counter() - began) * 1e3)
-        else:
-            session.stream.expect(repeat)
-            for _ in range(repeat):
-                began = time.perf_counter()
-                outputs = session.run(values)
-                times.append((time.perf_counter() - began) * 1e3)
-        phases.append(Phase(budget, made.ms, replan_ms, pause_ms, tuple(times), session.stream.bytes_read - read))
+    from edgeplan.runtime.streaming.phases import run_budgets
+
+    given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
+    phases, found = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
+    borders = session.program.outputs
+    outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)
     return {"outputs": outputs, "warm_ms": warm, "phases": tuple(phases)}, outputs
 

@@ -147,7 +147,7 @@ def _is_workspace(folder: Path) -> bool:
         return False
 
 
-def _use(given: Path | None) -> Path | None:
+def use(given: Path | None) -> Path | None:
     """Whatever is called from now on finds the workspace that the command line names, in processes that it starts, too."""
     if given is not None:
         os.environ[VARIABLE] = str(Path(workspace(given).root).absolute())
@@ -160,7 +160,7 @@ WorkspaceOption = Annotated[
     typer.Option(
         "--workspace",
         help=f"Folder with config/devices, data/rows and results. Default: {VARIABLE}, else the nearest folder upwards.",
-        callback=_use,
+        callback=use,
     ),
 ]
 #: The option of every command that needs predictors.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,12 +19,11 @@ from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli import stage as cli_stage
+from edgeplan.cli.ending import guarded
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.errors import EdgeplanError, ParamsError
-from edgeplan.support.termination import end_orderly
-from edgeplan.terminal import CLOSED, ending, escaped, prepare, say, show
+from edgeplan.errors import ParamsError
+from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
-from edgeplan.writable import expected
 
 if TYPE_CHECKING:
     from edgeplan.prediction import Prediction
@@ -187,7 +184,13 @@ def device_check(
 
 cli_device.register(device_app)
 cli_measure.register(app)
-cli_run.register(app)
+
+
+@app.command("run", help=cli_run.ABOUT, add_help_option=False, context_settings=cli_run.PASSED_ON)
+def _run(context: typer.Context) -> None:
+    cli_run.run(cli_run.parser().parse_args(context.args))
+
+
 cli_export.register(app)
 cli_compile.register(app)
 cli_preparation.register(app)
@@ -196,39 +199,4 @@ cli_stage.register(app)
 
 def main() -> None:
     """Run the command line; errors a user can mend end with their message and exit code."""
-    prepare()
-    end_orderly()
-    output, code = sys.stdout, 0
-    try:
-        app()
-    except EdgeplanError as error:
-        code = _told(error)
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 0
-        if sys.stdout is not output:  # what typer does when the reader has left
-            code = CLOSED
-    except OSError as error:
-        if (full := ending(output, suspected=True)) is None:
-            if (message := expected(error)) is None:
-                raise
-            code = _told(message)
-        else:
-            sys.exit(_unwritten(*full))
-    if (full := ending(output)) is not None:
-        code = _unwritten(*full)
-    sys.exit(code)
-
-
-def _told(error: EdgeplanError) -> int:
-    """Print an error. Returns its exit code."""
-    with suppress(OSError):  # nobody can be told where the error stream is full or closed
-        say(f"error: {error}", err=True)
-    return error.exit_code
-
-
-def _unwritten(message: str, code: int) -> int:
-    """Print why the output did not take what was printed, if anybody has to know. Returns the exit code."""
-    with suppress(OSError):
-        if message:
-            say(message, err=True)
-    return code
+    guarded(app)

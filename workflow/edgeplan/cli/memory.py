@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +15,7 @@ from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from edgeplan.chapters.memory.plan import MemoryPlanned
-    from edgeplan.runs import Run
-    from edgeplan.runtime.streaming.program import StreamProgram
 
 _MIB = 1 << 20
 
@@ -135,24 +131,3 @@ def _sliced(made: MemoryPlanned) -> str:
     parts, bands = sum("[" in name for name in names), sum("@" in name for name in names)
     told = f", {parts} of them parts of at most {form.limit / _MIB:g} MiB" if parts else ""
     return told + (f", {bands} of bands of rows" if bands else "")
-
-
-def run_lines(found: Run) -> list[str]:
-    """What a user wants to know about a run."""
-    program = cast("StreamProgram", found.plan.program)
-    lines = [f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads"]
-    for phase in found.phases:
-        line = (
-            f"{phase.budget / _MIB:.1f} MiB: {_median(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
-            f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
-        )
-        if phase.replan_ms:
-            line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
-        lines.append(line)
-    return lines
-
-
-def _median(times: Sequence[float]) -> str:
-    if len(times) == 1:
-        return f"{times[0]:.2f} ms"
-    return f"{statistics.median(times):.2f} ms (median of {len(times)}, least {min(times):.2f})"

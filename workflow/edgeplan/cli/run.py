@@ -1,89 +1,118 @@
-"""The command `edgeplan run` executes a plan folder of any kind."""
+"""The command `edgeplan run` executes a plan folder of any kind.
+
+Its options are read without typer, and a plan of memory runs in this process with nothing else in it (`cli.run_memory`).
+"""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 
-import typer
-
-from edgeplan.cli import memory, partition
-from edgeplan.errors import ParamsError
+from edgeplan.cli.ending import guarded
+from edgeplan.errors import InputError, ParamsError
+from edgeplan.runtime.folder import COLD_START, MEMORY, read_folder
 from edgeplan.terminal import say
-from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
     from edgeplan.runs import Run
     from edgeplan.runtime.linked import LinkedProgram
 
+ABOUT = """Run a plan folder: a first inference and warm ones after it, or cold starts alone, each in a fresh process.
+
+While a plan made with --continuous runs, idle cores prepare the kernels that later inferences switch to.
+"""
+#: Of the command in typer's list, which hands everything over.
+PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 _MB = 1e6
 _TABLE_ROWS = 10  # inferences that are shown one by one
+_MOST_RUNS = 10_000
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(run)
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    made = argparse.ArgumentParser("edgeplan run", description=ABOUT, allow_abbrev=False)
+    add = made.add_argument
+    add("folder", type=Path, help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")
+    inputs = "File of inputs: .npz by name, or .npy for a single one. Default: random values."
+    add("--input", "-i", dest="given", type=Path, metavar="FILE", help=inputs)
+    add("--output", "-o", type=Path, metavar="FILE", help="File to write the outputs to, .npz.")
+    add("--check", action="store_true", help="Compare the outputs with ONNX Runtime's on the same inputs.")
+    add("--model", type=Path, help="ONNX file to compare with, where it has moved since it was planned (--check).")
+    add("--cold", action="store_true", help="Start a fresh process for each run.")
+    add("--evicted", action="store_true", help="Drop the plan's files from the page cache before each run (--cold).")
+    add("--repeat", type=_count, default=1, metavar="N", help="Number of runs, 1 to 10000. Default: 1.")
+    cores = "Device that the plan was made for, whose cores are taken: its name, or the path of its file. "
+    add("--device", "-d", default="", help=f"{cores}Default: the first processors that this process may use.")
+    add("--budgets", default="", help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
+    add("--workspace", type=Path, help="Folder with config/devices. Default: the nearest folder upwards.")
+    add("--gate", default="", help=argparse.SUPPRESS)  # of a memory plan: it waits until this file is there
+    return made
 
 
-def run(
-    folder: Annotated[Path, typer.Argument(help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")],
-    given: Annotated[
-        Path | None,
-        typer.Option("--input", "-i", help="File of inputs: .npz by name, or .npy for a single one. Default: random values."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write the outputs to, .npz.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare the outputs with ONNX Runtime's on the same inputs.")] = False,
-    model: Annotated[
-        Path | None, typer.Option(help="ONNX file to compare with, where it has moved since it was planned (--check).")
-    ] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="Start a fresh process for each run.")] = False,
-    evicted: Annotated[
-        bool, typer.Option("--evicted", help="Drop the plan's files from the page cache before each run (--cold).")
-    ] = False,
-    repeat: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs.")] = 1,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            "-d",
-            help="Device that the plan was made for, whose cores are taken: its name, or the path of its file. "
-            "Default: the first processors that this process may use.",
-        ),
-    ] = "",
-    budgets: Annotated[
-        str, typer.Option(help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
-    ] = "",
-    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
-) -> None:
-    """Run a plan folder: a first inference and warm ones after it, or cold starts alone, each in a fresh process.
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RUNS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not in the range 1 to {_MOST_RUNS}")
+    return int(text)
 
-    While a plan made with --continuous runs, idle cores prepare the kernels that later inferences switch to.
-    """
-    from edgeplan.runs import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
-    from edgeplan.support.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
-    if output is not None:
-        if cold:
+def main() -> None:
+    """Run the command of this process."""
+    guarded(lambda: run(parser().parse_args(sys.argv[2:])))
+
+
+def run(given: argparse.Namespace) -> None:
+    """Run a plan as the options say."""
+    if given.output is not None:
+        if given.cold:
             raise ParamsError(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
-        require_npz(output)
+        _require_npz(given.output)
+    plan = read_folder(given.folder)
+    if plan.kind == MEMORY and not (given.cold or given.evicted):
+        from edgeplan.cli.run_memory import run_memory  # noqa: PLC0415  each kind loads its own
+
+        run_memory(plan, given)
+        return
+    from edgeplan.runs import run as run_plan  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
+
+    if given.workspace is not None:
+        from edgeplan.workspace import use  # noqa: PLC0415  likewise
+
+        use(given.workspace)
     found = run_plan(
-        folder, given,
-        repeat=repeat, budgets=tuple(filter(None, budgets.split(","))), device=device,
-        check=check, model=model, cold=cold, evicted=evicted,
+        given.folder, given.given,
+        repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
+        check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip
-    for line in _LINES[found.plan.kind](found):
+    for line in _cold_lines(found) if plan.kind == COLD_START else _pair_lines(found):
         say(line)
-    if output is not None:
-        write_outputs(output, found.outputs)
-        say(f"outputs: {', '.join(found.outputs)} in {output}")
+    if given.output is not None:
+        write_outputs(given.output, found.outputs)
+        say(f"outputs: {', '.join(found.outputs)} in {given.output}")
     if found.difference is not None:
         say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
         found.require_checked()
+
+
+def _require_npz(path: Path) -> None:
+    """Refuse a file for outputs that is no .npz, before anything is run.
+
+    Raises:
+        InputError: it is not.
+    """
+    if path.suffix != ".npz" or path.is_dir():
+        raise InputError("outputs are written as .npz", where=str(path), next_step="name a file that ends in .npz")
+
+
+def _pair_lines(found: Run) -> list[str]:
+    from edgeplan.cli.partition import run_lines  # noqa: PLC0415  each kind loads its own
+
+    return run_lines(found)
 
 
 def _cold_lines(found: Run) -> list[str]:
@@ -96,11 +125,6 @@ def _cold_lines(found: Run) -> list[str]:
         if found.continuous:
             lines += switch_table([*found.cold_ms, *found.warm_ms])
     return [*lines, *_times("warm", found.warm_ms)]
-
-
-_LINES: Mapping[str, Callable[[Run], list[str]]] = MappingProxyType(
-    {"cold-start": _cold_lines, "memory": memory.run_lines, "partition": partition.run_lines}
-)
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:
@@ -120,5 +144,11 @@ def switch_table(times_ms: Sequence[float]) -> list[str]:
 def _times(what: str, times_ms: Sequence[float]) -> list[str]:
     if not times_ms:
         return []
-    middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
+    middle = f", median {median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
     return [f"{what}: {min(times_ms):.2f} ms{middle}"]
+
+
+def median(values: Sequence[float]) -> float:
+    """The value in the middle, or the mean of the two there (`statistics` takes a MiB)."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-import importlib.metadata
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
 from edgeplan.runtime.waiting import bounded_waits
 
-_WHEEL = "onednn-cpu-gomp"
+_RECORDS = "onednn_cpu_gomp-*.dist-info/RECORD"  # of the wheel: what files it has installed
 _INSTALL = "pip install 'edgeplan[runtime]', or install a system oneDNN (libdnnl) of version 3"
 _MAJOR = 3
 _WIDE_BLOCK, _NARROW_BLOCK = 16, 8
@@ -56,15 +54,19 @@ class LibraryInfo:
 
 
 def _places() -> Iterator[str]:
-    """Where the library may lie, the wheel's first."""
-    try:
-        files = importlib.metadata.files(_WHEEL) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    found = [Path(str(file.locate())) for file in files if file.name.startswith("libdnnl.so")]
+    """Where the library may lie, the wheel's first.
+
+    The wheel's list of files is read here: `importlib.metadata` takes 2 MiB, which a small plan has not got to spare.
+    """
+    found = []
+    for record in (one for folder in dict.fromkeys(sys.path) for one in sorted(Path(folder).glob(_RECORDS))):
+        names = (line.partition(",")[0] for line in record.read_text(encoding="utf-8").splitlines())
+        found += [record.parents[1] / name for name in names if Path(name).name.startswith("libdnnl.so")]
     found += sorted((Path(sys.prefix) / "lib").glob("libdnnl.so*"))
     yield from (str(path.resolve()) for path in found if path.is_file())
-    if system := ctypes.util.find_library("dnnl"):
+    from ctypes.util import find_library  # noqa: PLC0415  it starts processes, for which few have to wait
+
+    if system := find_library("dnnl"):
         yield system
 
 

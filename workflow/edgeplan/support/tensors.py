@@ -147,16 +147,6 @@ def _refuse(expected: Sequence[Border], what: str, where: str) -> NoReturn:
     )
 
 
-def require_npz(path: Path) -> None:
-    """Refuse a file for outputs that is no .npz, before anything is run.
-
-    Raises:
-        InputError: it is not.
-    """
-    if path.suffix != ".npz" or path.is_dir():
-        raise InputError("outputs are written as .npz", where=str(path), next_step="name a file that ends in .npz")
-
-
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write outputs as .npz, atomically; whatever an output is named (numpy.savez has names of its own).
 

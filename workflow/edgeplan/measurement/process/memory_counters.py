@@ -21,6 +21,12 @@ def resident() -> dict[str, int]:
     return found
 
 
+def page_tables() -> int:
+    """Bytes of page tables, which the kernel holds for this process and a control group counts."""
+    with open("/proc/self/status") as file:  # noqa: PTH123  likewise
+        return next((int(line.split()[1]) * _KIB for line in file if line.startswith("VmPTE:")), 0)
+
+
 def reset_peak() -> None:
     """Start the peak of resident memory afresh (proc(5), clear_refs)."""
     with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123  likewise

@@ -143,14 +143,18 @@ class MemorySession(Session):
         self.stream.close()
 
 
-def open_memory(plan: PlanFolder) -> MemorySession:
+def open_memory(plan: PlanFolder, dnnl: Dnnl | None = None) -> MemorySession:
     """Open a plan of memory.
+
+    Args:
+        plan: the plan folder.
+        dnnl: the library; None: it is loaded.
 
     Raises:
         FormatError: it is for another machine or library, or a file is damaged.
         ModelError: the weights are missing or damaged.
     """
-    dnnl = Dnnl()
+    dnnl = dnnl or Dnnl()
     plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
     require_weights(plan)
     return MemorySession(plan, dnnl)

@@ -26,6 +26,7 @@ from edgeplan.runtime.streaming.rows import Rows
 
 Taken = TypeVar("Taken")
 _FLOAT_BYTES = 4
+_COPIED_BYTES = 64 << 10  # of inputs at a time
 _DROP_EVERY = 8  # kernels made
 _LIBC = ctypes.CDLL(None)
 _POPULATE_WRITE, _TOUCHED_BYTES = 23, 8 << 20  # of madvise(2), Linux 5.14
@@ -350,8 +351,12 @@ class StreamSession:
 
     def _write(self, border: Border, value: memoryview) -> None:
         assert self._arena is not None  # noqa: S101  made with the session
-        at = self._address(border.operand)
-        self._arena[at : at + value.nbytes] = value
+        at, of = self._address(border.operand), value.obj
+        for first in range(0, value.nbytes, _COPIED_BYTES):
+            part = value[first : first + _COPIED_BYTES]
+            self._arena[at + first : at + first + part.nbytes] = part
+            if isinstance(of, mmap.mmap):  # pages of a file: they are not to count beside the arena
+                of.madvise(mmap.MADV_DONTNEED, first, part.nbytes)
 
     def _read(self, border: Border, take: Callable[[str, memoryview], Taken]) -> Taken:
         assert self._arena is not None  # noqa: S101  made with the session

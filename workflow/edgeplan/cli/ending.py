@@ -1,0 +1,57 @@
+"""How a command ends: with its output written, or with one message and an exit code. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from edgeplan.errors import EdgeplanError
+from edgeplan.support.termination import end_orderly
+from edgeplan.terminal import CLOSED, ending, prepare, say
+from edgeplan.writable import expected
+
+
+def guarded(work: Callable[[], object]) -> NoReturn:
+    """Do a command's work and end the process; errors a user can mend end with their message and exit code.
+
+    Args:
+        work: prints what it has to say.
+    """
+    prepare()
+    end_orderly()
+    output, code = sys.stdout, 0
+    try:
+        work()
+    except EdgeplanError as error:
+        code = _told(error)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
+        if sys.stdout is not output:  # what typer does when the reader has left
+            code = CLOSED
+    except OSError as error:
+        if (full := ending(output, suspected=True)) is None:
+            if (message := expected(error)) is None:
+                raise
+            code = _told(message)
+        else:
+            sys.exit(_unwritten(*full))
+    if (full := ending(output)) is not None:
+        code = _unwritten(*full)
+    sys.exit(code)
+
+
+def _told(error: EdgeplanError) -> int:
+    """Print an error. Returns its exit code."""
+    with suppress(OSError):  # nobody can be told where the error stream is full or closed
+        say(f"error: {error}", err=True)
+    return error.exit_code
+
+
+def _unwritten(message: str, code: int) -> int:
+    """Print why the output did not take what was printed, if anybody has to know. Returns the exit code."""
+    with suppress(OSError):
+        if message:
+            say(message, err=True)
+    return code

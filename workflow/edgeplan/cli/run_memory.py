@@ -1,0 +1,122 @@
+"""A plan of memory run by `edgeplan run`: this process holds the session alone, and stays within its budget.
+
+Files of tensors, random inputs and the comparison with ONNX Runtime are the work of other processes (`cli.run_files`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgeplan.cli.run import median
+from edgeplan.measurement.process.memory_counters import page_tables, reset_peak, resident, wait_at
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.streaming.library_pages import LibraryPages
+from edgeplan.runtime.streaming.memory_session import open_memory, stream_program
+from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.support.subprocesses import environment, module_command
+from edgeplan.terminal import escaped, say
+
+_MIB = 1 << 20
+
+
+def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
+    """Run a plan of memory, and print its times and its peak beside the budget.
+
+    Raises:
+        SystemExit: what another process refused, with its exit code; it has said why.
+        EdgeplanError: see `open_memory` and `run_budgets`.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgeplan-run-") as work:
+        options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
+        job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
+        budgets = json.loads(_apart("inputs", job))
+        if budgets:  # other plans are made here, by numpy: that is no part of a budget
+            from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
+
+            warm_up()
+        idle = _ready(plan, given.gate)
+        program = stream_program(plan)
+        inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
+        places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
+        with open_memory(plan, _loaded[0]) as session:
+            phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
+        peak = resident()
+        for line in (f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads", *map(_line, phases)):
+            say(line)
+        say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
+        if given.output is not None or given.check:
+            _apart("outputs", job)
+
+
+_loaded: list[Dnnl] = []
+
+
+def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
+    """Load the library and start its threads; resident memory then, from which a budget counts."""
+    dnnl = Dnnl()
+    dnnl.warm_up(plan.made_for.threads)
+    LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
+    _loaded.append(dnnl)
+    wait_at(gate)
+    reset_peak()
+    return resident()
+
+
+def _apart(what: str, job: dict[str, Any]) -> str:
+    """Have another process read or write files of tensors; what it prints."""
+    command = module_command("edgeplan.cli.run_files", what, json.dumps(job))
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(), check=False)  # noqa: S603
+    text = ended.stdout.decode()
+    if what == "outputs":
+        sys.stdout.write(text)
+    if ended.returncode:
+        sys.exit(ended.returncode)
+    return text
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _writing(places: dict[str, Path]) -> Callable[[str, memoryview], int]:
+    def write(name: str, view: memoryview) -> int:
+        return places[name].write_bytes(view)
+
+    return write
+
+
+def _line(phase: Phase) -> str:
+    line = (
+        f"{phase.budget / _MIB:.1f} MiB: {_told(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
+        f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
+    )
+    if phase.replan_ms:
+        line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
+    return line
+
+
+def _told(times: Sequence[float]) -> str:
+    if len(times) == 1:
+        return f"{times[0]:.2f} ms"
+    return f"{median(times):.2f} ms (median of {len(times)}, least {min(times):.2f})"
+
+
+def peak_line(idle: dict[str, int], peak: dict[str, int], tables: int, budget: int) -> str:
+    """What this process took at most, beside what it was allowed: all pages, and of what kind they are at the end."""
+    over = (peak["peak"] - idle["rss"]) / _MIB
+    kinds = (("anonymous", peak["anonymous"] + peak["shared"]), ("of files", peak["file"]), ("of the kernel's tables", tables))
+    told = ", ".join(f"{size / _MIB:.1f} {kind}" for kind, size in kinds)
+    return (
+        f"peak {peak['peak'] / _MIB:.1f} MiB: {over:.2f} over the {idle['rss'] / _MIB:.1f} of the idle process, "
+        f"budget {budget / _MIB:.2f}; {told}"
+    )

@@ -1,0 +1,78 @@
+"""Inferences of a plan of memory, budget by budget. Nothing heavy is imported, to save memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession
+
+Taken = TypeVar("Taken")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Inferences by one budget of memory.
+
+    Attributes:
+        budget: bytes over idle.
+        predicted_ms: of an inference.
+        replan_ms: to plan for the budget; 0 for the one that was stored.
+        pause_ms: until the first inference could begin: memory freed and filled again.
+        run_ms: of each inference.
+        read_bytes: during all of them.
+    """
+
+    budget: int
+    predicted_ms: float
+    replan_ms: float
+    pause_ms: float
+    run_ms: tuple[float, ...]
+    read_bytes: int
+
+
+def run_budgets(
+    session: MemorySession,
+    inputs: Mapping[str, object],
+    repeat: int,
+    budgets: Sequence[int],
+    take: Callable[[str, memoryview], Taken],
+) -> tuple[list[Phase], dict[str, Taken]]:
+    """Run by one budget after the other.
+
+    Args:
+        session: the plan, opened.
+        inputs: buffers of values, row-major, by name.
+        repeat: inferences of each budget.
+        budgets: bytes over idle; empty: the one that it was planned for.
+        take: see `StreamSession.run_taking`.
+
+    Returns:
+        The inferences by budget, and what was taken of the last outputs.
+
+    Raises:
+        InfeasibleError: a budget is too small.
+        EdgeplanError: see `StreamSession.run_taking`.
+    """
+    phases, stream = [], session.stream
+    outputs: dict[str, Taken] = {}
+    if budgets:
+        session.again  # noqa: B018  so that a change of the budget waits for planning alone
+    for budget in budgets or (session.budget_bytes,):
+        began = time.perf_counter()
+        made, replan_ms = session.adapt(budget) if budgets else (session.plan.predicted(MemoryPrediction), 0.0)
+        stream.fill()
+        pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
+        read, times = stream.bytes_read, []
+        if not session.isolated:
+            stream.expect(repeat)
+        for _ in range(repeat):
+            if session.isolated:
+                stream.fill()
+            began = time.perf_counter()
+            outputs = stream.run_taking(inputs, take)
+            times.append((time.perf_counter() - began) * 1e3)
+        phases.append(Phase(budget, made.ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
+    return phases, outputs
