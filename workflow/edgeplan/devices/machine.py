@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -10,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from edgeplan.support.digests import sha256
 from edgeplan.support.files import state_folder, write_text
 
 
@@ -58,7 +58,7 @@ def fingerprint() -> str:
         "arch": platform.machine(),
         "machine": machine_id(),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def memory_bytes() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import msgspec
 
 from edgeplan.errors import FormatError, ModelError, StoreError
 from edgeplan.runtime.folder_lock import changing, work_folder
+from edgeplan.support.digests import sha256
 from edgeplan.support.files import files_sha256, read_whole, write_atomically
 from edgeplan.writable import cannot_write
 
@@ -162,7 +162,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
             raise FormatError(
                 f"cannot read the plan: {error.strerror}", where=str(path), next_step=plan_again(self.kind)
             ) from error
-        if hashlib.sha256(content).hexdigest() != self._stored(name).sha256:
+        if sha256(content).hexdigest() != self._stored(name).sha256:
             what = f"the plan is damaged: {name} was changed after it was written"
             raise FormatError(what, where=str(path), next_step=plan_again(self.kind))
         return content
@@ -260,7 +260,7 @@ def read_folder(folder: Path, kind: str = "") -> PlanFolder:
         raise _no_plan(folder, error) from error
     try:
         document = _DOCUMENTS.decode(content)
-        if hashlib.sha256(document.body).hexdigest() != document.sha256:
+        if sha256(document.body).hexdigest() != document.sha256:
             raise _damaged(path, "it was changed after it was written")
         if document.format_version != FORMAT:
             raise _other_format(path)
@@ -338,7 +338,7 @@ def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, predi
     known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
     raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
     body = msgspec.json.encode(_Body(kind, made_for, *raw, known))
-    digest = hashlib.sha256(body).hexdigest()
+    digest = sha256(body).hexdigest()
     content = msgspec.json.encode(_Document(FORMAT, digest, msgspec.Raw(body)))
     write_atomically(folder / PLAN_NAME, lambda temporary: temporary.write_bytes(content + b"\n"))
     return digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -92,6 +91,8 @@ def files_sha256(files: Sequence[Path]) -> str:
     Raises:
         OSError: one cannot be read.
     """
+    import hashlib  # noqa: PLC0415  who runs a small plan reads no large file
+
     state = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

@@ -8,7 +8,6 @@ and the sources. Where none is kept, or a file is damaged, a process of its own 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib
 import importlib.util
 import itertools
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.support.digests import sha256
 from edgeplan.writable import cache_base
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ def packed(code: bytes, head: Mapping[str, Any]) -> bytes:
     """An image as it is kept: its digest, its head and the bytes to be mapped."""
     text = json.dumps(head).encode()
     content = len(text).to_bytes(_HEAD_BYTES, "little") + text + code
-    return _MAGIC + hashlib.sha256(content).digest() + content
+    return _MAGIC + sha256(content).digest() + content
 
 
 def _whole(image: bytes) -> bool:
     at = len(_MAGIC) + _DIGEST_BYTES
-    return image.startswith(_MAGIC) and hashlib.sha256(memoryview(image)[at:]).digest() == image[len(_MAGIC) : at]
+    return image.startswith(_MAGIC) and sha256(memoryview(image)[at:]).digest() == image[len(_MAGIC) : at]
 
 
 def _map(name: str, image: bytes) -> Mapping[str, int]:
@@ -166,13 +166,13 @@ def _keep(images: Images, name: str, image: bytes) -> None:
 @cache
 def _file_name(images: Images, name: str) -> str:
     told = (name, _sources(images.sources), processor())
-    return f"{name}-{hashlib.sha256(repr(told).encode()).hexdigest()[:40]}.code"
+    return f"{name}-{sha256(repr(told).encode()).hexdigest()[:40]}.code"
 
 
 @cache
 def _sources(globs: tuple[str, ...]) -> str:
     """Digest of what is compiled, and of the versions of what compiles it."""
-    state = hashlib.sha256()
+    state = sha256()
     for path in (*(path for glob in globs for path in sorted(_PACKAGE.glob(glob))), *_compilers()):
         state.update(path.read_bytes())
     return state.hexdigest()

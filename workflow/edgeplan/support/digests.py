@@ -1,0 +1,13 @@
+"""SHA-256 of small files without OpenSSL, of which `hashlib` keeps 3.4 MiB in memory; large files are for `hashlib`."""
+
+from __future__ import annotations
+
+try:
+    from _sha2 import sha256  # Python 3.12 and later
+except ImportError:
+    try:
+        from _sha256 import sha256  # Python 3.11
+    except ImportError:  # an interpreter built without it
+        from hashlib import sha256
+
+__all__ = ["sha256"]
