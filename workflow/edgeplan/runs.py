@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.measurement.process.memory_counters import resident
@@ -157,7 +158,7 @@ def run(
     cores = _cores(found, str(device)) if device else ()
     if cold:
         return _run_apart(found, values, repeat, cores, evicted=evicted)
-    source = found.require_model(None if model is None else Path(model)) if check else None
+    source = model_apart(found.path, None if model is None else Path(model)) if check else None
     sizes = budget_sizes(budgets)
     odd = named_not_finite(values)
     with open_plan(found, cores) as session:
@@ -169,8 +170,6 @@ def run(
             made, first = _run_pair(cast("PairSession", session), found, values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
-            from edgeplan.engines.onnxruntime.apart import reference_apart
-
             reference = reference_apart(source, values)
             expected = [reference[name] for name in first]
             each = (first, made["outputs"])

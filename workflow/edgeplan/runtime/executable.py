@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,11 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants, kernels
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.transform import Array, folded, values_of
+
+if TYPE_CHECKING:
+    from edgeplan.runtime.program import Program
 
 _GAP_BYTES = 1 << 16  # weights this near to each other in a file are read by one call
 

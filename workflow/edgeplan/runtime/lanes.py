@@ -11,14 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
-from edgeplan.planning.document import Plan
 from edgeplan.runtime import native
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.pace import SWITCH_SECONDS
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
+
+if TYPE_CHECKING:
+    from edgeplan.planning.document import Plan
 
 _LATE_NS = 1_000_000  # a core that gets nothing done for longer is slowed by others, or has more to do than was planned
 

@@ -1,0 +1,119 @@
+"""The process of `edgeplan run` holds the session and nothing else, and stays within idle and budget."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.api import plan_memory
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.planning.document import Plan
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction
+
+LANE = "processes"  # see tests/conftest.py
+
+_MIB = 1 << 20
+#: Libraries that no process that runs a plan loads, and what beside them a plan of memory does without.
+_HEAVY = ("numba", "llvmlite", "onnx", "onnxruntime", "pydantic", "pandas", "scipy", "yaml", "matplotlib")
+_OF_OTHERS = ("numpy", "typer", "rich")
+_TOLD = """
+import atexit, sys
+def tell():
+    maps = open("/proc/self/maps").read()
+    names = sys.argv.pop().split(",")
+    print("loaded:", sorted(name for name in names if name in sys.modules or f"/{name}/" in maps))
+names = sys.argv.pop()
+atexit.register(lambda: (sys.argv.append(names), tell()))
+from edgeplan.cli import main
+sys.argv[0] = "edgeplan"
+main()
+"""
+
+
+def _saved(path: Path, *, chosen: bool) -> Path:
+    """A convolution, and behind it a step that is compiled (Greater, Where) or one that is not."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"])]
+    if chosen:
+        nodes += [helper.make_node("Greater", ["h", "z"], ["c"]), helper.make_node("Where", ["c", "h", "z"], ["y"])]
+    else:
+        nodes += [helper.make_node("Relu", ["h"], ["y"])]
+    values = {"w": np.random.default_rng(0).random((64, 32, 3, 3), dtype=np.float32), "z": np.zeros((), np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 32, 16, 16))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items() if name == "w" or chosen],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plans(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Plans of memory of a model with a compiled step, and of one without."""
+    assert dnnl.info.version  # where the library is not there, what needs plans is skipped
+    folder = tmp_path_factory.mktemp("plans")
+    found = {}
+    for chosen in (True, False):
+        found[chosen] = folder / f"plan-{chosen}"
+        plan_memory(_saved(folder / f"{chosen}.onnx", chosen=chosen), found[chosen], "16MiB")
+    return found
+
+
+def _loaded(*words: str, names: tuple[str, ...]) -> str:
+    command = [sys.executable, "-c", _TOLD, "run", *words, ",".join(names)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return next(line for line in done.stdout.splitlines() if line.startswith("loaded:"))
+
+
+def test_a_plan_of_memory_runs_in_a_process_with_the_session_alone(plans: dict[bool, Path], tmp_path: Path) -> None:
+    told = _loaded(str(plans[True]), "--check", "-o", str(tmp_path / "y.npz"), names=(*_HEAVY, *_OF_OTHERS))
+    assert told == "loaded: []"
+    assert (tmp_path / "y.npz").is_file()
+
+
+def test_a_cold_start_runs_in_a_process_without_compilers_and_readers_of_models(
+    dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path
+) -> None:
+    model = _saved(tmp_path / "model.onnx", chosen=True)
+    folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
+    assert _loaded(str(folder), "--check", "--repeat", "2", names=_HEAVY) == "loaded: []"
+
+
+def test_a_compiled_step_takes_less_than_a_mebibyte(plans: dict[bool, Path]) -> None:
+    objects = {chosen: read_folder(plan).predicted(MemoryPrediction).profile["objects_bytes"] for chosen, plan in plans.items()}
+    assert objects[True] - objects[False] < 2 * _MIB  # two such steps
+
+
+def test_the_whole_process_stays_within_its_floor_and_the_budget(
+    plans: dict[bool, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
+    found = importlib.import_module("process_peaks").measured(plans[True])
+    assert found["floor"] <= 30 * _MIB
+    assert found["ratio"] <= 1
+    assert found["peak"] == found["anonymous"] + found["file"]
+
+
+def test_the_run_prints_its_peak_beside_the_budget(plans: dict[bool, Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "edgeplan", "run", str(plans[False])], capture_output=True, text=True, check=True
+    )
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("peak ")
+    assert "budget 16.00" in last
+    assert all(kind in last for kind in ("anonymous", "of files", "of the kernel's tables"))

@@ -1,0 +1,90 @@
+"""What a run is checked against, from a process of its own: the one that runs a plan loads neither onnx nor ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import EdgeplanError, ModelError
+from edgeplan.runtime.folder import read_folder
+from edgeplan.support.subprocesses import environment, module_command
+
+Array = npt.NDArray[Any]
+
+
+def model_apart(folder: Path, given: Path | None) -> Path:
+    """The ONNX file that a plan was made from (`PlanFolder.require_model`).
+
+    Raises:
+        ModelError: it is not found, or is another one by now.
+    """
+    return Path(_asked("model", str(folder), str(given or "")))
+
+
+def reference_apart(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """ONNX Runtime's outputs, by name.
+
+    Args:
+        model: the ONNX file.
+        inputs: arrays by name.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgeplan-reference-") as folder:
+        given, found = Path(folder) / "inputs.npz", Path(folder) / "outputs.npz"
+        _write(given, inputs)
+        _asked("outputs", str(model), str(given), str(found))
+        return _read(found)
+
+
+def _asked(*words: str) -> str:
+    command = module_command("edgeplan.checking", *words)
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)  # noqa: S603
+    try:
+        answer = json.loads(ended.stdout)
+    except ValueError:
+        last = ended.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
+        answer = {"what": f"the comparison with ONNX Runtime failed: {last[0]}", "where": words[1], "next_step": "run it again"}
+    if "what" in answer:
+        raise ModelError(answer["what"], where=answer["where"], next_step=answer["next_step"])
+    return str(answer["found"])
+
+
+def _write(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any names: they are numbered, behind a list of the names."""
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *arrays.values())
+
+
+def _read(path: Path) -> dict[str, Array]:
+    with np.load(path) as found:
+        return {str(name): found[f"arr_{k}"] for k, name in enumerate(found["arr_0"], start=1)}
+
+
+def main() -> None:
+    """Answer in JSON what the command line asks: `model FOLDER GIVEN`, or `outputs MODEL INPUTS OUTPUTS`."""
+    what, first, *others = sys.argv[1:]
+    try:
+        if what == "model":
+            found = str(read_folder(Path(first)).require_model(Path(others[0]) if others[0] else None))
+        else:
+            from edgeplan.engines.onnxruntime.reference import reference_outputs
+
+            _write(Path(others[1]), reference_outputs(Path(first), _read(Path(others[0]))))
+            found = others[1]
+    except EdgeplanError as error:
+        sys.stdout.write(json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step}))
+    else:
+        sys.stdout.write(json.dumps({"found": found}))
+
+
+if __name__ == "__main__":
+    main()
