@@ -76,7 +76,7 @@ def main() -> None:
         if what == "model":
             found = str(read_folder(Path(first)).require_model(Path(others[0]) if others[0] else None))
         else:
-            from edgeplan.engines.onnxruntime.reference import reference_outputs
+            from edgeplan.engines.onnxruntime.reference import reference_outputs  # noqa: PLC0415  takes a second
 
             _write(Path(others[1]), reference_outputs(Path(first), _read(Path(others[0]))))
             found = others[1]

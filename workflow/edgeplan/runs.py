@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
-from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
+from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE, not_finite, random_inputs_of, relative_error
 from edgeplan.measurement.process.memory_counters import resident
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.open_plan import open_plan
@@ -85,8 +85,6 @@ class Run:
         Raises:
             CheckError: they do.
         """
-        from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
-
         if self.difference is None or self.difference <= OUTPUT_TOLERANCE:
             return
         where = f"model {Path(self.plan.made_for.model).name}"

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edgeplan.cli.ending import guarded
 from edgeplan.errors import InputError, ParamsError
@@ -31,9 +31,16 @@ _TABLE_ROWS = 10  # inferences that are shown one by one
 _MOST_RUNS = 10_000
 
 
+class _Help(argparse.HelpFormatter):
+    """The form of help that the other commands have."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, prefix or "Usage: ")
+
+
 def parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    made = argparse.ArgumentParser("edgeplan run", description=ABOUT, allow_abbrev=False)
+    made = argparse.ArgumentParser("edgeplan run", description=ABOUT, allow_abbrev=False, formatter_class=_Help)
     add = made.add_argument
     add("folder", type=Path, help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")
     inputs = "File of inputs: .npz by name, or .npy for a single one. Default: random values."

@@ -12,7 +12,7 @@ from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
-from edgeplan.measurement.process.job import OUTPUT_TOLERANCE
+from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
 from edgeplan.support.scratch import ScratchFolder
 
 _INPUTS = 5

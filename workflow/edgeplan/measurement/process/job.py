@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 #: What the page cache holds of the files a run reads: nothing, or all of it.
 State = Literal["evicted", "cached"]
-#: Outputs of our runtime agree with ONNX Runtime's when they differ by at most this share of their largest magnitude.
-OUTPUT_TOLERANCE = 1e-4
 #: What stock engines may differ by: an engine that picks fast approximations on some processor is slow or fast, not wrong.
 STOCK_TOLERANCE = 1e-3
 Dimension = Annotated[int, Field(ge=1)]

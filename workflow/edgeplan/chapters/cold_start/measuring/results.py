@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.engines.registry import setting
-from edgeplan.measurement.process.job import OUTPUT_TOLERANCE, STOCK_TOLERANCE, PrepareResult, RunResult
+from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
+from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareResult, RunResult
 from edgeplan.measurement.provenance import NOT_RECORDED
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
