@@ -74,13 +74,15 @@ def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
 def _apart(what: str, job: dict[str, Any]) -> str:
     """Have another process read or write files of tensors; what it prints."""
     command = module_command("edgeplan.cli.run_files", what, json.dumps(job))
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(), check=False)  # noqa: S603
-    text = ended.stdout.decode()
-    if what == "outputs":
-        sys.stdout.write(text)
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)  # noqa: S603
+    printed, told = (text.decode(errors="replace") for text in (ended.stdout, ended.stderr))
+    if told:
+        say(told.rstrip("\n"), err=True)
+    if what == "outputs" and printed:
+        say(printed.rstrip("\n"))
     if ended.returncode:
         sys.exit(ended.returncode)
-    return text
+    return printed
 
 
 def _mapped(path: Path) -> mmap.mmap:
