@@ -31,8 +31,7 @@ from edgeplan.errors import EdgeplanError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import read_model as read_file
 from edgeplan.graph.onnx.prepare import Preparation, given_values, prepare_file
-from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
+from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE, Array, random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import default_program
