@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from edgeplan.runtime.folder import MEMORY, read_folder
 from edgeplan.runtime.streaming.memory_session import MemorySchedule
@@ -46,7 +46,7 @@ def main() -> int:
     return int(any(float(row["ratio"]) > 1 for row in found))
 
 
-def measured(plan: Path, repeat: int = 3) -> dict[str, object]:
+def measured(plan: Path, repeat: int = 3) -> dict[str, Any]:
     """What a run of a plan takes, in bytes: the most before it is ready, its floor then, the most from there on by kind.
 
     Raises:
@@ -68,7 +68,7 @@ def measured(plan: Path, repeat: int = 3) -> dict[str, object]:
         if run.returncode:
             raise RuntimeError(f"{plan}: {said.read()}")
     peak, anonymous = after
-    row = {"plan": plan.name, "before": before[0], "floor": floor[0], "peak": peak, "anonymous": anonymous}
+    row: dict[str, Any] = {"plan": plan.name, "before": before[0], "floor": floor[0], "peak": peak, "anonymous": anonymous}
     return row | {"file": peak - anonymous, "budget": budget, "ratio": peak / (floor[0] + budget)}
 
 

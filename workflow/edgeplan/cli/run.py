@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeplan.cli.ending import guarded
+from edgeplan.cli.times import median
 from edgeplan.errors import InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, MEMORY, read_folder
 from edgeplan.terminal import say
@@ -153,9 +154,3 @@ def _times(what: str, times_ms: Sequence[float]) -> list[str]:
         return []
     middle = f", median {median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
     return [f"{what}: {min(times_ms):.2f} ms{middle}"]
-
-
-def median(values: Sequence[float]) -> float:
-    """The value in the middle, or the mean of the two there (`statistics` takes a MiB)."""
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

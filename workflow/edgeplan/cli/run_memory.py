@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeplan.cli.run import median
+from edgeplan.cli.times import median
 from edgeplan.measurement.process.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PlanFolder

@@ -338,7 +338,7 @@ def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, predi
     known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
     raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
     body = msgspec.json.encode(_Body(kind, made_for, *raw, known))
-    digest = sha256(body).hexdigest()
+    digest = str(sha256(body).hexdigest())
     content = msgspec.json.encode(_Document(FORMAT, digest, msgspec.Raw(body)))
     write_atomically(folder / PLAN_NAME, lambda temporary: temporary.write_bytes(content + b"\n"))
     return digest

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 try:
-    from _sha2 import sha256  # Python 3.12 and later
+    from _sha2 import sha256  # type: ignore[import-not-found]  # Python 3.12 and later
 except ImportError:
     try:
-        from _sha256 import sha256  # Python 3.11
+        from _sha256 import sha256  # type: ignore[import-not-found]  # Python 3.11
     except ImportError:  # an interpreter built without it
         from hashlib import sha256
 

@@ -78,7 +78,7 @@ def packed(code: bytes, head: Mapping[str, Any]) -> bytes:
     """An image as it is kept: its digest, its head and the bytes to be mapped."""
     text = json.dumps(head).encode()
     content = len(text).to_bytes(_HEAD_BYTES, "little") + text + code
-    return _MAGIC + sha256(content).digest() + content
+    return b"".join((_MAGIC, sha256(content).digest(), content))
 
 
 def _whole(image: bytes) -> bool:
@@ -175,7 +175,7 @@ def _sources(globs: tuple[str, ...]) -> str:
     state = sha256()
     for path in (*(path for glob in globs for path in sorted(_PACKAGE.glob(glob))), *_compilers()):
         state.update(path.read_bytes())
-    return state.hexdigest()
+    return str(state.hexdigest())
 
 
 def _compilers() -> Iterable[Path]:

@@ -60,7 +60,8 @@ def image_of(entries: Mapping[str, Entry], more: str = "") -> bytes:
     """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    given = {"cpu": llvm.get_host_cpu_name(), "features": get_host_cpu_features()}
+    features: Any = get_host_cpu_features  # it has no types
+    given = {"cpu": llvm.get_host_cpu_name(), "features": features()}
     machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="small", **given)
     module = llvm.parse_assembly(f'target triple = "{llvm.get_default_triple()}"\n{more}')
     for name, entry in entries.items():

@@ -65,7 +65,8 @@ class Context:
         self.tape, self.store, self.places = tape, store, places
         self._words = np.zeros(CONTEXT_WORDS, np.int64)
         self._words[0], self._words[WIDTH_AT] = _at(places), tape.values.shape[1]
-        for first, arrays in ((TAPE_AT, tape), (STORE_AT, store)):
+        both: tuple[tuple[int, tuple[Any, ...]], ...] = ((TAPE_AT, tape), (STORE_AT, store))
+        for first, arrays in both:
             for k, array in enumerate(arrays):
                 self._words[first + 2 * k : first + 2 * k + 2] = _at(array), len(array)
         self.address = _at(self._words)

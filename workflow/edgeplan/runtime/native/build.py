@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import carray, types
+from numba import carray, types  # type: ignore[attr-defined]  # it is public
 
 from edgeplan.runtime.native.code_slots import ASSEMBLY
 from edgeplan.runtime.native.intrinsics import bytes_at, floats_at, unsigned_at, words_at
 from edgeplan.runtime.native.lanes import advance, await_all, drive, publish, take
 from edgeplan.runtime.native.making import ensure
-from edgeplan.runtime.native.mixing import LANES, mix
+from edgeplan.runtime.native.mixing import mix
 from edgeplan.runtime.native.partner import run_lane
 from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
 from edgeplan.runtime.native.words import (
@@ -21,6 +21,7 @@ from edgeplan.runtime.native.words import (
     FAILED,
     FLOATS,
     ITEM_WORDS,
+    LANES,
     OWN_WORDS,
     PAIR_WORDS,
     PLACES,
@@ -44,29 +45,29 @@ def build(name: str) -> bytes:
     """
     if name == "code_memory":
         return image_of({}, ASSEMBLY)
-    word = types.int64
+    word: Any = types.int64
     entries = {}
     for function, count in _ENTRIES.items():
-        given = [word] * count
+        given: list[Any] = [word] * count
         if function is _drive:
             given[-1] = types.float64
-        entries[function.__name__.removeprefix("_")] = Entry(function, word(*given), FAILED)  # type: ignore[operator]
+        entries[function.__name__.removeprefix("_")] = Entry(function, word(*given), FAILED)
     return image_of(entries)
 
 
 @compiled
 def _array(address: int, count: int) -> Any:
-    return carray(words_at(address), (count,))  # type: ignore[no-untyped-call]
+    return carray(words_at(address), (count,))
 
 
 @compiled
 def _unsigned(address: int, count: int) -> Any:
-    return carray(unsigned_at(address), (count,))  # type: ignore[no-untyped-call]
+    return carray(unsigned_at(address), (count,))
 
 
 @compiled
 def _table(address: int, rows: int, columns: int) -> Any:
-    return carray(words_at(address), (rows, columns))  # type: ignore[no-untyped-call]
+    return carray(words_at(address), (rows, columns))
 
 
 @compiled
@@ -94,9 +95,9 @@ def _tape(context: int) -> Any:
         _named(context, TAPE_AT, 0),
         _named(context, TAPE_AT, 1),
         _named(context, TAPE_AT, 2),
-        carray(bytes_at(roles), (operations, width)),  # type: ignore[no-untyped-call]
+        carray(bytes_at(roles), (operations, width)),
         _table(values, operations, width),
-        carray(floats_at(floats), (operations, FLOATS)),  # type: ignore[no-untyped-call]
+        carray(floats_at(floats), (operations, FLOATS)),
         _named(context, TAPE_AT, 6),
         _named(context, TAPE_AT, 7),
         _named(context, TAPE_AT, 8),
@@ -209,7 +210,7 @@ def _run_lane(
 
 
 #: How many words each function takes.
-_ENTRIES = {
+_ENTRIES: dict[Any, int] = {
     _ensure: 3,
     _fetch: 7,
     _create: 7,
