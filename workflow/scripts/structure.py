@@ -27,7 +27,7 @@ FLOORS = (
     *("runtime", "opencl", "processors", "measurement", "engines", "predictors", "profiling", "reporting", "testing"),
 )
 #: Where the command gets its folder, and the classes of what an inference answers.
-COMMAND, FOLDER = "edgeplan.cli.run.run", "folder"
+COMMAND, FOLDER = "edgeplan.cli.run.run_folder", "folder"
 ANSWERS = {"Run", "Phase", "RunResult"}
 #: What belongs to one kind of plan: functions, and modules and packages with all in them.
 KINDS = {

@@ -79,7 +79,12 @@ def run(given: argparse.Namespace) -> None:
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         _require_npz(given.output)
-    plan = read_folder(given.folder)
+    run_folder(given.folder, given)
+
+
+def run_folder(folder: Path, given: argparse.Namespace) -> None:
+    """Run the plan of a folder, whose kind decides which process runs it."""
+    plan = read_folder(folder)
     if plan.kind == MEMORY and not (given.cold or given.evicted):
         from edgeplan.cli.run_memory import run_memory  # noqa: PLC0415  each kind loads its own
 
@@ -93,7 +98,7 @@ def run(given: argparse.Namespace) -> None:
 
         use(given.workspace)
     found = run_plan(
-        given.folder, given.given,
+        folder, given.given,
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
         check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip
