@@ -25,7 +25,6 @@ from edgeplan.chapters.partition.measuring.rows import Rows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
 from edgeplan.engines.base import random_inputs
@@ -37,6 +36,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.machine import fingerprint
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.testing.processors import ProcessorContract
 

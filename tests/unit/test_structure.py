@@ -15,16 +15,16 @@ from walks import Tree, walk
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 48_470,
-    "code lines of tests": 26_700,
-    "arrows up": 27,
-    "circles of modules": 4,
-    "circles of packages": 2,
-    "public homonyms": 55,
-    "imports inside functions": 193,
-    "walk, cold start: stays": 114,
+    "code lines of workflow": 48_510,
+    "code lines of tests": 27_000,
+    "arrows up": 3,
+    "circles of modules": 2,
+    "circles of packages": 1,
+    "public homonyms": 57,
+    "imports inside functions": 191,
+    "walk, cold start: stays": 88,
     "walk, memory: stays": 61,
-    "walk, pair: stays": 148,
+    "walk, pair: stays": 165,
 }
 MODULES = {
     "low/__init__.py": """

@@ -28,10 +28,10 @@ if _typing.TYPE_CHECKING:
     from edgeplan.chapters.memory.plan import MemoryPlanned
     from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.chapters.partition.planned import PlannedModel
-    from edgeplan.comparison import Measured
+    from edgeplan.chapters.prediction.comparison import Measured
+    from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
     from edgeplan.graph.onnx.prepare import Preparation
-    from edgeplan.prediction import Prediction
 
 __version__ = "0.1.0"
 __all__ = [
@@ -60,12 +60,12 @@ __all__ = [
 ]
 _ELSEWHERE = {
     "EdgeplanError": "edgeplan.errors",
-    "Measured": "edgeplan.comparison",
+    "Measured": "edgeplan.chapters.prediction.comparison",
     "MemoryPlanned": "edgeplan.chapters.memory.plan",
     "MemoryRun": "edgeplan.chapters.memory.inference",
     "PartitionRun": "edgeplan.chapters.partition.inference",
     "PlannedModel": "edgeplan.chapters.partition.planned",
-    "Prediction": "edgeplan.prediction",
+    "Prediction": "edgeplan.chapters.prediction.model_prediction",
     "Preparation": "edgeplan.graph.onnx.prepare",
 }
 

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from edgeplan.chapters.base import ChapterParams, Stage, load
 from edgeplan.chapters.check import check_params
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
-from edgeplan.params import load_params
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.termination import DVC_STAGE, ancestors

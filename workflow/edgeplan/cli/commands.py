@@ -29,7 +29,7 @@ from edgeplan.workspace import ResultsOption, WorkspaceOption
 from edgeplan.writable import expected
 
 if TYPE_CHECKING:
-    from edgeplan.prediction import Prediction
+    from edgeplan.chapters.prediction.model_prediction import Prediction
 
 _ABOUT = (
     "Predict how long a neural network takes on a device, measure it there, and plan how it runs: a fast first inference, "
@@ -166,7 +166,7 @@ def device_check(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
-    from edgeplan.devices.check import check_device, report_lines  # noqa: PLC0415
+    from edgeplan.measurement.device_check import check_device, report_lines  # noqa: PLC0415
 
     if bool(name) == bool(pair):
         what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"

@@ -15,7 +15,7 @@ from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 if TYPE_CHECKING:
-    from edgeplan.comparison import Measured
+    from edgeplan.chapters.prediction.comparison import Measured
 
 #: Noise of blocks, and share of waiting, beyond which a figure is called noisy.
 _NOISY, _WAITED = 0.05, 0.02

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from edgeplan.devices.machine import cpu_info
 from edgeplan.errors import DeviceError
+from edgeplan.support.machine import cpu_info
 
 #: Widths of vectors, in floats, that kernels are written for.
 VECTORS = (4, 8, 16)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import ModelError
 from edgeplan.planning.document import Target
 from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.machine import fingerprint
 
 LIBRARY = "onednn"
 

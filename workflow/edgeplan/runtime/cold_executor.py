@@ -13,7 +13,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
@@ -28,6 +27,7 @@ from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
 from edgeplan.support.files import read_whole
+from edgeplan.support.machine import fingerprint
 
 Array = npt.NDArray[Any]
 _NS_PER_MS = 1e6

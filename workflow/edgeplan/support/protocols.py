@@ -76,7 +76,7 @@ _RUNTIME = (
 _PROFILES = (
     *_files("support", "compiled", "machine_code", "object_code"),
     "measurement/preemption.py",
-    *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
+    *_files("measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory"),
     *_files(
         "profiling",
         "rounds",
@@ -147,7 +147,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 ),
                 *_files("runtime", "ranges", "bands"),
                 *_files("profiling", "streaming"),
-                *_files("measurement/process", "memory_counters", "memory_group", "stock_memory", "stock"),
+                *_files("measurement/process", "memory_group", "stock_memory", "stock"),
+                "support/memory_counters.py",
                 *_files("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),

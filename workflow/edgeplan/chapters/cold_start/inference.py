@@ -13,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import fingerprint
-from edgeplan.engines.onednn.cold import prepared
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process import child as process
 from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.profiling.settings import Cores, cores_of
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.process import prepare_process
+from edgeplan.support.machine import fingerprint
+from edgeplan.support.workers import ColdRunError
 
 Array = npt.NDArray[np.float32]
 
@@ -156,6 +157,6 @@ def start_apart(
         if result.cold_ms is not None:
             return result.cold_ms
         run_here(folder, program, inputs, 1, cores, continuous=continuous)
-    raise process.ColdRunError(
+    raise ColdRunError(
         f"cannot start cold: {result.reason}", where=str(folder), next_step="plan the model again: edgeplan plan cold-start"
     )

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.chapters.memory.plan import MODEL_NAME
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.planning.memory.document import MemoryPlan, read_plan
@@ -24,6 +23,7 @@ from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.streaming.again import Again, schedule_of, warm_up
 from edgeplan.runtime.streaming.program import AGAIN, StreamProgram
 from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Session, open_session
+from edgeplan.support.machine import fingerprint
 
 Array = npt.NDArray[np.float32]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import InfeasibleError, ParamsError, StoreError, UndecidedError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -51,6 +50,7 @@ from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
 from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME
 from edgeplan.support.files import write_json, write_text
+from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
 MODEL_NAME = "model.json"

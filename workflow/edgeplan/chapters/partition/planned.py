@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.onnx.read import load_onnx
@@ -28,6 +27,7 @@ from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.support.files import read_json, write_atomically, write_json
+from edgeplan.support.machine import fingerprint
 
 PLAN_NAME, COSTS_NAME = "plan.json", "costs.json"
 _AGAIN = "plan the model again on this machine: edgeplan plan partition MODEL.onnx --pair {pair} -o {folder}"

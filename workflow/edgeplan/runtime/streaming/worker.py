@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import StreamProgram, read_program
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Schedule, Session
+from edgeplan.support.memory_counters import reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake

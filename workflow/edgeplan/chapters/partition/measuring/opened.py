@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import PairFile, processor_class
 from edgeplan.errors import DeviceError
 from edgeplan.processors.base import Host, Processor, Sharing
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
+from edgeplan.support.machine import fingerprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from edgeplan.chapters.partition.inference import inputs_of
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.planned import check_opened, model_of, read_folder, session_of
 from edgeplan.measurement.process.inputs import random_inputs_of
-from edgeplan.measurement.process.memory_counters import reset_peak, resident
+from edgeplan.support.memory_counters import reset_peak, resident
 
 
 class _Document(BaseModel):
