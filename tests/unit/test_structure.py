@@ -15,7 +15,7 @@ from walks import Tree, walk
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 48_510,
+    "code lines of workflow": 48_600,
     "code lines of tests": 27_000,
     "arrows up": 3,
     "circles of modules": 2,
