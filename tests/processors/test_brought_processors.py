@@ -52,7 +52,7 @@ import numpy as np
 
 from edgeplan.engines.description import Description
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Processor, Sharing
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.transform import folded
 

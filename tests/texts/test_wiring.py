@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
+from edgeplan.chapters.code import CODE, NEUTRAL, imported
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
 from edgeplan.chapters.running import CHECK, arguments
-from edgeplan.chapters.wiring import CODE, NEUTRAL, imported, written
+from edgeplan.chapters.wiring import written
 from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.reporting.captions import caption

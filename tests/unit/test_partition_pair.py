@@ -33,8 +33,8 @@ from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
-from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload

@@ -17,6 +17,7 @@ Modules:
 * `partition`: The command line of partitions: `edgeplan plan partition`, and what `edgeplan run`
   prints of such a plan.
 * `plan`: The group `edgeplan plan`, and its command `edgeplan plan cold-start`.
+* `predict`: The command that predicts the latency of a model on a device: `edgeplan predict`.
 * `preparation`: What commands ask of models as exporters write them, and the command that prepares
   one: `edgeplan prepare`.
 * `run`: The command `edgeplan run` executes a plan folder of any kind.

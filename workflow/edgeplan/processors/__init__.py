@@ -2,8 +2,6 @@
 
 Modules:
 
-* `base`: What a processor offers to a pair: kernels of steps on memory that both share, and how the
-  two wait for each other.
 * `onednn`: oneDNN on some cores: the CPU of a pair.
 * `opencl`: OpenCL devices as processors: own kernels on memory that the host shares as far as the
   device can.

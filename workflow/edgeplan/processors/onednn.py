@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Capabilities, Host, Kernel, Sharing
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker
+from edgeplan.runtime.processor import Capabilities, Host, Kernel, Sharing
 from edgeplan.support.machine import memory_bytes
 
 

@@ -50,6 +50,8 @@ Modules:
 * `primitive_kinds`: The primitive descriptor of each kind of step, and the weights it reads.
 * `primitives`: Steps to oneDNN primitive descriptors, in given layouts.
 * `process`: What a process that runs plans sets up before it opens one.
+* `processor`: What a processor offers to a pair: kernels of steps on memory that both share, and
+  how the two wait for each other.
 * `program`: A program: which implementation each step runs, and where every activation lies.
 * `ranges`: Ranges of output channels: a step cut into several that each compute a part of its
   output, from a part of its weights.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from edgeplan.devices.pairs import PairFile, processor_class
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Host, Processor, Sharing
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
+from edgeplan.runtime.processor import Host, Processor, Sharing
 from edgeplan.support.machine import fingerprint
 
 
