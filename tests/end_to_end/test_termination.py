@@ -19,6 +19,7 @@ import yaml
 from filelock import FileLock
 from workspace import DEVICE, ROOT, Workspace, make_workspace
 
+from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.running import LOCK
 from edgeplan.measurement.lock import lock_path
 
@@ -83,7 +84,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     made = make_workspace(tmp_path_factory.mktemp("terminated"))
     path = made.folder / "params.yaml"
     params = yaml.safe_load(path.read_text())
-    for section, values in yaml.safe_load((ROOT / "config/profiles/tiny.yaml").read_text()).items():
+    for section, values in profile(ROOT / "config/profiles/tiny.yaml").items():
         params[section] = _merged(params[section], values)
     path.write_text(yaml.safe_dump(params, sort_keys=False))
     made.run("dvc", "repro", "zoo")

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from workspace import COLD_DEVICE, DEVICE, Workspace, make_workspace
 
+from edgeplan.chapters.estimate import profile
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
@@ -30,7 +32,7 @@ def _without_dvc(folder: Path, workspace: Workspace) -> Workspace:
 def test_everything_is_built_where_there_is_no_dvc(tmp_path: Path) -> None:
     whole = make_workspace(tmp_path)
     params = yaml.safe_load((whole.folder / "params.yaml").read_text())
-    tiny = yaml.safe_load((whole.folder / "config/profiles/tiny.yaml").read_text())
+    tiny = profile(whole.folder / "config/profiles/tiny.yaml")
     for name, values in tiny.items():
         params[name] |= values
     (whole.folder / "params.yaml").write_text(yaml.safe_dump(params))

@@ -82,6 +82,23 @@ class Workspace:
         return sorted((self.folder / "data/rows" / COLD_DEVICE / "cold_start/runs.jsonl").read_text().splitlines())
 
 
+def add_toy_chapter(workspace: Workspace) -> None:
+    """Add the chapter of `toy_chapter`: its folder, a line, a section of params.yaml, and what is generated."""
+    chapters = workspace.folder / "workflow/edgeplan/chapters"
+    shutil.copytree(Path(__file__).parent / "toy_chapter", chapters / "toy", ignore=shutil.ignore_patterns("__pycache__"))
+    names, line = chapters / "__init__.py", '    "cold_start",\n'
+    assert names.read_text().count(line) == 1
+    names.write_text(names.read_text().replace(line, f'{line}    "toy",\n'))
+    with (workspace.folder / "params.yaml").open("a") as params:
+        params.write(yaml.safe_dump({"toy": {"on": [DEVICE], "sizes": [1000, 20000, 3000], "lanes": 2}}))
+    for generator in (
+        ("-m", "edgeplan.support.protocols"),
+        ("-m", "edgeplan.chapters.wiring"),
+        ("workflow/scripts/params_schema.py",),
+    ):
+        workspace.run(sys.executable, *generator)
+
+
 def make_workspace(folder: Path) -> Workspace:
     """A repository with the files of the working tree, results and rows left out."""
     listed = subprocess.run(

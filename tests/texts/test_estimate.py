@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from edgeplan.chapters.estimate import estimate, merged, told
+from edgeplan.chapters.estimate import estimate, merged, profile, told
 from edgeplan.chapters.params import Params
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
-def _estimated(profile: str, **more: Any) -> dict[str, float]:
-    values = yaml.safe_load((ROOT / f"config/profiles/{profile}.yaml").read_text())
+def _estimated(name: str, **more: Any) -> dict[str, float]:
+    values = profile(ROOT / f"config/profiles/{name}.yaml")
     params = Params.model_validate(merged(merged(SHIPPED, values), {"devices": ["cpu-onnxruntime"], **more}))
     return estimate(params, ["onnxruntime"])
 

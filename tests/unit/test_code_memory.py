@@ -74,6 +74,17 @@ print(*seen, pool.used)
     assert left == 0, "a primitive that is gone gives its slot back"
 
 
+def test_kernels_that_live_until_the_process_ends_are_given_back_then() -> None:
+    body = """
+from edgeplan.runtime.dnnl import Dnnl
+
+dnnl = Dnnl()
+dnnl.warm_up(1)  # what it made stays in the library's cache, which is emptied behind Python's last object
+print(pool.used)
+"""
+    assert int(_in_fresh_process(body)) > 0
+
+
 def test_slots_are_distinct_zeroed_and_can_be_taken_again() -> None:
     body = """
 got = [take(0, SLOT_BYTES, BOTH, PRIVATE, -1, 0) for _ in range(3)]

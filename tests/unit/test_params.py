@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.errors import ParamsError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -64,7 +65,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config/profiles").glob("*.yaml")), ids=lambda p: p.stem)
 def test_profiles_change_known_params_only(path: Path) -> None:
-    Params.model_validate(_merge(SHIPPED, yaml.safe_load(path.read_text()) or {}))
+    Params.model_validate(_merge(SHIPPED, profile(path)))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from partition_frames import trained
 from typer.testing import CliRunner
 
 from edgeplan.api import plan_partition, run_partition
+from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
@@ -120,7 +121,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _settings(**changes: object) -> PartitionSettings:
     base = yaml.safe_load((ROOT / "params.yaml").read_text())["partition"]
-    tiny = yaml.safe_load((ROOT / "config/profiles/tiny.yaml").read_text())["partition"]
+    tiny = profile(ROOT / "config/profiles/tiny.yaml")["partition"]
     return PartitionSettings.model_validate({**base, **tiny, **changes})
 
 

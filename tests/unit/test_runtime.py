@@ -19,11 +19,13 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.runtime import library
+from edgeplan.runtime.candidates import candidates
+from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Prepared, Worker
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.program import default_program
+from edgeplan.runtime.program import activation_layouts, default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.zoo import FAMILIES
@@ -206,3 +208,22 @@ def test_families_agree(agrees: Callable[..., int], family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_base_models_under_every_candidate(agrees: Callable[..., int], family: str) -> None:
     assert agrees(FAMILIES[family].base()) > len(HOMES)
+
+
+def test_candidates_are_those_of_a_fresh_process_whatever_was_made_before() -> None:
+    """OneDNN's cache takes descriptors that differ in strides of axes of size 1 for equal."""
+    b = GraphBuilder("single", (1, 1, 1, 1))
+    lowered, dnnl = lower(b.build(b.conv(b.gap(b.conv(b.input, 2, 1)), 1, 1))), Dnnl()
+    dnnl.set_threads(1)
+
+    def creator(home: str) -> Creator:
+        return Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)
+
+    fresh = {home: step_candidates(dnnl, lowered, home) for home in HOMES}
+    for home in HOMES:
+        for step in lowered.steps:
+            for candidate in candidates(creator(home), step):
+                creator(home).create(step, candidate)
+    warm = {home: tuple(candidates(creator(home), step) for step in lowered.steps) for home in HOMES}
+    assert {home: step_candidates(dnnl, lowered, home) for home in HOMES} == fresh
+    assert warm != fresh, "the cache makes no difference any more"

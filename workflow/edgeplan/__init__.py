@@ -7,8 +7,8 @@ Modules:
 
 * `api`: The library's own interface: what the command line does, as functions with typed results
   (docs/api.md).
-* `chapters/`: The chapters: each asks one question, and owns the stages, tables and figures that
-  answer it.
+* `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
+  commands that answer it.
 * `cli/`: The command line.
 * `devices/`: Devices: an engine with its settings on the cores of a machine.
 * `engines/`: Inference engines, one file each.

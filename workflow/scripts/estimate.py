@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from edgeplan.chapters.estimate import estimate, merged, told
+from edgeplan.chapters.estimate import estimate, merged, profile, told
 from edgeplan.chapters.params import Params
 from edgeplan.devices.config import load_device
 from edgeplan.errors import EdgeplanError, ParamsError
@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("profile", type=Path)
 parser.add_argument("device")
 given = parser.parse_args()
-values = merged(yaml.safe_load(Path("params.yaml").read_text()), yaml.safe_load(given.profile.read_text()) or {})
+values = merged(yaml.safe_load(Path("params.yaml").read_text()), profile(given.profile))
 values["devices"] = [given.device]
 try:
     params = validate(values, Params, ParamsError, "params file", f"params.yaml with {given.profile}")

@@ -1,4 +1,4 @@
-"""Print a profile (config/profiles/<name>.yaml) as `-S section.key=value` arguments for `dvc exp run`.
+"""Print a profile (`edgeplan.chapters.estimate.profile`) as `-S section.key=value` arguments for `dvc exp run`.
 
 An empty profile stands for the committed values: of these, all that the params.yaml of the workspace has changed are printed.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from edgeplan.chapters.estimate import profile
 
 
 def overrides(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -38,7 +40,7 @@ def main() -> None:
     """Print the arguments on one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profile", type=Path)
-    values = yaml.safe_load(parser.parse_args().profile.read_text())
+    values = profile(parser.parse_args().profile)
     found = overrides(values) if values else committed(Path("params.yaml"))
     print(*(f"-S {override}" for override in found))  # noqa: T201 - its output is its purpose
 

@@ -1,4 +1,4 @@
-"""The chapters: each asks one question, and owns the stages, tables and figures that answer it.
+"""The chapters: each asks one question, and owns the stages, tables, figures and commands that answer it.
 
 Modules:
 
@@ -14,9 +14,31 @@ Modules:
 * `params`: The schema of params.yaml: every setting, with its bounds.
 * `partition/`: The chapter on partitions: one model on two processors at once, split where it pays.
 * `prediction/`: Predicting the latency of a network, kernel by kernel (nn-Meter).
-* `registry`: The chapters, in the order of the report.
+* `registry`: The chapters by name, in the order of the report, and what is made of all of them.
 * `running`: One stage of the pipeline, run for one target in the workspace that is the current
   folder: `edgeplan stage NAME`.
 * `wiring`: Files made from the stages that chapters declare: `make wire` writes dvc.yaml,
   Snakemake's rules and the digests of code.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+#: Folders beside this module in the order of the report, each with a `chapter.py`. A new chapter is a folder and a line here.
+NAMES = (
+    "prediction",
+    "cold_start",
+    "memory",
+    "partition",
+)
+
+
+def chapter_modules(name: str) -> Iterator[ModuleType]:
+    """Modules of a name in the chapters' folders, where they have one: `commands`, `protocols`."""
+    for chapter in NAMES:
+        if (Path(__file__).parent / chapter / f"{name}.py").is_file():
+            yield import_module(f"edgeplan.chapters.{chapter}.{name}")

@@ -17,10 +17,11 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 #: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
 NEUTRAL = (
-    *("__init__.py", "errors.py", "progress.py", "chapters/params.py", "terminal.py", "workspace.py", "writable.py"),
-    *("chapters/base.py", "chapters/registry.py", "chapters/*/chapter.py", "chapters/prediction/settings.py"),
+    *("__init__.py", "errors.py", "progress.py", "terminal.py", "workspace.py", "writable.py"),
+    *("chapters/__init__.py", "chapters/base.py", "chapters/params.py", "chapters/registry.py", "chapters/*/chapter.py"),
+    "chapters/prediction/settings.py",
     *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
-    "support/protocols.py",  # a new name comes with changed sources
+    *("support/protocols.py", "chapters/*/protocols.py"),  # a new name comes with changed sources
 )
 #: Digests of the code of each stage, which DVC reads as params. Words, comments and where a module stands are no part of them.
 CODE = Path("workflow/code.json")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from edgeplan.chapters.base import ChapterParams, load
 from edgeplan.chapters.registry import CHAPTERS
@@ -15,6 +18,16 @@ _HOURS_FROM = 180  # minutes
 def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Params with the values of a profile, as `dvc exp run -S` sets them."""
     return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
+
+
+def profile(path: Path) -> dict[str, Any]:
+    """The values of a profile: of its file, and of the chapters' own (`profiles.yaml` in the folder of each), by its name."""
+    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    for name in CHAPTERS:
+        own = Path(__file__).parent / name / "profiles.yaml"
+        if own.is_file():
+            values = merged(values, yaml.safe_load(own.read_text(encoding="utf-8")).get(path.stem, {}))
+    return values
 
 
 def estimate(params: ChapterParams, engines: Sequence[str]) -> dict[str, float]:

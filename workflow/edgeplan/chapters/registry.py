@@ -1,28 +1,20 @@
-"""The chapters, in the order of the report. A new one is a folder and a line of `_CHAPTERS`."""
+"""The chapters by name, in the order of the report, and what is made of all of them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import yaml
 
+from edgeplan.chapters import chapter_modules
 from edgeplan.chapters.base import Chapter, Stage, covered, expanded
-
-#: Folders beside this module, each with a `chapter.py`.
-_CHAPTERS = (
-    "prediction",
-    "cold_start",
-    "memory",
-    "partition",
-)
 
 #: Every chapter by name.
 CHAPTERS: Mapping[str, Chapter] = MappingProxyType(
-    {name: import_module(f"edgeplan.chapters.{name}.chapter").CHAPTER for name in _CHAPTERS}
+    {module.CHAPTER.name: module.CHAPTER for module in chapter_modules("chapter")}
 )
 
 

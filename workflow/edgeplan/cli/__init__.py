@@ -9,7 +9,6 @@ Modules:
 * `device`: The command that writes a device file for this machine.
 * `export`: The command `edgeplan export` writes a named model: something to predict, plan and run
   where no model is at hand.
-* `layout`: The command line of static memory planning: `edgeplan plan layout`.
 * `measure`: The command that measures a model on this machine and prints what was predicted beside
   it: `edgeplan measure`.
 * `memory`: The command line of memory: `edgeplan plan memory`, and what `edgeplan run` prints of

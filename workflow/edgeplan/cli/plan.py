@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgeplan.cli import layout, memory, partition
+from edgeplan.chapters import chapter_modules
+from edgeplan.cli import memory, partition
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
@@ -42,7 +43,8 @@ class Costs(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    layout.register(plan_app)
+    for module in chapter_modules("commands"):
+        module.register(app, plan_app)
     partition.register(plan_app)
     memory.register(plan_app)
     app.add_typer(plan_app, name="plan")

@@ -41,6 +41,7 @@ _NO_COMPILER = "pip install numba, or run where the plan was made"
 #: Fields of /proc/cpuinfo that say which instructions there are and which are fast.
 _PROCESSOR = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
 _C_LIBRARIES = (None, "libm.so.6")
+_LIBC: Any = ctypes.CDLL(None, use_errno=True)
 
 
 class Images(NamedTuple):
@@ -71,7 +72,6 @@ def addresses(images: Images, names: Sequence[str]) -> Mapping[str, Mapping[str,
 
 
 _MAPPED: dict[tuple[str, str], Mapping[str, int]] = {}
-_LIVING: list[mmap.mmap] = []  # code is called by address: it stays
 
 
 def packed(code: bytes, head: Mapping[str, Any]) -> bytes:
@@ -93,23 +93,36 @@ def _map(name: str, image: bytes) -> Mapping[str, int]:
     at += _HEAD_BYTES
     head = json.loads(image[at : at + size])
     code = memoryview(image)[at + size :]
-    memory = mmap.mmap(-1, head["bytes"], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory[: len(code)] = code
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    base = _memory(head["bytes"], name)
+    ctypes.memmove(base, bytes(code), len(code))
     for symbol, slot in head["imports"].items():
         ctypes.c_uint64.from_address(base + slot).value = _imported(symbol)
     for slot, target in head["pointers"]:
         ctypes.c_uint64.from_address(base + slot).value = base + target
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect = _LIBC.mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     if protect(base, head["executable"], mmap.PROT_READ | mmap.PROT_EXEC):
-        raise DeviceError(
-            f"compiled code cannot be mapped: {os.strerror(ctypes.get_errno())}",
-            where=f"{name}, in this process",
-            next_step="allow executable memory: the security policy of the system or container forbids it",
-        )
-    _LIVING.append(memory)
+        raise _cannot_map(name)
     return {function: base + offset for function, offset in head["functions"].items()}
+
+
+def _memory(size: int, name: str) -> int:
+    """Memory that is never given back: libraries call the code in it when the process ends, after Python's last object."""
+    take = _LIBC.mmap
+    take.restype = ctypes.c_void_p
+    take.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    base = take(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if base is None or base == ctypes.c_void_p(-1).value:
+        raise _cannot_map(name)
+    return int(base)
+
+
+def _cannot_map(name: str) -> DeviceError:
+    return DeviceError(
+        f"compiled code cannot be mapped: {os.strerror(ctypes.get_errno())}",
+        where=f"{name}, in this process",
+        next_step="allow executable memory: the security policy of the system or container forbids it",
+    )
 
 
 def _imported(symbol: str) -> int:

@@ -17,6 +17,7 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -48,10 +49,12 @@ class Protocol:
         return (self.name, *self.earlier)
 
 
-def _files(folder: str, *names: str) -> tuple[str, ...]:
+def files_of(folder: str, *names: str) -> tuple[str, ...]:
+    """Python files of a folder, by the names of their modules."""
     return tuple(f"{folder}/{name}.py" for name in names)
 
 
+_files = files_of
 #: What every engine's rows share.
 _MEASURING = (
     *_files("measurement", "blocks", "preemption", "references"),
@@ -95,9 +98,6 @@ _PROFILES = (
     *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "stages", "words"),
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
-_PLANNING = _files(
-    "planning", *("bounds", "document", "dominance", "events", "local_search", "machine", "mixed_integer", "optimal", "profile")
-)
 _COLD_RUN = (
     *_files(
         "measurement/process",
@@ -120,7 +120,8 @@ def _started(engine: str, name: str) -> Protocol:
     return Protocol(name, (*_COLD_RUN, f"engines/{engine}/cold.py"))
 
 
-#: By what is measured. Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
+#: By what is measured; a chapter has its own in `protocols.py` of its folder.
+#: Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         # times of models and kernels on an engine; since 2 interrupted runs do not count
@@ -137,52 +138,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/opencl": Protocol("opencl-nodes/1", ("engines/opencl/session.py",)),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
         "runtime": Protocol("runtime/2", ("runtime", *_LOWERING), ("1897c2256586d160",)),
-        "memory": Protocol(
-            "memory/2",
-            (
-                *_files(
-                    "runtime/streaming", "again", "build", "program", "reader", "rows", "session", "worker", "library_pages"
-                ),
-                *_files("runtime", "ranges", "bands"),
-                *_files("profiling", "streaming"),
-                *_files("measurement/process", "memory_group", "stock_memory", "stock"),
-                "support/memory_counters.py",
-                *_files("chapters/memory", "layouts", "measuring", "plan", "studies"),
-                "planning/memory",
-            ),
-        ),
-        # since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each
-        "partition": Protocol(
-            "partition/2",
-            (
-                *_files("runtime/partitioned", "handshake", "lanes", "program", "session"),
-                *_files("processors", "onednn", "opencl"),
-                *_files("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
-                *_files("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
-                *_files("runtime", "ranges", "native/partner"),
-                *_files("chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running", "tuning"),
-                *_files("chapters/partition", "layers", "costs", "choosing"),
-                *_files("planning/partition", "margin", "planner", "sequential"),
-                "workloads/registry.py",
-            ),
-        ),
-        "eop": Protocol(
-            "eop/2",
-            (
-                *_files("runtime/partitioned", "handshake", "lanes", "program", "sections", "session"),
-                *_files("processors", "onednn", "opencl"),
-                *_files("opencl", "batches", "building", "dispatch", "launch", "post_ops", "products", "transforms"),
-                *_files("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
-                *_files("runtime", "ranges", "bands", "native/partner"),
-                *_files("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
-                *_files("chapters/partition/stages", "partition_eop"),
-                *_files("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "yolov3"),
-                "planning/partition",
-            ),
-        ),
-        "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
@@ -200,13 +156,23 @@ def protocol(what: str) -> Protocol:
     Raises:
         DeviceError: there is none.
     """
-    if what not in PROTOCOLS:
+    if what in PROTOCOLS:
+        return PROTOCOLS[what]
+    known = all_protocols()
+    if what not in known:
         raise DeviceError(
             f"there is no measuring protocol {what!r}",
             where="edgeplan.support.protocols",
-            next_step="name one in PROTOCOLS; known: " + ", ".join(PROTOCOLS),
+            next_step="name one in PROTOCOLS; known: " + ", ".join(known),
         )
-    return PROTOCOLS[what]
+    return known[what]
+
+
+def all_protocols() -> Mapping[str, Protocol]:
+    """The protocols of the foundation and of the chapters, whose files are found by their place as tests are."""
+    files = sorted(PACKAGE.glob("chapters/*/protocols.py"))
+    own = (import_module(f"edgeplan.chapters.{path.parent.name}.protocols").PROTOCOLS for path in files)
+    return {**PROTOCOLS, **{what: found for protocols in own for what, found in protocols.items()}}
 
 
 def digest(sources: tuple[str, ...]) -> str:
@@ -268,7 +234,7 @@ def _source_files(sources: tuple[str, ...]) -> Iterator[Path]:
 
 def written() -> dict[str, dict[str, str]]:
     """Compute the lock file's content: the name of each protocol and the digest of its sources."""
-    return {what: {"name": p.name, "sources_sha256": digest(p.sources)} for what, p in PROTOCOLS.items()}
+    return {what: {"name": p.name, "sources_sha256": digest(p.sources)} for what, p in all_protocols().items()}
 
 
 def main() -> None:

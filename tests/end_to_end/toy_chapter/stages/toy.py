@@ -17,9 +17,8 @@ from edgeplan.chapters.toy.settings import ToySettings
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, write_chapter
 from edgeplan.support.files import write_json
+from edgeplan.support.protocols import protocol
 from edgeplan.support.store import Journal
-
-_PROTOCOL = "toy/1"
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,7 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     for size in toy.sizes:
         key = _key(device, size, seed)
         if key not in known:
-            values = np.random.default_rng(seed).random(size)
-            start = perf_counter()
-            np.sort(values)
-            known[key] = 1e3 * (perf_counter() - start)
+            known[key] = sort_ms(size, seed)
             journal.commit({"key": key, "ms": known[key]})
     times_ms = np.array([known[_key(device, size, seed)] for size in toy.sizes])
     frame = pd.DataFrame({"size": toy.sizes, "sort_ms": times_ms, "lane": longest_first(times_ms, toy.lanes)})
@@ -57,5 +53,13 @@ def measure(*, seed: int, toy: ToySettings, device: str, rows: Path, table: Path
     write_chapter(page, part, tables=table.parent, figures=table.parent)
 
 
+def sort_ms(size: int, seed: int) -> float:
+    """Time in milliseconds that sorting some random numbers takes."""
+    values = np.random.default_rng(seed).random(size)
+    start = perf_counter()
+    np.sort(values)
+    return 1e3 * (perf_counter() - start)
+
+
 def _key(device: str, size: int, seed: int) -> str:
-    return hashlib.sha256(json.dumps([_PROTOCOL, device, size, seed]).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([protocol("toy").name, device, size, seed]).encode()).hexdigest()[:12]

@@ -13,6 +13,7 @@ Modules:
 * `plan`: From a model file to a plan: profile or predict, then plan.
 * `planners/`: The planners of the chapter: pure functions from a profile to a schedule; they know
   no device.
+* `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `reference`: The ONNX file that a plan was made from: what its outputs are checked against is
   computed from it.
 * `settings`: The `cold_start` section of params.yaml.

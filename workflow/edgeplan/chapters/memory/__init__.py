@@ -5,6 +5,7 @@ Modules:
 * `budget`: Budgets of memory as users write them: bytes, MB, MiB, or per cent of what ONNX Runtime
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
+* `commands`: The chapter's own command, static memory planning: `edgeplan plan layout`.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
 * `inference`: Running a plan folder of the memory chapter in this process, by one budget after the
   other.
@@ -17,6 +18,7 @@ Modules:
   by step.
 * `plan`: From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to
   see that the budget holds.
+* `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `settings`: The `memory` section of params.yaml.
 * `stages/`: The stages of the chapter on memory.
 * `studies`: Studies of one model beside its budgets: layers, ways to cut it, what makes plans fast,

@@ -18,6 +18,7 @@ Modules:
   common.
 * `paper`: What LiPG (EPEW 2025) prints.
 * `planned`: A model planned on a pair, and the folder that holds the plan.
+* `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `sampling`: Which layers are measured: samples to learn from (LiPG, section 5.2) and layers to
   split (section 5.3).
 * `settings`: The `partition` section of params.yaml.

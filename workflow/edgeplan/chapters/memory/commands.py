@@ -1,4 +1,4 @@
-"""The command line of static memory planning: `edgeplan plan layout`."""
+"""The chapter's own command, static memory planning: `edgeplan plan layout`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgeplan.planning.layout.buffers import Layout
 
 
-def register(plan_app: typer.Typer) -> None:
+def register(_app: typer.Typer, plan_app: typer.Typer) -> None:
     """Add the command to `edgeplan plan`."""
     plan_app.command("layout")(plan_layout)
 

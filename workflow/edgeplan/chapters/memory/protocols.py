@@ -1,0 +1,28 @@
+"""Names of the chapter's measuring protocols: see `edgeplan.support.protocols`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgeplan.support.protocols import Protocol, files_of
+
+#: By what is measured.
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        "memory": Protocol(
+            "memory/2",
+            (
+                *files_of(
+                    "runtime/streaming", "again", "build", "program", "reader", "rows", "session", "worker", "library_pages"
+                ),
+                *files_of("runtime", "ranges", "bands"),
+                *files_of("profiling", "streaming"),
+                *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
+                "support/memory_counters.py",
+                *files_of("chapters/memory", "layouts", "measuring", "plan", "studies"),
+                "planning/memory",
+            ),
+        ),
+    }
+)

@@ -1,0 +1,45 @@
+"""Names of the chapter's measuring protocols: see `edgeplan.support.protocols`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgeplan.support.protocols import Protocol, files_of
+
+#: By what is measured.
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        # since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each
+        "partition": Protocol(
+            "partition/2",
+            (
+                *files_of("runtime/partitioned", "handshake", "lanes", "program", "session"),
+                *files_of("processors", "onednn", "opencl"),
+                *files_of("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
+                *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
+                *files_of("runtime", "ranges", "native/partner"),
+                *files_of(
+                    "chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running", "tuning"
+                ),
+                *files_of("chapters/partition", "layers", "costs", "choosing"),
+                *files_of("planning/partition", "margin", "planner", "sequential"),
+                "workloads/registry.py",
+            ),
+        ),
+        "eop": Protocol(
+            "eop/2",
+            (
+                *files_of("runtime/partitioned", "handshake", "lanes", "program", "sections", "session"),
+                *files_of("processors", "onednn", "opencl"),
+                *files_of("opencl", "batches", "building", "dispatch", "launch", "post_ops", "products", "transforms"),
+                *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
+                *files_of("runtime", "ranges", "bands", "native/partner"),
+                *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
+                *files_of("chapters/partition/stages", "partition_eop"),
+                *files_of("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "yolov3"),
+                "planning/partition",
+            ),
+        ),
+    }
+)
