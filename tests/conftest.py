@@ -23,6 +23,7 @@ from edgeplan.cli import main
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock, others
 from edgeplan.measurement.process import child as process
@@ -33,7 +34,6 @@ from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.plan_folder import model_sha256
 from edgeplan.runtime.program import build_program, default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
@@ -190,7 +190,7 @@ class Planner:
         on_queue = [queued[k % len(queued)] if queued else k % 3 != 0 for k in range(count)]
         fields: dict[str, object] = {
             "model": model.name,
-            "model_sha256": model_sha256([model]),
+            "model_sha256": model_sha256(model),
             "library": "onednn",
             "library_version": self.dnnl.info.version,
             "isa": self.dnnl.info.isa,

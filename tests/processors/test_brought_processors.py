@@ -16,7 +16,7 @@ import yaml
 from models import drawn, squeezenet
 
 import edgeplan
-from edgeplan.api import plan_partition, run_partition
+from edgeplan.api import plan_partition
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import About, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
@@ -31,6 +31,7 @@ from edgeplan.engines.base import random_inputs
 from edgeplan.engines.registry import ENGINES, PROCESSORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.runs import run
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition
@@ -272,7 +273,7 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     assert planned.plan.processors[1] == "tiny"
     costs = {step.name: {option.kind for option in step.options} for step in planned.costs.costs.steps}
     assert any(len(kinds) > 1 for kinds in costs.values()), "some steps may run on either"
-    found = run_partition(workspace / "plan", repeat=2, check=True)
+    found = run(workspace / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
 
@@ -286,7 +287,7 @@ def test_its_part_of_a_plan_is_computed_by_it(workspace: Path) -> None:
         for _ in range(3):
             parts = partition(lowered, layouts, both.block, drawn(lowered, layouts, both.block, both.other, rng))
             assert any(by == 1 for by in parts.lanes)
-            with PairSession(*both.processors, parts, model) as session:
+            with PairSession.of(*both.processors, parts, model) as session:
                 require_close(session.run(random_inputs(graph)), reference_outputs(graph), 1e-4)
                 assert any(kernel.implementation == "tiny.conv" for kernel in session.kernels)
 

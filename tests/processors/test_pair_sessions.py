@@ -90,7 +90,7 @@ def test_random_partitions_compute_what_the_model_does(
     wanted, inputs = _reference(model, graph), random_inputs(graph)
     for seed in range(3):
         partitioned = _partition(graph, cpu.dnnl.info.block, opencl, f"{name}/{seed}", 0.6 + 0.2 * seed)
-        with PairSession(cpu, opencl, partitioned, model, synchronisation) as session:
+        with PairSession.of(cpu, opencl, partitioned, model, synchronisation) as session:
             for _ in range(3):
                 require_close(session.run(inputs), wanted, 1e-4)
             assert (session.times[:, 0] <= session.times[:, 1]).all()
@@ -119,7 +119,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
 
     opencl.choose = choose
     try:
-        with PairSession(cpu, opencl, partition(lowered, layouts, cpu.dnnl.info.block, assigned), model) as session:
+        with PairSession.of(cpu, opencl, partition(lowered, layouts, cpu.dnnl.info.block, assigned), model) as session:
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
     finally:
         opencl.choose = None
@@ -131,7 +131,7 @@ def test_kernels_that_autotuning_tries_compute_the_same(
 def test_memory_can_be_handed_over(cpu: OnednnProcessor, coarse: OpenclProcessor, tmp_path: Path, name: str) -> None:
     model, graph = saved(name, tmp_path)
     assert synchronisation_of(cpu, coarse)[0] == Synchronisation.events
-    with PairSession(cpu, coarse, _partition(graph, cpu.dnnl.info.block, coarse, name), model) as session:
+    with PairSession.of(cpu, coarse, _partition(graph, cpu.dnnl.info.block, coarse, name), model) as session:
         for _ in range(2):
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
@@ -147,11 +147,11 @@ def test_halves_have_the_bits_of_the_whole(
     layouts = activation_layouts(lowered, BLOCKED)
     with QueueProcessor() as gpu:
         alone = partition(lowered, layouts, block, [0] * len(lowered.steps))
-        with PairSession(cpu, gpu, alone, model, synchronisation) as session:
+        with PairSession.of(cpu, gpu, alone, model, synchronisation) as session:
             wanted = session.run(inputs)
         for seed in range(2):
             partitioned = _partition(graph, block, gpu, f"{name}/bits/{seed}", 0.8)
-            with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+            with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
                 found = session.run(inputs)
             for output, value in wanted.items():
                 if name in ("linear_layers", "mobilenet"):
@@ -175,7 +175,7 @@ def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path) 
             strict = partition(lowered, layouts, block, assignments)
             assert sum(partitioned.needed) < sum(strict.needed)
             for synchronisation in Synchronisation:
-                with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+                with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
                     require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
@@ -199,10 +199,10 @@ def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, tmp_path: P
     with QueueProcessor(cores=cpu.capabilities.cores) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "refused")
         with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
-            PairSession(cpu, gpu, partitioned, model, Synchronisation.polling)
+            PairSession.of(cpu, gpu, partitioned, model, Synchronisation.polling)
         with pytest.raises(DeviceError, match="the pair cannot poll: both compute on core"):
             handshake(cpu, gpu, Synchronisation.polling)
-        with PairSession(cpu, gpu, partitioned, model) as session:
+        with PairSession.of(cpu, gpu, partitioned, model) as session:
             assert session.synchronisation == Synchronisation.events
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
@@ -214,7 +214,7 @@ def test_both_on_one_core_wait_by_events(opencl: OpenclProcessor, tmp_path: Path
             Synchronisation.events,
             f"both compute on core {CORES[-1]}, where one that polls takes the other's time",
         )
-        with PairSession(cpu, opencl, _partition(graph, cpu.dnnl.info.block, opencl, "one core"), model) as session:
+        with PairSession.of(cpu, opencl, _partition(graph, cpu.dnnl.info.block, opencl, "one core"), model) as session:
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
@@ -227,7 +227,7 @@ def test_a_processor_that_stops_ends_in_an_error(
     inputs = random_inputs(graph)
     with QueueProcessor(hangs_before=4, limit_seconds=0.5) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "hang", 1.0)
-        with PairSession(cpu, gpu, partitioned, model, synchronisation, limit_seconds=0.5) as session:
+        with PairSession.of(cpu, gpu, partitioned, model, synchronisation, limit_seconds=0.5) as session:
             begin = monotonic()
             with pytest.raises(DeviceError, match=r"did not come within 0\.5 s|does not answer"):
                 session.run(inputs)
@@ -236,7 +236,7 @@ def test_a_processor_that_stops_ends_in_an_error(
                 session.run(inputs)
         with pytest.raises(DeviceError, match="has ended"):
             session.run(inputs)
-    with QueueProcessor() as gpu, PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+    with QueueProcessor() as gpu, PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
         require_close(session.run(inputs), _reference(model, graph), 1e-4)
 
 
@@ -246,10 +246,10 @@ def test_a_kernel_that_fails_ends_in_an_error(cpu: OnednnProcessor, tmp_path: Pa
     model, graph = saved("vgg", tmp_path)
     with QueueProcessor(fails_before=3) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "fault", 1.0)
-        session = PairSession(cpu, gpu, partitioned, model, synchronisation)
+        session = PairSession.of(cpu, gpu, partitioned, model, synchronisation)
         with session, pytest.raises(DeviceError, match="the double failed: out of order"):
             session.run(random_inputs(graph))
-        with PairSession(cpu, gpu, partitioned, model, synchronisation) as session:
+        with PairSession.of(cpu, gpu, partitioned, model, synchronisation) as session:
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
@@ -258,7 +258,7 @@ def test_a_slow_processor_is_waited_for(cpu: OnednnProcessor, tmp_path: Path) ->
     model, graph = saved("squeezenet", tmp_path)
     with QueueProcessor(pause_seconds=0.03) as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "slow")
-        with PairSession(cpu, gpu, partitioned, model, Synchronisation.polling) as session:
+        with PairSession.of(cpu, gpu, partitioned, model, Synchronisation.polling) as session:
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
@@ -267,7 +267,7 @@ def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) 
     with QueueProcessor() as gpu:
         partitioned = _partition(graph, cpu.dnnl.info.block, gpu, "memory")
         for synchronisation in Synchronisation:
-            with PairSession(cpu, gpu, partitioned, model, synchronisation):
+            with PairSession.of(cpu, gpu, partitioned, model, synchronisation):
                 assert gpu.memory
             assert not gpu.memory
 
@@ -275,7 +275,7 @@ def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) 
 def test_inputs_that_do_not_fit_are_refused_and_the_session_runs_on(cpu: OnednnProcessor, tmp_path: Path) -> None:
     model, graph = saved("vgg", tmp_path)
     with QueueProcessor() as gpu:
-        session = PairSession(cpu, gpu, _partition(graph, cpu.dnnl.info.block, gpu, "inputs"), model)
+        session = PairSession.of(cpu, gpu, _partition(graph, cpu.dnnl.info.block, gpu, "inputs"), model)
         with pytest.raises(ModelError, match="input 'input' is missing"):
             session.run({})
         require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
@@ -339,7 +339,7 @@ def test_a_wrong_index_ends_the_waits_of_the_gpu(
     assignments = [1 if step.kind == "fc" else 0 for step in lowered.steps]
     assert 1 in assignments
     partitioned = partition(lowered, activation_layouts(lowered, BLOCKED), block, assignments)
-    with PairSession(cpu, opencl, partitioned, model, synchronisation) as session:
+    with PairSession.of(cpu, opencl, partitioned, model, synchronisation) as session:
         for _ in range(2):
             begin = monotonic()
             with pytest.raises(ModelError, match="an index lies outside the axis"):

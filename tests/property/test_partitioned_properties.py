@@ -186,7 +186,7 @@ def test_random_partitions_compute_what_the_graph_does(
     _, found = data.draw(partitions(graph, cpu.dnnl.info.block, parallel=parallel))
     with tempfile.TemporaryDirectory() as folder:
         model = save_onnx(graph, Path(folder) / "model.onnx")
-        with PairSession(cpu, gpu, found, model, synchronisation) as session:
+        with PairSession.of(cpu, gpu, found, model, synchronisation) as session:
             for _ in range(2):
                 outputs = session.run(random_inputs(graph))
                 wanted = reference_outputs(graph)

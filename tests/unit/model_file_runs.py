@@ -15,8 +15,8 @@ from plan_starts import start_right
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.steps import Lowered
-from edgeplan.profiling.target import model_sha256
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.plan_folder import build_plan_folder

@@ -27,7 +27,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import Schedule, Session
+from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import save_workload
 from edgeplan.workloads.transformers import gpt2, vit
@@ -108,10 +108,10 @@ class Streamed:
         return Schedule.of(all_resident(self.built.program))
 
     @contextmanager
-    def session(self, dnnl: Dnnl, schedule: Schedule, lanes: int = 2) -> Iterator[Session]:
+    def session(self, dnnl: Dnnl, schedule: Schedule, lanes: int = 2) -> Iterator[StreamSession]:
         """A session that fills freed memory with NaN."""
         file = WeightsFile(self.weights, self.built.program.weights_bytes)
-        with Session(dnnl, self.built.program, schedule, file, lanes=lanes, debug=True) as session:
+        with StreamSession(dnnl, self.built.program, schedule, file, lanes=lanes, debug=True) as session:
             yield session
 
 

@@ -130,7 +130,7 @@ def test_too_few_processors_are_refused(folder: Path, pair: tuple[int, int], how
 def test_devices_that_do_not_fit_are_refused(folder: Path, pair: tuple[int, int]) -> None:
     _refused(_run(folder, "--device", "nosuch"), "unknown device")
     _device(big_cores=list(pair))
-    _refused(_run(folder, "--device", "dev"), "there are 2 and 0")
+    _refused(_run(folder, "--device", "dev"), "the device has 2")
     _device(big_cores=[pair[0]], little_cores=[4096])
     _refused(_run(folder, "--device", "dev"), "core 4096 does not exist")
 

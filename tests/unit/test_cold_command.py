@@ -20,11 +20,13 @@ from edgeplan.cli import app
 from edgeplan.errors import BusyError, EdgeplanError, ModelError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
-from edgeplan.planning.document import check_fits, read_plan
+from edgeplan.planning.document import check_fits
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.plan_folder import cold_plan
 
 _ARGUMENTS = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
 
@@ -71,7 +73,7 @@ def profiled(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def test_the_command_writes_a_plan(dnnl: Dnnl, profiled: tuple[Path, str]) -> None:
     folder, output = profiled
     assert "ms predicted" in output
-    planned = read_plan(folder / "plan" / "plan.json")
+    planned = cold_plan(read_folder(folder / "plan"))
     check_fits(planned, target_of(folder / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
     assert planned.layout == "nhwc"
     assert list((folder / "state/edgeplan/workspace/data/rows/dev/cold").glob("*.parquet"))
@@ -119,7 +121,7 @@ def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], mo
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     done = CliRunner().invoke(app, [*_ARGUMENTS, "-o", "streamed", "--planner", "evicted"])
     assert done.exit_code == 0, done.output
-    planned = read_plan(folder / "streamed" / "plan.json")
+    planned = cold_plan(read_folder(folder / "streamed"))
     assert planned.disk is not None
     assert planned.disk.mb_per_s > 0
     assert f"page cache      evicted: {planned.disk.mb_per_s:.0f} MB/s" in done.output

@@ -18,7 +18,7 @@ import pytest
 from cold_session_support import assert_close, kernels_made, preparation_of, shared_of, small_net, started_ns, wait_while
 
 from edgeplan.engines.base import random_inputs
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import FormatError, InputError, ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
@@ -201,10 +201,11 @@ def test_a_start_that_is_refused_ends_its_threads(dnnl: Dnnl, planned: Planned, 
     def held() -> tuple[int, float, bool, int]:
         return _thread._count(), sys.getswitchinterval(), gc.isenabled(), len(list(Path("/proc/self/fd").iterdir()))
 
+    gc.collect()  # what tests before left
     before = held()
     (folder / "plan.json").write_text("{}")
     for _ in range(3):
-        with pytest.raises(FormatError, match="changed after its program was linked"):
+        with pytest.raises(FormatError, match="has another format"):
             ColdSession(dnnl, folder, threads=2)
         gc.collect()
         assert held() == before
@@ -273,9 +274,9 @@ def test_a_session_whose_cold_start_failed_says_so_again(
 def test_a_wrong_input_is_named(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
     with ColdSession(dnnl, folder, threads=2) as session:
-        with pytest.raises(ModelError, match="missing"):
+        with pytest.raises(InputError, match="there is no array 'input'"):
             session.run({})
-        with pytest.raises(ModelError, match=r"is float32\[1, 3, 8, 8\], not float32"):
+        with pytest.raises(InputError, match=r"is float32\[1,3,8,8\]"):
             session.run({"input": np.zeros((1, 3, 8, 8), np.float32)})
         session.run(random_inputs(graph))
 

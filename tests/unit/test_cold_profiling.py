@@ -18,6 +18,7 @@ from edgeplan.chapters.cold_start.planners.registry import Options, plan
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
 from edgeplan.planning.document import check_fits
 from edgeplan.planning.profile import Profile, check
@@ -34,7 +35,7 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.reprofile import Reprofiler
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
-from edgeplan.profiling.target import model_sha256, target_of
+from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower

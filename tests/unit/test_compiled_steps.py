@@ -14,16 +14,17 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.api import run
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph import blocks
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.planning.document import Plan
+from edgeplan.runs import run
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 

@@ -14,15 +14,16 @@ from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
 from partition_frames import NUMBERS
 
-from edgeplan.api import plan_memory, predict, run_memory
+from edgeplan.api import plan_memory, predict
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.opencl.dispatch import refusal
-from edgeplan.profiling.target import model_sha256
+from edgeplan.runs import run
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -118,7 +119,7 @@ def test_sessions_and_cold_starts_hand_it_out(dnnl: Dnnl, planned: Any, tmp_path
 def test_plans_of_memory_hand_it_out(tmp_path: Path, form: str) -> None:
     path, graph, wanted = _read(tmp_path, form)
     plan_memory(path, tmp_path / "plan", "32MiB", threads=1)
-    found = run_memory(tmp_path / "plan", random_inputs(graph), check=True)
+    found = run(tmp_path / "plan", random_inputs(graph), check=True)
     assert found.difference is not None
     assert found.difference < 1e-4
     _assert_right(found.outputs, wanted)

@@ -117,7 +117,7 @@ def test_a_full_disk_while_building_for_the_first_time(
 ) -> None:
     with _no_room(way, 5000), pytest.raises(StoreError, match=_SAID[way]):
         build_plan_folder(dnnl, model, planned(model, graph), tmp_path / "new")
-    assert list((tmp_path / "new").iterdir()) == []
+    assert not (tmp_path / "new").exists()
 
 
 @ways

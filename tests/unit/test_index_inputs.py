@@ -13,12 +13,13 @@ from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
 from tiny_profiled import QUICK, cores, own_state  # noqa: F401  a fixture
 
-from edgeplan.api import plan_memory, run_memory
+from edgeplan.api import plan_memory
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.profiler import profile_model
+from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
@@ -82,7 +83,7 @@ def test_limits_follow_from_the_axes(tmp_path: Path, name: str) -> None:
 def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int, kind: int) -> None:
     model = _table(tmp_path / "m.onnx", rows, kind)
     plan_memory(model, tmp_path / "plan", "64MiB", threads=1)
-    found = run_memory(tmp_path / "plan", check=True)
+    found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     assert found.difference < 1e-5
     assert [border.below for border in found.program.inputs] == [rows]

@@ -25,12 +25,14 @@ from edgeplan.cli import run as cli_run
 from edgeplan.errors import FormatError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.planning.document import Target, read_plan, write_plan
+from edgeplan.planning.document import Target, plan_of, plan_text
 from edgeplan.planning.profile import Candidate, Layer, Profile, check
 from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked_file import read_linked, read_reserve
+from edgeplan.runtime.plan_folder import cold_plan
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
 Arrays = Mapping[str, np.ndarray]
@@ -131,12 +133,11 @@ def test_the_stored_profiles_are_read() -> None:
             assert layer.candidates[position].warm(2) == min(c.warm(2) for c in layer.candidates)
 
 
-def test_a_plan_with_kernels_for_later_runs_is_a_document(tmp_path: Path) -> None:
-    profiles, path = layouts(12, 4), tmp_path / "plan.json"
+def test_a_plan_with_kernels_for_later_runs_is_a_document() -> None:
+    profiles = layouts(12, 4)
     made = plan(profiles, "optimal", TARGET)
     written = with_warm_kernels(made, profiles)
-    write_plan(written, path)
-    assert read_plan(path) == written
+    assert plan_of(plan_text(written), "here") == written
     chosen = repaid(made, profile_for(made, profiles))
     layers = profile_for(made, profiles).layers
     assert written.warm == tuple(x.candidates[o].implementation for x, o in zip(layers, chosen, strict=True))
@@ -183,7 +184,7 @@ def planned(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_a_plan_names_the_kernels_that_later_runs_switch_to(planned: tuple[Path, dict[str, str]]) -> None:
     folder, told = planned
-    plain, made = (read_plan(folder / name / "plan.json") for name in ("plain", "continuous"))
+    plain, made = (cold_plan(read_folder(folder / name)) for name in ("plain", "continuous"))
     assert plain.later == ()
     assert "later runs      with the kernels of the first one" in told["plain"]
     switching = [k for k, name in enumerate(made.warm) if name != made.step(k).implementation]

@@ -20,11 +20,11 @@ import pytest
 from lifeline_holders import INPUT, KINDS, MODEL, SCHEDULE
 from streamed_models import streamed
 
+from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.profiling.streaming import all_resident
-from edgeplan.runtime.streaming.program import PROGRAM_NAME, to_json
-from edgeplan.runtime.streaming.session import WEIGHTS_NAME
+from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.support import lifeline
 from edgeplan.support.files import write_json
 from edgeplan.support.subprocesses import end, module_command, program_command, run, start
@@ -107,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(error.what)
     made = tmp_path_factory.mktemp("held")
     found = streamed(dnnl, "plain", made, 1 << 40)
-    (made / PROGRAM_NAME).write_text(to_json(found.built.program))
     found.weights.rename(made / WEIGHTS_NAME)
+    write_folder(made, found.built.program, made_for(found.model, dnnl, 1))
     (made / INPUT).write_bytes(found.inputs["input"].tobytes())
     write_json(made / SCHEDULE, all_resident(found.built.program))
     assert found.model == made / MODEL

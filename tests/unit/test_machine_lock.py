@@ -77,7 +77,7 @@ _HOLDERS = {
     "chapters/cold_start/shared_cores.py": "cold starts beside busy loops",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
-    "chapters/partition/inference.py": "handshakes of a pair",
+    "chapters/partition/pair_check.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
     "measurement/device_check.py": "the references",
     "measurement/bench.py": "kernels and models",

@@ -18,17 +18,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_folders import body_of, changed_plan
 from streamed_models import plain_model, residual_model
 
-from edgeplan.api import plan_memory, run_memory
+from edgeplan.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget
 from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
-from edgeplan.planning.memory.document import read_plan
 from edgeplan.profiling.streaming import RunSettings, StreamRun, StreamRunError, run_apart
+from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.streaming.program import read_program
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.streaming.memory_session import stream_program
 
 Edgeplan = Callable[..., Any]
 _MIB = 1 << 20
@@ -96,17 +98,17 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
 
 
 def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budgets(plan: Path, tmp_path: Path) -> None:
-    program = read_program(plan)
+    program = stream_program(read_folder(plan))
     inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
     for border in program.inputs:
         inputs[border.name].write_bytes(bytes(border.size))
     settings = RunSettings(inputs, runs=2, isolated=False)
-    run = run_apart(plan, 1, [json.loads((plan / "plan.json").read_text())], settings)
-    assert run.phases[0].replan_ms == 0
+    own = run_apart(plan, 1, [None], settings)
+    assert own.phases[0].replan_ms == 0
     budgets = [_least(plan) + k * _MIB for k in (1, 2, 1)]
     again = run_apart(plan, 1, budgets, settings)
-    assert again.idle.rss > run.idle.rss + 4 * _MIB
-    assert {digest for phase in again.phases for digest in phase.digests} == set(run.phases[0].digests)
+    assert again.idle.rss > own.idle.rss + 4 * _MIB
+    assert {digest for phase in again.phases for digest in phase.digests} == set(own.phases[0].digests)
     for budget, phase in zip(budgets, again.phases, strict=True):
         assert phase.replan_ms > 0
         assert phase.memory.rss - again.idle.rss <= budget
@@ -117,7 +119,7 @@ def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budget
 def _least(plan: Path) -> int:
     """The least budget that a plan's slices can be run by, as the message says it."""
     with pytest.raises(InfeasibleError, match="the least is") as told:
-        run_memory(plan, budgets=["1"])
+        run(plan, budgets=["1"])
     found = re.search(r"the least is ([\d.]+) MiB", told.value.what)
     assert found
     assert "edgeplan plan memory" in (told.value.next_step or "")
@@ -127,7 +129,7 @@ def _least(plan: Path) -> int:
 def test_a_share_is_of_what_onnx_runtime_takes(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
     made = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", "300%", "-o", str(tmp_path / "plan"))
     assert made.code == 0, made.err
-    budget = json.loads((tmp_path / "plan/model.json").read_text())["budget_bytes"]
+    budget = body_of(tmp_path / "plan")["schedule"]["budget_bytes"]
     assert 3 * _MIB < budget < 300 * _MIB
     assert _peak(made.out) * _MIB <= budget + _MIB / 100
 
@@ -138,9 +140,8 @@ def test_the_least_budget_for_a_slowdown_and_pictures(edgeplan: Edgeplan, place:
     made = edgeplan(*arguments, "--map", str(memory_map), "--max-slowdown", "900%")
     assert made.code == 0, made.err
     assert str(memory_map) in made.out
-    found = read_plan(folder / "plan.json")
-    assert found.loaded_bytes > 0  # less than all weights stay
-    budget = json.loads((folder / "model.json").read_text())["budget_bytes"]
+    assert body_of(folder)["prediction"]["loaded_bytes"] > 0  # less than all weights stay
+    budget = body_of(folder)["schedule"]["budget_bytes"]
     assert _peak(made.out) * _MIB <= budget + _MIB / 100
     svg = curve.read_text()
     assert svg.startswith(("<?xml", "<svg"))
@@ -169,7 +170,7 @@ def test_more_memory_than_there_is_and_no_inference_are_refused(edgeplan: Edgepl
         assert found.code == ParamsError.exit_code, found.err
         assert re.search(r"a budget of .* MiB is more than the .* MiB that are left", found.err)
     with pytest.raises(ParamsError, match="0 runs are none"):
-        run_memory(place / "plan", repeat=0)
+        run(place / "plan", repeat=0)
 
 
 def test_a_total_counts_the_idle_process(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
@@ -234,12 +235,6 @@ def test_options_of_cold_starts_are_refused(edgeplan: Edgeplan, place: Path) -> 
     assert "give sizes: 300MB" in shares.err
 
 
-def _changed(path: Path, change: Callable[[Any], object]) -> None:
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
-
-
 def _refused(edgeplan: Edgeplan, plan: Path, error: type[FormatError | ModelError], name: str) -> str:
     found = edgeplan("run", str(plan))
     assert found.code == error.exit_code, found.out + found.err
@@ -248,59 +243,14 @@ def _refused(edgeplan: Edgeplan, plan: Path, error: type[FormatError | ModelErro
     return found.err
 
 
-def test_a_plan_of_another_machine_is_refused(edgeplan: Edgeplan, plan: Path) -> None:
-    _changed(plan / "model.json", lambda d: d.update(machine="0" * 12))
-    assert "another machine" in _refused(edgeplan, plan, FormatError, "")
+def test_a_plan_of_another_machine_or_library_is_refused(edgeplan: Edgeplan, plan: Path) -> None:
+    changed_plan(plan, lambda d: d["made_for"].update(machine="0" * 12, library="0.0"))
+    told = _refused(edgeplan, plan, FormatError, "")
+    assert "the plan is for 000000000000" in told
+    assert "the plan is for 0.0" in told
 
 
-def test_a_plan_for_another_library_is_refused(edgeplan: Edgeplan, plan: Path) -> None:
-    _changed(plan / "program.json", lambda d: d["library"].__setitem__(0, "0.0"))
-    found = edgeplan("run", str(plan))
-    assert found.code == FormatError.exit_code
-    assert "for oneDNN 0.0" in found.err
-    assert "edgeplan plan memory" in found.err
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.update(format=99),
-        lambda d: d.pop("steps"),
-        lambda d: d["steps"][0].update(kernel=10**6),
-        lambda d: d["steps"][0].update(kernel=-1),
-        lambda d: d["steps"][0].update(weights_at=1 << 40),
-        lambda d: d["steps"][0]["calls"][0][0].update(buffer=10**6),
-        lambda d: d["steps"][0]["calls"][0][0].update(offset=-4096),
-        lambda d: d["inputs"][0]["operand"].update(offset=1 << 40),
-        lambda d: d["outputs"][0].update(shape=[1, 1 << 20]),
-        lambda d: d["buffers"][0].update(size=-1),
-        lambda d: d.update(threads=0),
-        lambda d: d.update(threads="two"),
-        lambda d: d["inputs"][0].update(dtype="float17"),
-    ],
-)  # fmt: skip
-def test_a_damaged_program_is_refused(edgeplan: Edgeplan, plan: Path, change: Callable[[Any], object]) -> None:
-    _changed(plan / "program.json", change)
-    _refused(edgeplan, plan, FormatError, "program.json")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.update(format_version=99),
-        lambda d: d.pop("after"),
-        lambda d: d["tensor_offset"].__setitem__(0, 1 << 40),
-        lambda d: d["tensor_bytes"].__setitem__(0, 1),
-        lambda d: d["steps"].__setitem__(0, "another"),
-        lambda d: d.update(mode="sideways"),
-    ],
-)
-def test_a_damaged_plan_is_refused(edgeplan: Edgeplan, plan: Path, change: Callable[[Any], object]) -> None:
-    _changed(plan / "plan.json", change)
-    _refused(edgeplan, plan, FormatError, "plan.json")
-
-
-@pytest.mark.parametrize("name", ["plan.json", "program.json", "profile.json", "model.json"])
+@pytest.mark.parametrize("name", ["plan.json", "program.json"])
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]", b"null"])
 def test_a_missing_or_broken_file_is_named(edgeplan: Edgeplan, plan: Path, name: str, content: bytes | None) -> None:
     if content is None:
@@ -323,7 +273,7 @@ def test_damaged_weights_are_refused(edgeplan: Edgeplan, plan: Path) -> None:
 
 
 def test_the_model_may_move_but_not_change(edgeplan: Edgeplan, plan: Path, place: Path, tmp_path: Path) -> None:
-    _changed(plan / "model.json", lambda d: d.update(model=str(tmp_path / "gone.onnx")))
+    changed_plan(plan, lambda d: d["made_for"].update(model=str(tmp_path / "gone.onnx")))
     gone = edgeplan("run", str(plan), "--check")
     assert gone.code == ModelError.exit_code
     assert "--model" in gone.err
@@ -364,7 +314,7 @@ def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan:
     again = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", "40MiB", "-o", str(plan))
     assert again.code == 0, again.err
     assert [path.name for path in folder.iterdir()] == ["plan"]
-    assert json.loads((plan / "model.json").read_text())["budget_bytes"] == 40 * _MIB
+    assert body_of(plan)["schedule"]["budget_bytes"] == 40 * _MIB
     assert edgeplan("run", str(plan), "--check").code == 0
 
 
@@ -399,14 +349,14 @@ def _group() -> None:
 
 def _limited(plan: Path, tmp_path: Path, budget: int) -> Limited:
     (tmp_path / "input").write_bytes(bytes(4 * 3 * 32 * 32))
-    document, gate = read_plan(plan / "plan.json").model_dump(), tmp_path / "gate"
-    job = RunSettings({"input": tmp_path / "input"}, runs=3, isolated=False).job(plan, 1, [document])
+    gate = tmp_path / "gate"
+    job = RunSettings({"input": tmp_path / "input"}, runs=3, isolated=False).job(plan, 1, [None])
     return run_limited("edgeplan.runtime.streaming.worker", json.dumps({**job, "gate": str(gate)}).encode(), gate, budget)
 
 
 def test_a_plan_lives_in_its_budget_as_the_system_counts(plan: Path, tmp_path: Path) -> None:
     _group()
-    budget = json.loads((plan / "model.json").read_text())["budget_bytes"]
+    budget = body_of(plan)["schedule"]["budget_bytes"]
     found = _limited(plan, tmp_path, budget)
     assert found.code == 0, found.stderr
     assert 0 < found.peak_bytes <= found.limit_bytes <= found.idle_bytes + budget

@@ -12,7 +12,6 @@ import pytest
 from edgeplan.chapters.memory import measuring
 from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.chapters.memory.inference import read_profile
 from edgeplan.chapters.memory.plan import Cores, Planner
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import Subject
@@ -21,12 +20,12 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
-from edgeplan.planning.memory.document import read_plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.streaming.again import Again
-from edgeplan.runtime.streaming.program import StreamProgram, read_program
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, again_of
+from edgeplan.runtime.streaming.program import StreamProgram
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -79,11 +78,10 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
     made = planner.write(budget, Mode.back_to_back, folder)
     assert made.run.peak_over_idle <= budget
     profiled = {candidate.form: candidate.objects_bytes for candidate in planner.candidates}
-    stored = read_profile(folder)
-    assert stored.objects_bytes > profiled[made.candidate.form] + MIB
-    document = read_plan(folder / "plan.json")
-    again = Again.of(read_program(folder), stored.model_dump(), document.model_dump()).planned(budget, Mode.back_to_back)
-    assert again.budget == document.budget_bytes  # of the arena
+    stored = read_folder(folder)
+    assert stored.predicted(MemoryPrediction).profile["objects_bytes"] > profiled[made.candidate.form] + MIB
+    assert stored.scheduled(MemorySchedule).budget_bytes == budget
+    assert again_of(stored).planned(budget, Mode.back_to_back).budget == made.document.budget_bytes  # of the arena
 
 
 @pytest.mark.usefixtures("forgetful")

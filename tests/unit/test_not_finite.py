@@ -13,11 +13,12 @@ import onnxruntime as ort
 import pytest
 from model_file_runs import made, node, values, write
 
-from edgeplan.api import plan_memory, require_checked, run_memory
+from edgeplan.api import plan_memory
 from edgeplan.errors import CheckError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.process.inputs import not_finite, relative_error
+from edgeplan.runs import Run, run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -150,16 +151,16 @@ def test_a_check_tells_such_inputs_from_a_bad_plan(tmp_path: Path, caplog: pytes
     for op in ("Relu", "LeakyRelu"):
         path = write(made([node("Conv", "x w", "c"), node(op, "c")], {"x": SHAPE}, _W), tmp_path / f"{op}.onnx")
         plan_memory(path, tmp_path / op, "64MiB", threads=1)
-        found = run_memory(tmp_path / op, np.full(SHAPE, np.nan, np.float32), check=True)
+        found = run(tmp_path / op, np.full(SHAPE, np.nan, np.float32), check=True)
         assert found.not_finite == ("x",)
         assert "not finite everywhere: x" in caplog.text
         assert found.difference is not None
         differences[op] = found.difference
-        assert run_memory(tmp_path / op, check=True).not_finite == ()
+        assert run(tmp_path / op, check=True).not_finite == ()
     assert differences["LeakyRelu"] == 0
-    require_checked(0.0, "m", ("x",))
+    Run(found.plan, difference=0.0, not_finite=("x",)).require_checked()
     with pytest.raises(CheckError, match=r"on inputs that are not finite \('x'\)") as caught:
-        require_checked(float("inf"), "m", ("x",))
+        Run(found.plan, difference=float("inf"), not_finite=("x",)).require_checked()
     assert caught.value.next_step.startswith("check the plan on finite inputs")
-    with pytest.raises(CheckError, match="more than the 1e-04 of rounding"):
-        require_checked(float("inf"), "m")
+    with pytest.raises(CheckError, match="in what is not finite, more than the 1e-04 of rounding"):
+        Run(found.plan, difference=float("inf")).require_checked()

@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 import yaml
 from partition_frames import trained
+from plan_folders import body_of, changed_plan
 from typer.testing import CliRunner
 
-from edgeplan.api import plan_partition, run_partition
+from edgeplan.api import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
@@ -30,10 +31,12 @@ from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, R
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning
+from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.machine import fingerprint
@@ -225,41 +228,39 @@ def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, mod
     assert found.loc["ours", "slowdown"] > 0
 
 
-def test_a_plan_is_written_run_and_refused_elsewhere(predictors: Path, model: Path, tmp_path: Path) -> None:
+def test_a_plan_is_written_run_and_refused_elsewhere(
+    predictors: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert predictors.is_dir()
-    folder = tmp_path / "plan"
-    planned = plan_partition(model, folder, "pair-pocl")
-    assert {path.name for path in folder.iterdir()} == {"plan.json", "costs.json", "pair.json"}
-    found = run_partition(folder, repeat=2, check=True)
-    assert found.difference is not None
-    assert found.difference <= 1e-4
-    assert len(found.times_ms) == 2
-    assert [step.name for step in found.ran.steps] == [step.name for step in planned.plan.steps]
-    assert found.ran.makespan_ms > 0
-    for step in found.ran.steps:
+    folder, own = tmp_path / "plan", tmp_path / "squeezenet.onnx"
+    shutil.copy(model, own)
+    planned = plan_partition(own, folder, "pair-pocl")
+    assert {path.name for path in folder.iterdir()} == {"plan.json", "program.json", "weights.bin"}
+    own.rename(tmp_path / "elsewhere.onnx")
+    with pytest.raises(ModelError, match=r"not found(?s:.*)--model"):
+        run(folder, check=True)
+    with monkeypatch.context() as patch:
+        for name in ("onnx.load_model_from_string", "edgeplan.runtime.lowering.lower", "edgeplan.graph.onnx.read.load_onnx"):
+            patch.setattr(name, None)  # a run reads no model, and lowers and cuts none
+        found = run(folder, repeat=2)
+    assert len(found.warm_ms) == 2
+    checked = run(folder, check=True, model=tmp_path / "elsewhere.onnx")
+    assert checked.difference is not None
+    assert checked.difference <= 1e-4
+    plan, ran = pair_plan(found.plan), as_it_ran(pair_plan(found.plan), found.spans_ms)
+    assert plan == planned.plan
+    assert ran.makespan_ms > 0
+    for step in ran.steps:
         assert (step.cpu_end_ms > step.start_ms) == (step.on != "gpu") or step.cpu_end_ms == step.start_ms
-    about = json.loads((folder / "pair.json").read_text())
-    for key, value, message in (
-        ("machine", "f" * 16, "machine is .*, the plan is for ffff"),
-        (
-            "versions",
-            [about["versions"][0], "another driver"],
-            "driver of gpu is .*, the plan is for another driver",
-        ),
-        ("versions", ["0.1", about["versions"][1]], "library or driver of cpu is .*, the plan is for 0.1"),
-        ("costs_sha256", "0" * 64, "its plan is of other costs"),
-    ):
-        (folder / "pair.json").write_text(json.dumps(about | {key: value}))
-        with pytest.raises(FormatError, match=f"(?s){message}.*edgeplan plan partition"):
-            run_partition(folder)
-    (folder / "pair.json").write_text(json.dumps(about))
-    moved = tmp_path / "moved.onnx"
-    save_workload(WORKLOADS["squeezenet"](), moved, 4)
-    with pytest.raises(ModelError, match="the model has changed"):
-        run_partition(folder, model=moved)
-    (folder / "pair.json").write_text("{")
-    with pytest.raises(FormatError):
-        run_partition(folder)
+    made = body_of(folder)["made_for"]
+    for key, value in (("machine", "f" * 16), ("driver", "another driver"), ("library", "0.1"), ("isa", "another isa")):
+        changed_plan(folder, lambda d, key=key, value=value: d["made_for"].update({key: value}))
+        with pytest.raises(FormatError, match=f"(?s){key} is .*, the plan is for {value}.*edgeplan plan partition"):
+            run(folder)
+        changed_plan(folder, lambda d: d.update(made_for=made))
+    save_workload(WORKLOADS["squeezenet"](), own, 4)
+    with pytest.raises(ModelError, match="is not the model that was planned"):
+        run(folder, check=True, model=own)
 
 
 def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path
     model = save_workload(WORKLOADS["googlenet"](), tmp_path / "googlenet.onnx", 3)
     planned = plan_partition(model, tmp_path / "plan", "pair-pocl", mode="parallel", time_limit_s=5.0)
     assert planned.plan.cpu, "branches on both processors at once"
-    found = run_partition(tmp_path / "plan", repeat=2, check=True)
+    found = run(tmp_path / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
 
@@ -284,15 +285,15 @@ def test_predictors_of_another_machine_are_refused(predictors: Path, model: Path
 
 def test_the_commands_say_how_a_pair_waits_and_draw_a_run(predictors: Path, model: Path, tmp_path: Path) -> None:
     assert predictors.is_dir()
-    run = CliRunner()
-    told = run.invoke(app, ["device", "check", "--pair", "pair-pocl"], catch_exceptions=False).output
+    cli = CliRunner()
+    told = cli.invoke(app, ["device", "check", "--pair", "pair-pocl"], catch_exceptions=False).output
     assert "waits by    polling: memory is shared while kernels run" in told
     assert told.count("handshake   by") == 2
     folder = tmp_path / "plan"
-    done = run.invoke(app, ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(folder)], catch_exceptions=False)
+    done = cli.invoke(app, ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(folder)], catch_exceptions=False)
     assert "optimal, bound" in done.output
     out = tmp_path / "out.npz"
-    shown = run.invoke(app, ["run", str(folder), "--repeat", "2", "--check", "-o", str(out)], catch_exceptions=False).output
+    shown = cli.invoke(app, ["run", str(folder), "--repeat", "2", "--check", "-o", str(out)], catch_exceptions=False).output
     assert "planned\n" in shown
     assert "last run\n" in shown
     assert "largest difference from ONNX Runtime" in shown

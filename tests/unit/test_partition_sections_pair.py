@@ -62,7 +62,7 @@ def test_both_processors_compute_parts_of_a_step(
     assert sum(isinstance(a, Split) for a in assignments) > 1
     made = partition(model.lowered, layouts, cpu.dnnl.info.block, assignments)
     expected = model.whole(cpu.dnnl, home)
-    with PairSession(cpu, gpu, made, model.path, Synchronisation.events) as session:
+    with PairSession.of(cpu, gpu, made, model.path, Synchronisation.events) as session:
         session.run(model.inputs)
         found = session.run(model.inputs)
     for output, values in expected.items():
@@ -86,7 +86,7 @@ def test_branches_run_side_by_side(pair: tuple[OnednnProcessor, OpenclProcessor]
     first = made.of(1)[0]
     assert any(made.needed[k] == 0 for k in made.of(0) if k > first), "nothing runs beside the GPU's steps"
     expected = model.whole(cpu.dnnl, BLOCKED)
-    with PairSession(cpu, gpu, made, model.path, Synchronisation.events) as session:
+    with PairSession.of(cpu, gpu, made, model.path, Synchronisation.events) as session:
         session.run(model.inputs)
         found = session.run(model.inputs)
     for output, values in expected.items():

@@ -23,13 +23,14 @@ from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.planning.document import Plan, read_plan
+from edgeplan.planning.document import Plan
 from edgeplan.runtime import raw_weights, weight_cache
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.objects import Objects
-from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
 from edgeplan.runtime.tape_file import tape_of
 
 Planned = Callable[..., Plan]
@@ -105,7 +106,7 @@ def test_damaged_documents_are_refused(
     (folder / "weights.cache").unlink()  # so that the reserve is needed
     for damage, content in _damages(whole).items():
         (folder / name).write_bytes(content)
-        with pytest.raises(FormatError, match=r"changed|version|does not fit") as caught:
+        with pytest.raises(FormatError, match=r"changed|version|does not fit|damaged") as caught:
             start_right(dnnl, folder, graph, wanted)
         assert caught.value.where, damage
         assert "edgeplan plan cold-start" in caught.value.next_step
@@ -216,16 +217,16 @@ import os, signal, sys
 from pathlib import Path
 from edgeplan.runtime import cold_executor, plan_folder, weight_cache
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.planning.document import read_plan
+from edgeplan.runtime.folder import read_folder
 model, folder, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 real = weight_cache.header
 def killed(program):
-    if (found := len([p for p in folder.rglob("*.tmp")])):
+    if (found := len([p for p in folder.parent.rglob("*.tmp")])):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(program)
 weight_cache.header = killed
 if how == "build":
-    plan_folder.build_plan_folder(Dnnl(), model, read_plan(folder / "plan.json"), folder)
+    plan_folder.build_plan_folder(Dnnl(), model, plan_folder.cold_plan(read_folder(folder)), folder)
 else:
     import numpy as np
     with cold_executor.ColdSession(Dnnl(), folder, threads=2) as session:
@@ -243,14 +244,14 @@ def test_a_process_killed_while_caching_leaves_nothing_that_matters(
         [sys.executable, "-c", _KILLED, str(model), str(folder), how], capture_output=True, check=False, timeout=500
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    assert len(list(folder.rglob("*.tmp"))) == 1
+    assert len(list(folder.parent.rglob("*.tmp"))) == 1
     assert bool(start_right(dnnl, folder, graph, wanted)) == (how == "run")
     assert start_right(dnnl, folder, graph, wanted) == ""
-    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
+    build_plan_folder(dnnl, model, cold_plan(read_folder(folder)), folder)
     assert start_right(dnnl, folder, graph, wanted) == ""
     for leftover in folder.glob(".weights.cache.*.tmp"):
         os.utime(leftover, (0, 0))
-    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
+    build_plan_folder(dnnl, model, cold_plan(read_folder(folder)), folder)
     assert sorted(p.name for p in folder.iterdir()) == [
         "plan.json",
         "program.json",

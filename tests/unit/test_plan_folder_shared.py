@@ -19,13 +19,15 @@ from plan_starts import run_right
 from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.planning.document import Plan, read_plan
-from edgeplan.runtime import cold_executor, folder_lock, plan_folder, renewal, weight_cache
+from edgeplan.planning.document import Plan
+from edgeplan.runtime import cold_executor, folder_lock, renewal, weight_cache
+from edgeplan.runtime import folder as runtime_folder
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.folder_lock import changing, work_folder
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
 from edgeplan.runtime.preparation import Shared
 
 LANE = "processes"  # see tests/conftest.py
@@ -157,9 +159,9 @@ def test_of_two_sessions_that_miss_the_cache_one_writes_it(
 _BUILDER = """
 import sys
 from pathlib import Path
-from edgeplan.planning.document import read_plan
 from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
 model, folder = Path(sys.argv[1]), Path(sys.argv[2])
 write = plan_folder._write
 def halting(*given):
@@ -167,7 +169,7 @@ def halting(*given):
     sys.stdin.readline()
     return write(*given)
 plan_folder._write = halting
-plan_folder.build_plan_folder(Dnnl(), model, read_plan(folder / "plan.json"), folder)
+plan_folder.build_plan_folder(Dnnl(), model, plan_folder.cold_plan(read_folder(folder)), folder)
 """
 
 
@@ -184,9 +186,9 @@ def test_who_builds_leaves_the_work_of_a_live_builder_alone(
     dnnl: Dnnl, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path
 ) -> None:
     other = _builder(model, folder)
-    (at_work,) = folder.glob(".building-*")
-    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
-    assert list(folder.glob(".building-*")) == [at_work]
+    (at_work,) = folder.parent.glob(".planning-*")
+    build_plan_folder(dnnl, model, cold_plan(read_folder(folder)), folder)
+    assert list(folder.parent.glob(".planning-*")) == [at_work]
     _, errors = other.communicate("go on\n", timeout=60)
     assert other.returncode == 0, errors
     assert _listed(folder) == _FILES
@@ -200,8 +202,8 @@ def test_what_a_killed_builder_left_is_deleted(dnnl: Dnnl, model: Path, folder: 
     other = _builder(model, folder)
     other.send_signal(signal.SIGKILL)
     other.communicate(timeout=60)
-    assert len(list(folder.glob(".building-*"))) == 1
-    build_plan_folder(dnnl, model, read_plan(folder / "plan.json"), folder)
+    assert len(list(folder.parent.glob(".planning-*"))) == 1
+    build_plan_folder(dnnl, model, cold_plan(read_folder(folder)), folder)
     assert _listed(folder) == _FILES
 
 
@@ -223,7 +225,7 @@ def test_two_builders_put_their_files_in_place_one_after_the_other(
 ) -> None:
     """A program of one with the tape of the other could not be run."""
     placing, most, lock = 0, 0, threading.Lock()
-    real = plan_folder._put_in_place
+    real = runtime_folder._exchange
 
     def counted(*given: object) -> None:
         nonlocal placing, most
@@ -234,7 +236,7 @@ def test_two_builders_put_their_files_in_place_one_after_the_other(
         with lock:
             placing -= 1
 
-    monkeypatch.setattr(plan_folder, "_put_in_place", counted)
+    monkeypatch.setattr(runtime_folder, "_exchange", counted)
     plans = [planned(model, graph, sources=[source]) for source in ("cached_read", "cached_mmap", "raw")]
     with changing(folder):
         threads = [threading.Thread(target=build_plan_folder, args=(Dnnl(), model, plan, folder)) for plan in plans]

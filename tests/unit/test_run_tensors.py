@@ -14,8 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import edgeplan
-from edgeplan import api
-from edgeplan.chapters.cold_start import inference
 from edgeplan.cli import app
 from edgeplan.errors import CheckError, EdgeplanError, InputError, ModelError, ParamsError
 from edgeplan.graph.builder import GraphBuilder
@@ -23,6 +21,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.planning.document import Plan
+from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support.tensors import write_outputs
@@ -224,12 +223,12 @@ def test_an_output_may_have_any_name(tmp_path: Path) -> None:
 
 
 def _wrong(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
-    real = inference.ColdSession.run
+    real = cold_executor.ColdSession.run
 
     def run(self: Any, inputs: Any) -> Any:
         return {name: change(value) for name, value in real(self, inputs).items()}
 
-    monkeypatch.setattr(inference.ColdSession, "run", run)
+    monkeypatch.setattr(cold_executor.ColdSession, "run", run)
 
 
 @pytest.mark.parametrize(
@@ -266,10 +265,10 @@ def test_the_model_to_check_against_is_the_one_that_was_planned(
     plan = build_plan_folder(dnnl, model, planned(model, _graph(), threads=1, sources=("cached_read",)), tmp_path / "plan")
     save_onnx(_graph(), tmp_path / "other.onnx", seed=1)
     with pytest.raises(ModelError, match="not the model that was planned"):
-        api.run(plan, values, check=True, model=tmp_path / "other.onnx")
+        edgeplan.run(plan, values, check=True, model=tmp_path / "other.onnx")
     with pytest.raises(ModelError, match="does not exist"):
-        api.run(plan, values, check=True, model=tmp_path / "none.onnx")
-    found = api.run(plan, values, check=True, model=model)
+        edgeplan.run(plan, values, check=True, model=tmp_path / "none.onnx")
+    found = edgeplan.run(plan, values, check=True, model=model)
     assert found.difference is not None
     assert found.difference < 1e-5
     found.require_checked()
@@ -282,10 +281,10 @@ def test_a_model_behind_a_link_is_found(
     model = tmp_path / "link.onnx"
     model.symlink_to(save_onnx(_graph(), tmp_path / "store" / "0f3a.onnx"))
     plan = build_plan_folder(dnnl, model, planned(model, _graph(), threads=1), tmp_path / "elsewhere" / "plan")
-    assert api.run(plan, values, check=True).difference < 1e-5  # type: ignore[operator]
+    assert edgeplan.run(plan, values, check=True).difference < 1e-5  # type: ignore[operator]
 
 
 def test_cold_starts_of_the_interface_are_in_processes_of_their_own(built: Path) -> None:
     assert random_inputs({_name(): SHAPE}, 0)
-    found = api.run(built / "plan", cold=True, repeat=2)
+    found = edgeplan.run(built / "plan", cold=True, repeat=2)
     assert (len(found.cold_ms), found.warm_ms, dict(found.outputs)) == (2, (), {})

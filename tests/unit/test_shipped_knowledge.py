@@ -15,10 +15,11 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
-from edgeplan.planning.document import read_plan
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.plan_folder import cold_plan
 from edgeplan.workspace import SHIPPED
 
 
@@ -48,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_plan_from_predicted_costs(dnnl: Dnnl, place: Path, model: Path) -> None:
     assert dnnl
     made = edgeplan.plan_cold_start(model, "plan", costs="predicted")
-    assert read_plan(place / "plan/plan.json").costs == "predicted"
+    assert cold_plan(read_folder(place / "plan")).costs == "predicted"
     assert 0 < made.plan.makespan_ms < 1000
     shipped = PreparationCosts.shipped("cpu-onednn")
     assert shipped is not None

@@ -26,12 +26,13 @@ from edgeplan.profiling.streaming import on_demand
 from edgeplan.runtime.bands import Region, banded, live_bytes, possible, recomputed, regions_by_peak
 from edgeplan.runtime.creation import KernelCall
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import decoded, encoded
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.again import Again, schedule_of
-from edgeplan.runtime.streaming.program import from_json, to_json
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
-from edgeplan.runtime.streaming.session import Schedule, Session
+from edgeplan.runtime.streaming.session import Schedule, StreamSession
 
 _ARE_CLOSE = 1e-5
 
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("streamed")
 
 
-def ran(session: Session, inputs: Mapping[str, np.ndarray], times: int) -> list[dict[str, bytes]]:
+def ran(session: StreamSession, inputs: Mapping[str, np.ndarray], times: int) -> list[dict[str, bytes]]:
     """Inferences that follow each other."""
     session.expect(times)
     return [session.run(inputs) for _ in range(times)]
@@ -159,17 +160,12 @@ def test_bands_lower_the_peak_and_say_what_they_compute_twice(dnnl: Dnnl, folder
 
 def test_programs_outlive_their_document(dnnl: Dnnl, folder: Path) -> None:
     found = streamed(dnnl, "residual", folder, 4096, (Region(1, 3, 2),))
-    again = from_json(to_json(found.built.program), folder)
-    assert to_json(again) == to_json(found.built.program)
+    written = encoded(found.built.program)
+    again = decoded(written, StreamProgram, folder, "memory")
+    assert encoded(again) == written
     file = WeightsFile(found.weights, again.weights_bytes)
-    with Session(dnnl, again, found.resident(), file) as session:
+    with StreamSession(dnnl, again, found.resident(), file) as session:
         require_right(found, session.run(found.inputs))
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "model": 3}'])
-def test_damaged_programs_are_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="edgeplan plan memory"):
-        from_json(text, tmp_path)
 
 
 def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
@@ -208,7 +204,7 @@ def test_reading_threads_share_all_processors_where_theirs_may_not_be_used(dnnl:
     found = streamed(dnnl, "plain", folder, 8192)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = WeightsFile(found.weights, found.built.program.weights_bytes)
-    with Session(dnnl, found.built.program, schedule, file, processors=(1 << 20,)) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, processors=(1 << 20,)) as session:
         session.fill()
         require_right(found, session.run(found.inputs))
 
@@ -221,7 +217,7 @@ def test_neither_loading_ahead_nor_static_memory_changes_outputs(dnnl: Dnnl, fol
     document = found.document(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
     file = WeightsFile(found.weights, found.built.program.weights_bytes)
     late = Schedule.of(on_demand(document))
-    with Session(dnnl, found.built.program, late, file, gives_back=True) as session:
+    with StreamSession(dnnl, found.built.program, late, file, gives_back=True) as session:
         assert ran(session, found.inputs, 3) == [expected] * 3
     loads = [k for k, offset in enumerate(document.weight_offset) if offset >= 0 and document.again[k] != k]
     assert loads
@@ -237,7 +233,7 @@ def test_a_session_plans_again_from_the_profile(dnnl: Dnnl, folder: Path, mode: 
         "lowest": lowest(found.workload).tolist(),
     }  # fmt: skip
     large = bounds.least_bytes(found.workload) * 8
-    again = Again.of(program, profile, {"tensor_offset": profile["lowest"]})
+    again = Again.of(program, profile, profile["lowest"])
     with found.session(dnnl, found.resident()) as session:
         expected = ran(session, found.inputs, 1)[0]
         for budget in (large, large // 4, large):
@@ -248,7 +244,7 @@ def test_a_session_plans_again_from_the_profile(dnnl: Dnnl, folder: Path, mode: 
     with pytest.raises(InfeasibleError, match="the least is"):
         again.planned(objects + 4096, mode)
     with pytest.raises(FormatError, match="of another program"):
-        Again.of(program, profile | {"compute_ms": [0.1]}, {"tensor_offset": profile["lowest"]})
+        Again.of(program, profile | {"compute_ms": [0.1]}, profile["lowest"])
 
 
 def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:
@@ -285,7 +281,7 @@ def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_
     found = streamed(dnnl, "plain", folder, 8192)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, fails_at)
-    with Session(dnnl, found.built.program, schedule, file, debug=True) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
         failures = 0
         for _ in range(4):
             try:
@@ -305,7 +301,7 @@ def test_a_failed_read_is_what_leaves_the_session_and_memory_is_freed(dnnl: Dnnl
     os.truncate(copy, 4096)
     with (
         pytest.raises(ModelError, match="the weights end before byte"),
-        Session(dnnl, found.built.program, schedule, file) as session,
+        StreamSession(dnnl, found.built.program, schedule, file) as session,
     ):
         session.run(found.inputs)
 
@@ -315,14 +311,14 @@ def test_after_a_failed_read_the_budget_can_change_and_memory_be_filled(dnnl: Dn
     lowest = bounds.least_bytes(found.workload)
     small, large = (found.planned(int(lowest * share) + 8192, Mode.isolated) for share in (1.05, 3.0))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with Session(dnnl, found.built.program, small, file) as session:
+    with StreamSession(dnnl, found.built.program, small, file) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.apply(large)
         session.fill()
         require_right(found, session.run(found.inputs))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with Session(dnnl, found.built.program, small, file) as session:
+    with StreamSession(dnnl, found.built.program, small, file) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.fill()
@@ -333,7 +329,7 @@ def test_a_slow_disk_makes_runs_slower_and_never_wrong(dnnl: Dnnl, folder: Path)
     found = streamed(dnnl, "residual", folder, 4096)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, -1, delay_s=0.01)
-    with Session(dnnl, found.built.program, schedule, file, debug=True) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
         for outputs in ran(session, found.inputs, 2):
             require_right(found, outputs)
 
@@ -348,7 +344,7 @@ def test_weights_that_are_cut_changed_or_gone_are_refused(dnnl: Dnnl, folder: Pa
     with pytest.raises(ModelError, match=f"{size - 4096} bytes, not {size}"):
         WeightsFile(copy, size)
     copy.write_bytes(found.weights.read_bytes())
-    with Session(dnnl, found.built.program, found.resident(), WeightsFile(copy, size)) as session:
+    with StreamSession(dnnl, found.built.program, found.resident(), WeightsFile(copy, size)) as session:
         session.run(found.inputs)
         time.sleep(0.02)
         copy.write_bytes(bytes(size))

@@ -65,7 +65,7 @@ def told(*modules: str, **variables: str) -> str:
 def test_whatever_loads_the_library_bounds_its_waits() -> None:
     modules = loading_modules()
     assert {
-        "edgeplan.chapters.cold_start.inference",
+        "edgeplan.runtime.cold_executor",
         "edgeplan.engines.onednn.cold",
         "edgeplan.profiling.first_call_costs",
     } <= set(modules)

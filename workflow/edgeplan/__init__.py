@@ -1,7 +1,7 @@
 """Measure kernels on a device, predict the latency of any model there, and plan how to run it.
 
-`predict`, `measure`, `plan_cold_start`, `plan_memory`, `plan_partition`, `run`, `run_memory`, `run_partition`, `prepare` and
-`export` are the library's interface: docs/api.md.
+`predict`, `measure`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`, `run`, `prepare` and `export` are the
+library's interface: docs/api.md.
 
 Modules:
 
@@ -28,6 +28,7 @@ Modules:
   a log line now and then.
 * `report/`: The report of a device: the pages that the chapters' tables and figures are shown in.
 * `reporting/`: What tables, figures and reports of all chapters are made with.
+* `runs`: Running plans: one function and one result for plan folders of every kind (docs/api.md).
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
@@ -52,7 +53,6 @@ if _typing.TYPE_CHECKING:
     from edgeplan.api import (
         ColdStartPlan,
         Prepared,
-        Run,
         export,
         measure,
         plan_cold_start,
@@ -60,18 +60,15 @@ if _typing.TYPE_CHECKING:
         plan_partition,
         predict,
         prepare,
-        run,
-        run_memory,
-        run_partition,
     )
-    from edgeplan.chapters.memory.inference import MemoryRun
     from edgeplan.chapters.memory.plan import MemoryPlanned
-    from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.chapters.partition.planned import PlannedModel
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
     from edgeplan.graph.onnx.prepare import Preparation
+    from edgeplan.runs import Run, run
+    from edgeplan.runtime.open_plan import Session, open_plan
 
 __version__ = "0.1.0"
 __all__ = [
@@ -79,34 +76,34 @@ __all__ = [
     "EdgeplanError",
     "Measured",
     "MemoryPlanned",
-    "MemoryRun",
-    "PartitionRun",
     "PlannedModel",
     "Prediction",
     "Preparation",
     "Prepared",
     "Run",
+    "Session",
     "__version__",
     "export",
     "measure",
+    "open_plan",
     "plan_cold_start",
     "plan_memory",
     "plan_partition",
     "predict",
     "prepare",
     "run",
-    "run_memory",
-    "run_partition",
 ]
 _ELSEWHERE = {
     "EdgeplanError": "edgeplan.errors",
     "Measured": "edgeplan.chapters.prediction.comparison",
     "MemoryPlanned": "edgeplan.chapters.memory.plan",
-    "MemoryRun": "edgeplan.chapters.memory.inference",
-    "PartitionRun": "edgeplan.chapters.partition.inference",
     "PlannedModel": "edgeplan.chapters.partition.planned",
     "Prediction": "edgeplan.chapters.prediction.model_prediction",
     "Preparation": "edgeplan.graph.onnx.prepare",
+    "Run": "edgeplan.runs",
+    "Session": "edgeplan.runtime.open_plan",
+    "open_plan": "edgeplan.runtime.open_plan",
+    "run": "edgeplan.runs",
 }
 
 

@@ -10,20 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgeplan.errors import CheckError, DeviceError, InputError, ModelError, ParamsError, StoreError
+from edgeplan.errors import DeviceError, ModelError, ParamsError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from edgeplan.chapters.memory.inference import MemoryRun
     from edgeplan.chapters.memory.plan import MemoryPlanned
-    from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.chapters.partition.planned import PlannedModel
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ColdStartPlan",
     "Prepared",
-    "Run",
     "export",
     "measure",
     "plan_cold_start",
@@ -46,9 +42,6 @@ __all__ = [
     "plan_partition",
     "predict",
     "prepare",
-    "run",
-    "run_memory",
-    "run_partition",
 ]
 
 log = logging.getLogger(__name__)
@@ -81,41 +74,6 @@ class ColdStartPlan:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Inferences of a plan.
-
-    Attributes:
-        program: what was run.
-        outputs: of the last inference in this process, by name; empty if all ran in fresh ones.
-        cold_ms: time of each cold start, opening the plan included.
-        warm_ms: time of each later inference.
-        stages_ms: of the cold start in this process, sums over all cores; empty if all ran in fresh ones.
-        continuous: whether the plan has kernels of its own for later inferences.
-        difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
-            output; None unless it was asked for.
-        not_finite: names of the inputs that held infinities or what is no number.
-    """
-
-    program: LinkedProgram
-    outputs: Mapping[str, Array]
-    cold_ms: tuple[float, ...]
-    warm_ms: tuple[float, ...]
-    stages_ms: Mapping[str, float]
-    continuous: bool
-    difference: float | None = None
-    not_finite: tuple[str, ...] = ()
-
-    def require_checked(self) -> None:
-        """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
-
-        Raises:
-            CheckError: they do.
-        """
-        if self.difference is not None:
-            require_checked(self.difference, self.program.model, self.not_finite)
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A model of static shape, as a file.
 
@@ -131,35 +89,6 @@ class Prepared:
     inputs: Mapping[str, tuple[int, ...]]
     operators: int
     difference: float | None = None
-
-
-def require_checked(difference: float, model: str, not_finite: Sequence[str] = ()) -> None:
-    """Refuse outputs that differ from ONNX Runtime's by more than rounding.
-
-    Args:
-        difference: of the outputs, see `Run.difference`.
-        model: its name, for the message.
-        not_finite: inputs that held infinities or what is no number: then the plan is not what the message blames.
-
-    Raises:
-        CheckError: they do.
-    """
-    from edgeplan.support.tensors import OUTPUT_TOLERANCE
-
-    if not difference <= OUTPUT_TOLERANCE and not_finite:
-        raise CheckError(
-            f"outputs differ from ONNX Runtime's, on inputs that are not finite ({', '.join(map(repr, not_finite))}): oneDNN's "
-            "activations do not pass on what is no number",
-            where=f"model {model}",
-            next_step="check the plan on finite inputs; what this run gave is no answer",
-        )
-    if not difference <= OUTPUT_TOLERANCE:
-        by = f"by {difference:.1e} of the largest magnitude" if isfinite(difference) else "in what is not finite"
-        raise CheckError(
-            f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
-            where=f"model {model}",
-            next_step="plan the model again; do not use this plan if that changes nothing",
-        )
 
 
 def _left_open(
@@ -404,9 +333,10 @@ def plan_cold_start(
     from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.profiling.settings import FAST, ProfileSettings
+    from edgeplan.runtime.folder import PROGRAM_NAME
     from edgeplan.runtime.layouts import HOMES, LIKELY
     from edgeplan.runtime.linked_file import read_linked
-    from edgeplan.runtime.plan_folder import PROGRAM_NAME, build_plan_folder
+    from edgeplan.runtime.plan_folder import build_plan_folder
     from edgeplan.support.files import state_folder
     from edgeplan.workspace import own_rows, workspace
     from edgeplan.writable import require_writable
@@ -532,11 +462,12 @@ def plan_memory(
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
     from edgeplan.chapters.memory.budget import Budget, require_free
-    from edgeplan.chapters.memory.plan import planning, require_replaceable
+    from edgeplan.chapters.memory.plan import planning
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.measurement.process.stock import peak_bytes
     from edgeplan.planning.memory.quick import Mode
     from edgeplan.profiling.settings import cores_of
+    from edgeplan.runtime.folder import require_replaceable
     from edgeplan.writable import require_writable
 
     slowdown = Budget.parsed(max_slowdown, "--max-slowdown").share if max_slowdown else 0.0
@@ -575,171 +506,6 @@ def plan_memory(
 
             write_map(made.document, made.candidate.program, Path(memory_map))
     return made
-
-
-def run(
-    plan: _Path | ColdStartPlan,
-    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
-    *,
-    repeat: int = 1,
-    device: _Path = "",
-    check: bool = False,
-    model: _Path | None = None,
-    cold: bool = False,
-    evicted: bool = False,
-) -> Run:
-    """Run a plan: its cold start, and warm runs after it; or cold starts only, each in a fresh process.
-
-    Args:
-        plan: a plan folder, or what `plan_cold_start` returned.
-        inputs: arrays by name, of the types of the model's inputs, the array alone for a model of one input, or a file of them
-            (.npz, .npy); seeded random ones without. Fresh processes take random ones.
-        repeat: how many inferences.
-        device: the device it was planned for, whose cores to take; without, the first processors this process may use.
-        check: compare outputs with ONNX Runtime's on the same inputs (`Run.difference`; `Run.require_checked` raises).
-        model: the ONNX file to check against, where it has moved since it was planned.
-        cold: a fresh process for each inference.
-        evicted: with `cold`, the plan's files are dropped from the page cache before each.
-
-    Raises:
-        InputError: inputs do not fit the model.
-        ParamsError: arguments contradict each other.
-        FormatError: no plan, or one for another machine, library or model.
-        DeviceError: too few cores for the plan.
-        ColdRunError: a fresh process failed.
-        ModelError: with `check`, the model is not found or changed, or ONNX Runtime cannot run it.
-    """
-    from edgeplan.chapters.cold_start.inference import kept_on, processors, require_sorted, run_here, start_apart
-    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.planning.document import read_plan
-    from edgeplan.runtime.linked_file import read_linked
-    from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
-    from edgeplan.support.tensors import checked_inputs, read_inputs
-
-    folder = plan.folder if isinstance(plan, ColdStartPlan) else Path(plan)
-    _check_run(given=inputs is not None, repeat=repeat, check=check, cold=cold, evicted=evicted)
-    program = read_linked(folder / PROGRAM_NAME)
-    continuous = bool(read_plan(folder / PLAN_NAME).later)
-    values: dict[str, Any]
-    if inputs is None:
-        values = random_inputs_of(program.inputs)
-    elif isinstance(inputs, (str, PathLike)):
-        values = read_inputs(Path(inputs), program.inputs)
-    else:
-        values = checked_inputs(inputs, program.inputs)
-    named = str(device)
-    cores = processors(program, named)
-    if cold:
-        require_sorted(cores, named)
-        with kept_on(cores):
-            times = [start_apart(folder, program, values, cores, evicted=evicted, continuous=continuous) for _ in range(repeat)]
-        return Run(program, {}, tuple(times), (), {}, continuous)
-    source = None
-    if check:
-        from edgeplan.chapters.cold_start.reference import model_of
-        from edgeplan.engines.onnxruntime.reference import reference_outputs
-
-        source = model_of(program, folder, None if model is None else Path(model))
-    difference = None
-    with kept_on(cores):
-        found = run_here(folder, program, values, repeat, cores, continuous=continuous)
-        if source is not None:  # behind the run, whose time it would change
-            reference = reference_outputs(source, values)
-            expected = [reference[name] for name in found.first]
-            difference = max(relative_error(list(outputs.values()), expected) for outputs in (found.first, found.last))
-    odd = _not_finite(values)
-    return Run(program, found.last, found.times_ms[:1], found.times_ms[1:], found.stages_ms, continuous, difference, odd)
-
-
-def _not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
-    from edgeplan.measurement.process.inputs import not_finite
-
-    found = not_finite(values)
-    if found:
-        log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
-    return found
-
-
-def _check_run(*, given: bool, repeat: int, check: bool, cold: bool, evicted: bool) -> None:
-    if evicted and not cold:
-        raise ParamsError(
-            "only a cold start can begin with an evicted page cache", where="--evicted", next_step="add --cold, or leave it out"
-        )
-    _check_repeat(repeat)
-    if cold and given:
-        raise InputError("a fresh process takes random inputs", where="--input", next_step="leave out --cold, or --input")
-    if cold and check:
-        raise ParamsError(
-            "the outputs of a fresh process stay there", where="--check", next_step="leave out --cold, or --check"
-        )
-
-
-def _check_repeat(repeat: int) -> None:
-    if repeat < 1:
-        raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
-
-
-def run_memory(
-    plan: _Path | MemoryPlanned,
-    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
-    *,
-    repeat: int = 1,
-    budgets: Sequence[str] = (),
-    check: bool = False,
-    model: _Path | None = None,
-) -> MemoryRun:
-    """Run a plan of `plan_memory`, by one budget after the other.
-
-    Args:
-        plan: a plan folder, or what `plan_memory` returned.
-        inputs: float32 arrays by name, the array alone for a model of one input, or a file of them (.npz, .npy); seeded random
-            ones without.
-        repeat: inferences of each budget.
-        budgets: as "64MiB"; without, the one that it was planned for. The session plans again from one to the next.
-        check: compare outputs with ONNX Runtime's on the same inputs.
-        model: the ONNX file to check against, where it has moved since it was planned.
-
-    Raises:
-        InputError: inputs do not fit the model.
-        ParamsError: a budget is no size or exceeds the memory that is free, or `repeat` is below 1.
-        InfeasibleError: a budget is too small.
-        FormatError: no plan, or one for another machine or library.
-        ModelError: the weights cannot be read; with `check`, the model is not found or changed.
-        CheckError: outputs differ from ONNX Runtime's.
-    """
-    from dataclasses import replace
-
-    from edgeplan.chapters.memory.budget import Budget, require_free
-    from edgeplan.chapters.memory.inference import model_of, read_about, run_plan
-    from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.runtime.streaming.program import read_program
-    from edgeplan.support.tensors import checked_inputs, read_inputs
-
-    _check_repeat(repeat)
-    folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
-    about = read_about(folder)
-    program = read_program(folder)
-    values: dict[str, Any]
-    if inputs is None:
-        values = random_inputs_of(program.inputs)
-    elif isinstance(inputs, (str, PathLike)):
-        values = read_inputs(Path(inputs), program.inputs)
-    else:
-        values = checked_inputs(inputs, program.inputs)
-    parsed = [Budget.parsed(text, "--budgets") for text in budgets]
-    if any(not budget.size for budget in parsed):
-        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
-    for budget in parsed:
-        require_free(budget, "--budgets")
-    source = model_of(about, None if model is None else Path(model)) if check else None
-    found = replace(run_plan(folder, values, repeat, [budget.size for budget in parsed]), not_finite=_not_finite(values))
-    if source is not None:
-        expected = reference_outputs(source, values)
-        difference = relative_error(list(found.outputs.values()), [expected[name] for name in found.outputs])
-        found = replace(found, difference=difference)
-    return found
 
 
 def plan_partition(
@@ -797,53 +563,3 @@ def plan_partition(
         planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
         write_folder(planned, both, out)
     return planned
-
-
-def run_partition(
-    plan: _Path,
-    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
-    *,
-    repeat: int = 1,
-    check: bool = False,
-    model: _Path | None = None,
-) -> PartitionRun:
-    """Run a plan of `plan_partition`.
-
-    Args:
-        plan: a plan folder.
-        inputs: as for `run_memory`.
-        repeat: inferences.
-        check: compare outputs with ONNX Runtime's on the same inputs.
-        model: the ONNX file, where it has moved since it was planned.
-
-    Raises:
-        InputError: inputs do not fit the model.
-        FormatError: no plan, or one for another machine, library or driver.
-        ModelError: the model is not found or changed.
-        DeviceError: a processor is not there, or fails.
-    """
-    from dataclasses import replace
-
-    from edgeplan.chapters.partition.inference import inputs_of, run_plan
-    from edgeplan.chapters.partition.planned import model_of, read_folder
-    from edgeplan.engines.onnxruntime.reference import reference_outputs
-    from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
-    from edgeplan.support.tensors import checked_inputs, read_inputs
-
-    folder = Path(plan)
-    about, _ = read_folder(folder)
-    source = model_of(about, None if model is None else Path(model), folder)
-    borders = inputs_of(source)
-    values: dict[str, Any]
-    if inputs is None:
-        values = random_inputs_of(borders)
-    elif isinstance(inputs, (str, PathLike)):
-        values = read_inputs(Path(inputs), borders)
-    else:
-        values = checked_inputs(inputs, borders)
-    found = replace(run_plan(folder, values, repeat, source), not_finite=_not_finite(values))
-    if check:
-        expected = reference_outputs(source, values)
-        difference = relative_error([found.outputs[name] for name in expected], list(expected.values()))
-        found = replace(found, difference=difference)
-    return found

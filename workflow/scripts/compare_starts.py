@@ -14,10 +14,9 @@ import numpy as np
 
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.child import Forks
-from edgeplan.planning.document import read_plan
 from edgeplan.profiling.check import start_job
-from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
+from edgeplan.runtime.folder import COLD_START, read_folder
+from edgeplan.runtime.plan_folder import cold_plan
 
 _SHARE = 0.5  # of the pairs, those that lost least
 _RESAMPLED = 2000
@@ -32,9 +31,8 @@ def main() -> None:
     arguments = parser.parse_args()
     jobs = []
     for folder in arguments.folders:
-        plan, program = read_plan(folder / PLAN_NAME), read_linked(folder / PROGRAM_NAME)
-        inputs = {border.name: tuple(border.shape) for border in program.inputs}
-        jobs.append(start_job(plan, folder, inputs, tuple(sorted(os.sched_getaffinity(0)))[: plan.threads]))
+        plan = cold_plan(read_folder(folder, COLD_START))
+        jobs.append(start_job(plan, folder, tuple(sorted(os.sched_getaffinity(0)))[: plan.threads]))
     times, lost = np.empty((arguments.pairs, 2)), np.empty((arguments.pairs, 2))
     with machine_lock(_LOCK_SECONDS), Forks() as forks:
         for pair in range(arguments.pairs):

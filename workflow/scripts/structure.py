@@ -28,18 +28,12 @@ FLOORS = (
 )
 #: Where the command gets its folder, and the classes of what an inference answers.
 COMMAND, FOLDER = "edgeplan.cli.run.run", "folder"
-ANSWERS = {"Run", "MemoryRun", "PartitionRun", "Phase", "RunResult", "Inferences"}
+ANSWERS = {"Run", "Phase", "RunResult"}
 #: What belongs to one kind of plan: functions, and modules and packages with all in them.
 KINDS = {
-    "cold start": ("api.run", "chapters.cold_start", "runtime.cold_executor"),
-    "memory": (
-        *("api.run_memory", "cli.run._run_memory", "cli.memory", "chapters.memory.plan", "chapters.memory.inference.run_plan"),
-        "runtime.streaming",
-    ),
-    "pair": (
-        *("api.run_partition", "cli.run._run_partition", "cli.partition", "chapters.partition", "runtime.partitioned"),
-        "processors",
-    ),
+    "cold start": ("runs._run_cold", "runs._run_apart", "chapters.cold_start", "runtime.cold_executor", "runtime.linked_file"),
+    "memory": ("runs._run_budgets", "cli.memory", "chapters.memory", "runtime.streaming"),
+    "pair": ("runs._run_pair", "cli.partition", "chapters.partition", "runtime.partitioned", "processors"),
 }
 
 

@@ -70,7 +70,7 @@ def device_check(
         what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
         raise ParamsError(what, where="edgeplan device check", next_step=next_step)
     if pair:
-        from edgeplan.chapters.partition.inference import check_lines, check_pair  # noqa: PLC0415
+        from edgeplan.chapters.partition.pair_check import check_lines, check_pair  # noqa: PLC0415
         from edgeplan.devices.pairs import load_pair  # noqa: PLC0415
 
         for line in check_lines(check_pair(load_pair(pair))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -17,8 +17,9 @@ from edgeplan.workspace import WorkspaceOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgeplan.chapters.memory.inference import MemoryRun
     from edgeplan.chapters.memory.plan import MemoryPlanned
+    from edgeplan.runs import Run
+    from edgeplan.runtime.streaming.program import StreamProgram
 
 _MIB = 1 << 20
 
@@ -136,12 +137,13 @@ def _sliced(made: MemoryPlanned) -> str:
     return told + (f", {bands} of bands of rows" if bands else "")
 
 
-def run_lines(found: MemoryRun) -> list[str]:
+def run_lines(found: Run) -> list[str]:
     """What a user wants to know about a run."""
-    lines = [f"{escaped(found.program.model)}: {len(found.program.steps)} steps, {found.program.threads} threads"]
+    program = cast("StreamProgram", found.plan.program)
+    lines = [f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads"]
     for phase in found.phases:
         line = (
-            f"{phase.budget / _MIB:.1f} MiB: {_median(phase.run_ms)}, predicted {phase.plan.predicted_ms:.2f} ms, "
+            f"{phase.budget / _MIB:.1f} MiB: {_median(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
             f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
         )
         if phase.replan_ms:

@@ -16,8 +16,8 @@ from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
 if TYPE_CHECKING:
-    from edgeplan.chapters.partition.inference import PartitionRun
     from edgeplan.planning.partition.plan import PartitionPlan
+    from edgeplan.runs import Run
 
 _LISTED = 60
 _USAGE = "edgeplan plan partition MODEL.onnx --pair PAIR -o FOLDER, or --costs costs.json"
@@ -164,18 +164,21 @@ def _end(plan: PartitionPlan, k: int) -> float:
     return max(plan.steps[k].cpu_end_ms, plan.steps[k].gpu_end_ms)
 
 
-def run_lines(found: PartitionRun) -> list[str]:
+def run_lines(found: Run) -> list[str]:
     """What a user wants to know about a run: its times beside the plan's, and both as pictures."""
-    from edgeplan.reporting.partition_gantt import text_lines  # noqa: PLC0415
+    from edgeplan.chapters.partition.planned import as_it_ran, pair_plan  # noqa: PLC0415  see `plan_partition`
+    from edgeplan.reporting.partition_gantt import text_lines  # noqa: PLC0415  likewise
+    from edgeplan.runtime.partitioned.document import PairSchedule  # noqa: PLC0415  likewise
 
-    plan, times = found.plan, found.times_ms
+    plan, times = pair_plan(found.plan), found.warm_ms
     split = sum(step.on == "split" for step in plan.steps)
     middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
+    waits = found.plan.scheduled(PairSchedule).synchronisation
     return [
-        f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {found.about.synchronisation}",
+        f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {waits}",
         f"{statistics.median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
         "planned",
         *text_lines(plan),
         "last run",
-        *text_lines(found.ran),
+        *text_lines(as_it_ran(plan, found.spans_ms)),
     ]

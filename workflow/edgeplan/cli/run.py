@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from edgeplan.errors import FormatError, ParamsError
+from edgeplan.cli import memory, partition
+from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
+
+if TYPE_CHECKING:
+    from edgeplan.runs import Run
+    from edgeplan.runtime.linked import LinkedProgram
 
 _MB = 1e6
 _TABLE_ROWS = 10  # inferences that are shown one by one
@@ -56,9 +62,7 @@ def run(
 
     While a plan made with --continuous runs, idle cores prepare the kernels that later inferences switch to.
     """
-    from edgeplan.api import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
-    from edgeplan.chapters.memory.inference import is_memory_plan  # noqa: PLC0415  likewise
-    from edgeplan.planning.partition.plan import ABOUT_NAME  # noqa: PLC0415  likewise
+    from edgeplan.runs import run as run_plan  # noqa: PLC0415  `edgeplan --help` should not wait for the runtime
     from edgeplan.support.tensors import require_npz, write_outputs  # noqa: PLC0415  likewise
 
     if output is not None:
@@ -67,29 +71,13 @@ def run(
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         require_npz(output)
-    _require_there(folder)
-    memory, partition = is_memory_plan(folder), (folder / ABOUT_NAME).is_file()
-    kind = "memory" if memory else "partition" if partition else ""
-    _require_fitting(kind, cold=cold or evicted, budgets=bool(budgets))
-    if partition:
-        _run_partition(folder, given, output, repeat, model, check=check)
-        return
-    if memory:
-        _run_memory(folder, given, output, repeat, tuple(filter(None, budgets.split(","))), model, check=check)
-        return
-    found = run_plan(folder, given, repeat=repeat, device=device, check=check, model=model, cold=cold, evicted=evicted)
-    program = found.program
-    say(
-        f"{program.model}: {program.step_count} steps, layout {program.layout}, {program.threads} threads, "
-        f"weight cache {program.cache_bytes / _MB:.1f} MB"
-    )
-    _report("cold", found.cold_ms)
-    if found.stages_ms:
-        say("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
-    if found.continuous and not cold:
-        for line in switch_table([*found.cold_ms, *found.warm_ms]):
-            say(line)
-    _report("warm", found.warm_ms)
+    found = run_plan(
+        folder, given,
+        repeat=repeat, budgets=tuple(filter(None, budgets.split(","))), device=device,
+        check=check, model=model, cold=cold, evicted=evicted,
+    )  # fmt: skip
+    for line in _LINES[found.plan.kind](found):
+        say(line)
     if output is not None:
         write_outputs(output, found.outputs)
         say(f"outputs: {', '.join(found.outputs)} in {output}")
@@ -98,63 +86,21 @@ def run(
         found.require_checked()
 
 
-def _require_there(folder: Path) -> None:
-    if not folder.is_dir():
-        again = "make one: edgeplan plan cold-start, plan memory or plan partition"
-        raise FormatError("there is no plan folder", where=str(folder), next_step=again)
+def _cold_lines(found: Run) -> list[str]:
+    """What a user wants to know about cold starts."""
+    program = cast("LinkedProgram", found.plan.program)
+    of, cache = f"{program.step_count} steps, layout {program.layout}, {program.threads} threads", program.cache_bytes / _MB
+    lines = [f"{program.model}: {of}, weight cache {cache:.1f} MB", *_times("cold", found.cold_ms)]
+    if found.stages_ms:
+        lines.append("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
+        if found.continuous:
+            lines += switch_table([*found.cold_ms, *found.warm_ms])
+    return [*lines, *_times("warm", found.warm_ms)]
 
 
-def _require_fitting(kind: str, *, cold: bool, budgets: bool) -> None:
-    """Options are those of the plan, which is of memory, a partition or, "", a cold start."""
-    if kind and cold:
-        what = f"a plan of {'memory' if kind == 'memory' else 'a pair'} has no cold starts"
-        raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
-    if budgets and kind != "memory":
-        what = f"a plan of {'a pair' if kind else 'a cold start'} has no budget"
-        raise ParamsError(what, where="--budgets", next_step="plan with edgeplan plan memory, or leave it out")
-
-
-def _run_partition(
-    folder: Path, given: Path | None, output: Path | None, repeat: int, model: Path | None, *, check: bool
-) -> None:
-    from edgeplan.api import require_checked, run_partition  # noqa: PLC0415  see `run`
-    from edgeplan.cli.partition import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
-
-    found = run_partition(folder, given, repeat=repeat, check=check, model=model)
-    for line in run_lines(found):
-        say(line)
-    if output is not None:
-        write_outputs(output, found.outputs)
-        say(f"outputs: {', '.join(found.outputs)} in {output}")
-    if found.difference is not None:
-        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.plan.model, found.not_finite)
-
-
-def _run_memory(
-    folder: Path,
-    given: Path | None,
-    output: Path | None,
-    repeat: int,
-    budgets: Sequence[str],
-    model: Path | None,
-    *,
-    check: bool,
-) -> None:
-    from edgeplan.api import require_checked, run_memory  # noqa: PLC0415  see `run`
-    from edgeplan.cli.memory import run_lines  # noqa: PLC0415  likewise
-    from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
-
-    found = run_memory(folder, given, repeat=repeat, budgets=budgets, check=check, model=model)
-    for line in run_lines(found):
-        say(line)
-    if output is not None:
-        write_outputs(output, found.outputs)
-        say(f"outputs: {', '.join(found.outputs)} in {output}")
-    if found.difference is not None:
-        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
-        require_checked(found.difference, found.program.model, found.not_finite)
+_LINES: Mapping[str, Callable[[Run], list[str]]] = MappingProxyType(
+    {"cold-start": _cold_lines, "memory": memory.run_lines, "partition": partition.run_lines}
+)
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:
@@ -171,7 +117,8 @@ def switch_table(times_ms: Sequence[float]) -> list[str]:
     return lines
 
 
-def _report(what: str, times_ms: Sequence[float]) -> None:
-    if times_ms:
-        middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
-        say(f"{what}: {min(times_ms):.2f} ms{middle}")
+def _times(what: str, times_ms: Sequence[float]) -> list[str]:
+    if not times_ms:
+        return []
+    middle = f", median {statistics.median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
+    return [f"{what}: {min(times_ms):.2f} ms{middle}"]

@@ -10,7 +10,9 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind, folder_kind, foreign_graph
+from edgeplan.support.files import files_sha256
 
 #: What protobuf can read; larger models keep their weights in files of their own.
 _LARGEST_FILE_BYTES = (1 << 31) - 1
@@ -36,6 +38,19 @@ def read_model(path: Path) -> onnx.ModelProto:
     if not model.graph.node and (found := foreign_graph(content[:_LOOKED_AT_BYTES], path)):
         raise _no_model(found.what, path, found.next_step)
     return model
+
+
+def model_sha256(model: Path) -> str:
+    """SHA-256 of a model: of its file, followed by its external data files in the order of their names.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    try:
+        return files_sha256((model, *(model.parent / name for name in external_locations(read_model(model)))))
+    except OSError as error:
+        what, keep = f"cannot read the model: {error.strerror}", "keep external data beside the model"
+        raise ModelError(what, where=str(error.filename), next_step=keep) from error
 
 
 def cannot_read(path: Path, error: OSError) -> ModelError:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -26,7 +25,6 @@ from pydantic import (
 from edgeplan.errors import FormatError
 from edgeplan.planning.machine import MAIN, core_name
 from edgeplan.planning.profile import SOURCES, Disk
-from edgeplan.support.files import write_text
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -221,26 +219,9 @@ class Plan(BaseModel):
         return Step(self.steps[k], implementation, source, core_name(self.places[k]))
 
 
-def write_plan(plan: Plan, path: Path) -> None:
-    """Write a plan, atomically and without white space."""
-    write_text(path, plan_text(plan))
-
-
 def plan_text(plan: Plan) -> str:
     """A plan as a line of JSON."""
     return json.dumps(plan.model_dump(mode="json"), separators=(",", ":")) + "\n"
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a cold-start plan from its file.
-
-    Raises:
-        FormatError: missing, not JSON, of another format version, or not fitting; it names the field.
-    """
-    try:
-        return plan_of(path.read_bytes(), str(path))
-    except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=_AGAIN) from error
 
 
 def plan_of(text: bytes | str, where: str) -> Plan:

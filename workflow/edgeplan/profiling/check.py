@@ -17,8 +17,8 @@ from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
 from edgeplan.planning.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)

@@ -24,8 +24,8 @@ from edgeplan.measurement.process.job import OnceJob
 from edgeplan.planning.profile import kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked_file import write_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"

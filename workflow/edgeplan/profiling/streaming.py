@@ -153,7 +153,8 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Args:
         folder: of the program and its weights.
         threads: of each kernel.
-        schedules: plan documents, or budgets (bytes over idle) to plan for there; the session changes from one to the next.
+        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) to plan for there; the session
+            changes from one to the next.
         settings: how.
 
     Raises:

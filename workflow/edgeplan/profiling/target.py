@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeplan.errors import ModelError
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.planning.document import Target
-from edgeplan.runtime import plan_folder
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.machine import fingerprint
 
@@ -25,19 +24,3 @@ def target_of(model: Path, dnnl: Dnnl, threads: int) -> Target:
         ModelError: the file, or external data of it, cannot be read.
     """
     return Target(model.name, model_sha256(model), LIBRARY, dnnl.info.version, dnnl.info.isa, fingerprint(), threads)
-
-
-def model_sha256(model: Path) -> str:
-    """SHA-256 of a model: of its file, followed by its external data files in the order of their names.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
-    try:
-        return plan_folder.model_sha256(plan_folder.files_of(model))
-    except OSError as error:
-        raise ModelError(
-            f"cannot read the model: {error.strerror}",
-            where=str(error.filename),
-            next_step="keep external data beside the model",
-        ) from error

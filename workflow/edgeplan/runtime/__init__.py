@@ -18,6 +18,8 @@ Modules:
   one model.
 * `dnnl`: oneDNN's C API, typed: small owners of handles, every status checked.
 * `executable`: Preparing and executing the steps of a program.
+* `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,
+  `program.json` what is executed.
 * `folder_lock`: Who may change a plan folder, and which folders within it somebody is at.
 * `heaps`: Heaps for the threads that generate kernels, grown before a plan is opened (glibc).
 * `imports`: Where a loaded shared library keeps the addresses of the C functions that it imports
@@ -39,13 +41,15 @@ Modules:
   weights, execute.
 * `objects`: The library's objects of a linked program, each made once, when first needed, by
   whichever thread needs it.
+* `open_plan`: A plan folder, opened: `open_plan` hands over a session, whatever the kind of the
+  plan.
 * `pace`: How the interpreter runs during a cold start.
 * `partitioned/`: Programs that run on two processors side by side, steps whole or split by
   channels.
 * `placement`: Places for the weights of a program: in its cache in the order of execution, and in
   the session's memory.
-* `plan_folder`: Plan folders: a plan with everything that a cold start needs, so that it parses no
-  model and decides nothing.
+* `plan_folder`: Plan folders of cold starts: a plan with everything that a cold start needs, so
+  that it parses no model and decides nothing.
 * `preparation`: Preparing the steps of a linked program: create, read, transform, bind.
 * `primitive_kinds`: The primitive descriptor of each kind of step, and the weights it reads.
 * `primitives`: Steps to oneDNN primitive descriptors, in given layouts.

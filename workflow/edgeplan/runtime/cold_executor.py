@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import COLD_START, PlanFolder, plan_again, read_folder
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
-from edgeplan.runtime.linked import AGAIN, Border, LinkedProgram
-from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.linked import Border, LinkedProgram
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
+from edgeplan.runtime.open_plan import Session
 from edgeplan.runtime.pace import Pace
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Mark, Shared
+from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
-from edgeplan.support.files import read_whole
 from edgeplan.support.machine import fingerprint
 
 Array = npt.NDArray[Any]
 _NS_PER_MS = 1e6
 
 
-class ColdSession:
+class ColdSession(Session):
     """A plan folder, opened: preparation starts at once, in the threads that the plan names.
 
     Args:
         dnnl: the library.
-        folder: the plan folder.
+        folder: the plan folder; read here where it was not before.
         threads: cores that execute; must be the plan's.
         machine: fingerprint of this machine; asked for where it is not given, which takes a millisecond.
         cores: processors that execute, the main thread's first; on equal cores the last of them prepare until execution
@@ -48,6 +47,10 @@ class ColdSession:
         continuous: whether idle cores prepare the kernels of later runs (section 3.5) as soon as the first outputs are there;
             what is left of them, or else all, the second run prepares first, on all cores.
 
+    Attributes:
+        program: what is run.
+        cold_ms: time from opening to the outputs of the first run.
+
     Raises:
         FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
     """
@@ -55,7 +58,7 @@ class ColdSession:
     def __init__(
         self,
         dnnl: Dnnl,
-        folder: Path,
+        folder: Path | PlanFolder,
         *,
         threads: int,
         machine: str = "",
@@ -64,13 +67,15 @@ class ColdSession:
         stealing: bool = True,
         continuous: bool = False,
     ) -> None:
-        self._start_ns = perf_counter_ns()
+        self._start_ns, self.cold_ms, self.continuous = perf_counter_ns(), 0.0, continuous
         self._pace = Pace()
-        self._folder, self._dnnl = folder, dnnl
-        self._reader = head_start(folder)
+        self._folder, self._dnnl = folder if isinstance(folder, Path) else folder.path, dnnl
+        self._reader = head_start(self._folder)
         try:
-            self.program = _checked(folder, dnnl, threads, machine)
-            self._shared = Shared(dnnl, self.program, folder, opened=False)
+            plan = read_folder(self._folder, COLD_START) if isinstance(folder, Path) else folder
+            self.program = _checked(plan, dnnl, threads, machine)
+            super().__init__(self.program.inputs, self._folder)
+            self._shared = Shared(dnnl, self.program, self._folder, opened=False)
         except BaseException:
             self._pace.end()
             if self._reader is not None:
@@ -83,7 +88,6 @@ class ColdSession:
         self._failed: BaseException | None = None
         try:
             self._shared.open_files()
-            _require_plan(self.program, folder)
             self._read_ahead()
         except BaseException:
             self.close()
@@ -97,12 +101,12 @@ class ColdSession:
 
     # Running
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference: outputs by tensor name. The first is the cold start.
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """See `Session`; the first run is the cold start.
 
         Raises:
-            ModelError: an input does not fit, raw weights cannot be read, weights were changed meanwhile, or the cold start of
-                this session failed before: what it left half done is not taken up again.
+            ModelError: raw weights cannot be read, weights were changed meanwhile, or the cold start of this session failed
+                before: what it left half done is not taken up again.
             DeviceError: oneDNN reports a failure.
         """
         if self._failed is not None:
@@ -112,16 +116,7 @@ class ColdSession:
                 next_step="open the plan again",
             ) from self._failed
         for border in self.program.inputs:
-            value = inputs.get(border.name)
-            if value is None or value.shape != border.shape or not np.can_cast(value.dtype, border.dtype, "same_kind"):
-                given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
-                where = f"model {self.program.model}"
-                raise ModelError(
-                    f"input {border.name!r} is {given}, not {border.dtype}{list(border.shape)}",
-                    where=where,
-                    next_step=f"correct the input: expected {border.dtype}{list(border.shape)}",
-                )
-            np.copyto(self._activation(border), value)
+            np.copyto(self._activation(border), inputs[border.name])
         if not self._ran:
             self._run_cold()
             copied = True
@@ -130,6 +125,7 @@ class ColdSession:
             copied = self._run_later()
         self._shared.require_unchanged(copied=copied)
         outputs = {border.name: np.array(self._activation(border)) for border in self.program.outputs}
+        self.cold_ms = self.cold_ms or (perf_counter_ns() - self._start_ns) / _NS_PER_MS
         # last, so that these outputs do not wait for kernels of later runs
         self._copying = self._preparation.resume()
         return outputs
@@ -225,7 +221,7 @@ class ColdSession:
 
     # Ending
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """End the threads, build the cache again if something was wrong with it, and free everything."""
         self._pace.end()
         self._preparation.stop()
@@ -237,38 +233,72 @@ class ColdSession:
         finally:
             self._shared.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+def _checked(plan: PlanFolder, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:
+    """The program of a plan, if both are for what is here.
 
-
-def _checked(folder: Path, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:
-    """The program of a folder, if it is for what is here."""
-    program = read_linked(folder / PROGRAM_NAME)
-    here = {
-        "library_version": dnnl.info.version,
-        "isa": dnnl.info.isa,
-        "machine": machine or fingerprint(),
-        "threads": threads,
-    }
-    differences = [
-        f"{name} is {value}, the plan is for {getattr(program, name)}"
-        for name, value in here.items()
-        if value != getattr(program, name)
-    ]
-    if differences:
-        raise FormatError("the plan cannot be run here: " + "; ".join(differences), where=str(folder), next_step=AGAIN)
+    Raises:
+        FormatError: they are not.
+    """
+    plan.require_here(machine or fingerprint(), dnnl.info.version, dnnl.info.isa, threads=threads)
+    program = plan.program
+    assert isinstance(program, LinkedProgram)  # noqa: S101  of this kind
+    if program.plan_sha256 != plan.sha256:
+        problem = "the plan cannot be run here: it was changed after its program was linked"
+        raise FormatError(problem, where=str(plan.path), next_step=plan_again(plan.kind))
     return program
 
 
-def _require_plan(program: LinkedProgram, folder: Path) -> None:
-    """The plan document is the one that the program was linked from."""
+class ColdSchedule(msgspec.Struct, frozen=True):
+    """What opening a plan of a cold start needs of its schedule: whether there are kernels for later runs."""
+
+    later: tuple[int, ...] = ()
+
+
+def open_cold(plan: PlanFolder, processors: Sequence[int] = (), *, continuous: bool | None = None) -> ColdSession:
+    """Open a plan folder of a cold start, as `open_plan` does: this thread stays on its processors until the session is closed.
+
+    Raises:
+        FormatError, ModelError: see `ColdSession`.
+        DeviceError: there are too few processors.
+    """
+    dnnl, machine, program = Dnnl(), fingerprint(), plan.program
+    assert isinstance(program, LinkedProgram)  # noqa: S101  of this kind
+    prepare_process(dnnl)
+    later = bool(plan.scheduled(ColdSchedule).later) if continuous is None else continuous
+    executing, preparing = processors_of(program, processors)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, (*executing, *preparing))
     try:
-        plan = read_whole(folder / PLAN_NAME)
-    except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
-    if hashlib.sha256(plan).hexdigest() != program.plan_sha256:
-        problem = "the plan cannot be run here: it was changed after its program was linked"
-        raise FormatError(problem, where=str(folder), next_step=AGAIN)
+        session = ColdSession(
+            dnnl, plan,
+            threads=program.threads, machine=machine, cores=executing, little=preparing, continuous=later,
+        )  # fmt: skip
+    except BaseException:
+        os.sched_setaffinity(0, before)
+        raise
+    session.affinity_before = before
+    return session
+
+
+def processors_of(program: LinkedProgram, given: Sequence[int] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The processors that execute a program, and those that only prepare, as asymmetric chips have them.
+
+    Args:
+        program: of a plan folder.
+        given: to choose from, those that execute first; none: those that this process may use.
+
+    Raises:
+        DeviceError: there are too few.
+    """
+    executing, preparing = program.threads, 0 if program.equal_cores else len(program.queues)
+    found = tuple(given) or tuple(sorted(os.sched_getaffinity(0)))
+    if len(found) < executing + preparing:
+        raise DeviceError(
+            f"the plan needs {executing} processors to execute and {preparing} beside them to prepare, "
+            f"there are {len(found[:executing])} and {len(found[executing:])}",
+            where="the processors named" if given else "processors that this process may use",
+            next_step="name the device that it was planned for with --device, allow more processors, or plan the model again",
+        )
+    # sorted, as a fresh process takes them: cores of one class stand for each other
+    return tuple(sorted(found[:executing])), tuple(sorted(found[executing : executing + preparing]))

@@ -25,11 +25,24 @@ def changing(folder: Path) -> Iterator[None]:
     Raises:
         OSError: the folder cannot be opened.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = _locked(folder)
     try:
-        _lock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of a folder, locked; of the one that is there by then, should another one have taken its place meanwhile."""
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _lock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 

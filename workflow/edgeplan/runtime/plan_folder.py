@@ -1,14 +1,13 @@
-"""Plan folders: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
+"""Plan folders of cold starts: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
 
-`plan.json` is the plan, `program.json` its linked program, `reserve.json` what is needed where the cache fails and in later
-runs, `weights.cache` the transformed weights. The raw model stays where it is, or beside these files, and is known by its
-size, time stamp and hash.
+`program.json` is the linked program of the plan, `reserve.json` what is needed where the cache fails and in later runs,
+`weights.cache` the transformed weights. The raw model stays where it is, or beside these files, and is known by its size, time
+stamp and hash.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,18 +16,17 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from edgeplan.errors import FormatError, StoreError
-from edgeplan.graph.external_data import external_locations
-from edgeplan.graph.model_file import read_model
+from edgeplan.errors import FormatError
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.document import Plan, check_fits, write_plan
+from edgeplan.planning.document import Plan, check_fits, plan_of
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder_lock import changing, work_folder
+from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, MadeFor, PlanFolder, replacing, write_plan
 from edgeplan.runtime.lanes import narrow_width
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve
 from edgeplan.runtime.linked_file import write_linked
@@ -40,20 +38,12 @@ from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, TAPE_NAME, Pr
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
 from edgeplan.runtime.tape_file import tape_of, write_tape
-from edgeplan.runtime.weight_cache import (
-    drop_leftovers,
-    header,
-    key_of,
-    settled_stamp,
-    write_cache,
-)
+from edgeplan.runtime.weight_cache import header, key_of, settled_stamp, stamped, write_cache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
-from edgeplan.writable import cannot_write
 
-PLAN_NAME, PROGRAM_NAME = "plan.json", "program.json"
-_LOG = logging.getLogger(__name__)
-_BUILDING = ".building-"
-_CHUNK_BYTES = 1 << 20
+#: What a plan document says of its target and its prediction: the rest is the schedule.
+_TARGET = ("model", "model_sha256", "library", "library_version", "isa", "machine", "threads")
+_PREDICTED = ("makespan_ms", "lower_bound_ms", "gap", "planning_ms", "noise", "others")
 
 
 def build_plan_folder(
@@ -95,41 +85,31 @@ def build_plan_folder(
         document = _linked(lowered, plan, locations)
     document |= {"files": _files(model, plan, document["files"])}
     program, reserve = placed(document, plan, limit_bytes)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        drop_leftovers(folder / CACHE_NAME)
-        with work_folder(folder, _BUILDING) as work:
-            program = _write(dnnl, program, reserve, plan, work)
-            with changing(folder):
-                _put_in_place(program, work, folder)
-    except StoreError as error:  # of the folder to work in, which is gone
-        kept = "a plan that was there before still works"
-        where = str(folder / Path(error.where).name)
-        raise StoreError(error.what, where=where, next_step=f"{error.next_step}; {kept}") from error
-    except OSError as error:
-        raise cannot_write(error, folder) from error
+    with replacing(folder) as building:
+        _write(dnnl, program, reserve, plan, model, building)
     return folder
 
 
-def _put_in_place(program: LinkedProgram, work: Path, folder: Path) -> None:
-    """The files of a plan, in place of those that were there; the program, which knows the others, last."""
-    for name in (CACHE_NAME, RESERVE_NAME, TAPE_NAME, PLAN_NAME):
-        if (work / name).exists():
-            (work / name).replace(folder / name)
-    write_linked(stamped(program, folder), folder / PROGRAM_NAME)
-    if not program.cache_bytes:
-        (folder / CACHE_NAME).unlink(missing_ok=True)
+def cold_plan(folder: PlanFolder) -> Plan:
+    """The plan document of a plan folder.
+
+    Raises:
+        FormatError: it is of another kind, or does not fit.
+    """
+    made = folder.made_for
+    target = (Path(made.model).name, made.model_sha256, "onednn", made.library, made.isa, made.machine, made.threads)
+    parts = folder.scheduled(dict) | folder.predicted(dict) | dict(zip(_TARGET, target, strict=True))
+    return plan_of(json.dumps(parts), str(folder.path / PLAN_NAME))
 
 
-def stamped(program: LinkedProgram, folder: Path) -> LinkedProgram:
-    """A program that knows the cache as it lies in the folder now."""
-    return changed(program, cache_stamp=settled_stamp(folder / CACHE_NAME)) if program.cache_bytes else program
-
-
-def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, work: Path) -> LinkedProgram:
-    """Everything but the program, which is returned."""
-    write_plan(plan, work / PLAN_NAME)
-    plan_sha256 = hashlib.sha256((work / PLAN_NAME).read_bytes()).hexdigest()
+def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, model: Path, work: Path) -> None:
+    """All files of the folder."""
+    document = plan.model_dump(mode="json")
+    predicted = {name: document.pop(name) for name in _PREDICTED if name in document}
+    scheduled = {name: value for name, value in document.items() if name not in _TARGET}
+    path = str(model.parent.resolve() / model.name)  # a link keeps its name
+    made_for = MadeFor(path, plan.model_sha256, plan.machine, plan.library_version, plan.isa, plan.threads)
+    plan_sha256 = write_plan(work, COLD_START, made_for, scheduled, predicted)
     reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
     program = changed(program, plan_sha256=plan_sha256, reserve_sha256=reserve_sha256)
     program = changed(program, tape_sha256=write_tape(tape_of(program), work / TAPE_NAME))
@@ -143,26 +123,7 @@ def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, wor
         program = changed(program, cache_key=key_of(header(program)) if program.cache_bytes else "")
         if program.cache_bytes:
             write_cache(program, work / CACHE_NAME, preparer.transformed)
-    return program
-
-
-def model_sha256(files: Sequence[Path]) -> str:
-    """Hash of a model: of the contents of its files, the ONNX file first, one after the other."""
-    state = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                state.update(chunk)
-    return state.hexdigest()
-
-
-def files_of(model: Path) -> tuple[Path, ...]:
-    """A model's file, and those of its external data in the order of their names.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
-    return (model, *(model.parent / name for name in external_locations(read_model(model))))
+    write_linked(stamped(program, work / CACHE_NAME), work / PROGRAM_NAME)
 
 
 def _lowered(model: Path, plan: Plan) -> Lowered:
@@ -176,7 +137,7 @@ def _lowered(model: Path, plan: Plan) -> Lowered:
 
 def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]]:
     """The files that weights are in; the model must be the one that was planned."""
-    found = model_sha256(files_of(model))
+    found = model_sha256(model)
     if found != plan.model_sha256:
         raise FormatError(
             f"the plan is for another model: this one's hash is {found}, the plan's {plan.model_sha256}",

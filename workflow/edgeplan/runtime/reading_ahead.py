@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.lanes import LaneThread
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME, Shared
 
 _AT_ONCE_BYTES = 1 << 18
 #: What a start reads before it knows which weights it needs, in that order.
-_FIRST = (PROGRAM_NAME, TAPE_NAME, PLAN_NAME)
+_FIRST = (PLAN_NAME, PROGRAM_NAME, TAPE_NAME)
 #: Descriptor, first byte and the one after the last of weights, and a step before which all have come with them.
 _Part = tuple[int, int, int, int]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import EdgeplanError
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.folder_lock import changing
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked, write_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME, stamped
 from edgeplan.runtime.preparation import CACHE_NAME, Preparer, Shared
-from edgeplan.runtime.weight_cache import stamp
+from edgeplan.runtime.weight_cache import stamp, stamped
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def renew(shared: Shared, folder: Path) -> None:
             new = changed(there, files=known)
             if shared.cache.problem and not _renewed(there, shared.program, folder):
                 shared.cache.rebuild(Preparer(shared).transformed)
-                new = stamped(new, folder)
+                new = stamped(new, folder / CACHE_NAME)
             if new != there:
                 write_linked(new, folder / PROGRAM_NAME)
     except (EdgeplanError, OSError) as error:

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace as changed
+
 from edgeplan.errors import StoreError
 from edgeplan.runtime.folder_lock import stale
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
@@ -81,6 +83,11 @@ def settled_stamp(path: Path) -> tuple[int, ...]:
     """
     time.sleep(_CLOCK_SECONDS)
     return stamp(path.stat())
+
+
+def stamped(program: LinkedProgram, cache: Path) -> LinkedProgram:
+    """A program that knows its cache as it lies there now."""
+    return changed(program, cache_stamp=settled_stamp(cache)) if program.cache_bytes else program
 
 
 def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Bytes]) -> None:

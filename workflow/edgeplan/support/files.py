@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeplan.errors import EdgeplanError, FormatError, StoreError
 from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
-Model = TypeVar("Model", bound=BaseModel)
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
+_CHUNK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool = True) -> None:
@@ -84,6 +86,20 @@ def read_whole(path: Path) -> bytearray:
     return content[:-missing] if missing else content
 
 
+def files_sha256(files: Sequence[Path]) -> str:
+    """Digest of the contents of files, one after the other.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    state = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                state.update(chunk)
+    return state.hexdigest()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, as UTF-8 in any locale; names of files that are no text are written with escapes."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
@@ -100,6 +116,8 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
     Raises:
         EdgeplanError: of the given type, naming the field that does not fit.
     """
+    import yaml  # noqa: PLC0415  who runs plans reads none
+
     try:
         raw = yaml.safe_load(path.read_bytes())  # finds the encoding itself: UTF-8, or what a byte order mark says
     except OSError as failure:
@@ -111,6 +129,8 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
 
 def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str, where: str) -> Model:
     """Validate a document read from `where`."""
+    from pydantic import ValidationError  # noqa: PLC0415  likewise
+
     if not isinstance(raw, Mapping):
         raise error(f"{what} must be a mapping of keys to values", where=where, next_step="compare with a shipped example")
     try:

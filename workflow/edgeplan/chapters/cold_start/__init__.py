@@ -5,7 +5,6 @@ Modules:
 * `chapter`: The chapter on cold starts: what it measures, plans and shows.
 * `estimate`: How long the stages of the chapter take.
 * `evaluation/`: What the chapter shows: evidence, tables, figures, figures of merit and findings.
-* `inference`: Running a plan folder: in this process, or cold in fresh ones.
 * `measuring/`: What the chapter measures: plans and stock engines, started cold in processes of
   their own.
 * `paper`: The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4
@@ -14,8 +13,6 @@ Modules:
 * `planners/`: The planners of the chapter: pure functions from a profile to a schedule; they know
   no device.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
-* `reference`: The ONNX file that a plan was made from: what its outputs are checked against is
-  computed from it.
 * `settings`: The `cold_start` section of params.yaml.
 * `shared_cores`: How much longer cold starts take where other processes use the cores.
 * `stages/`: The stages of the chapter: each reads files, calls the library, and writes files.

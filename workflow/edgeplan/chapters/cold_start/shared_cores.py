@@ -27,9 +27,9 @@ from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.support.workers import ColdRunError
 

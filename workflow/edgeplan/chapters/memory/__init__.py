@@ -7,8 +7,6 @@ Modules:
 * `chapter`: The chapter on memory: what it measures and shows.
 * `commands`: The chapter's own command, static memory planning: `edgeplan plan layout`.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
-* `inference`: Running a plan folder of the memory chapter in this process, by one budget after the
-  other.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
 * `measuring`: What is measured of one model: stock engines, plans for budgets, the least peak, and

@@ -27,8 +27,8 @@ from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
+from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
-from edgeplan.runtime.streaming.session import WEIGHTS_NAME
 from edgeplan.support.workers import ColdRunError, answered
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import shutil
 import sys
@@ -11,12 +9,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.errors import InfeasibleError, ParamsError, StoreError, UndecidedError
+from edgeplan.errors import InfeasibleError, ParamsError, UndecidedError
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
@@ -24,7 +24,7 @@ from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.document import MemoryPlan, write_plan
+from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import Mode, Planned, best, bound_ms
 from edgeplan.planning.memory.workload import Reader, Workload
@@ -33,6 +33,7 @@ from edgeplan.profiling.streaming import (
     RunSettings,
     StreamProfile,
     StreamRun,
+    all_resident,
     plan_document,
     profile_program,
     run_apart,
@@ -40,25 +41,23 @@ from edgeplan.profiling.streaming import (
 from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import MEMORY, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.plan_folder import files_of, model_sha256
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
-from edgeplan.runtime.streaming.program import PROGRAM_NAME, StreamProgram, to_json
-from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME
-from edgeplan.support.files import write_json, write_text
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
+from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.session import Schedule
+from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
-MODEL_NAME = "model.json"
-_FILES = frozenset((PROGRAM_NAME, WEIGHTS_NAME, PLAN_NAME, PROFILE_NAME, MODEL_NAME))
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
-_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
@@ -235,7 +234,11 @@ class Planner:
                 return same[0]
             folder = self._folder(form)
             folder.mkdir()
-            write_program(self._dnnl, self._model, self.lowered, folder, self.built(form))
+            try:
+                write_weights(self._dnnl, self._model, self.lowered, self.built(form), folder / WEIGHTS_NAME)
+            except OSError as error:
+                raise cannot_write(error, folder) from error
+            write_folder(folder, program, self._made_for, self.cores)
             written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
             times = written - began, time.perf_counter() - written
@@ -450,35 +453,21 @@ class Planner:
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
     def _put(self, candidate: Candidate, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
-        """The folder, built aside and put in place at once: what ends this process leaves the old plan or the new one."""
-        folder = folder.resolve()
-        require_replaceable(folder)
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with work_folder(folder.parent, _WORK_PREFIX) as work:
-                building = work / "plan"
-                building.mkdir()
-                for name in (PROGRAM_NAME, WEIGHTS_NAME):
-                    _placed(candidate.folder / name, building / name)
-                write_plan(plan_document, building / PLAN_NAME)
-                write_text(building / PROFILE_NAME, candidate.profile.model_dump_json() + "\n")
-                write_json(building / MODEL_NAME, self._about(budget, candidate))
-                _put_in_place(building, folder)
-        except OSError as error:
-            raise cannot_write(error, folder) from error
+        """The folder, built aside and put in place at once."""
+        p, cores = plan_document, self.cores
+        regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
+        placed = Schedule.of(p.model_dump())
+        schedule = MemorySchedule(p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed)
+        profile = candidate.profile.model_dump()
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile)
+        with replacing(folder) as building:
+            for name in (PROGRAM_NAME, WEIGHTS_NAME):
+                _placed(candidate.folder / name, building / name)
+            write_plan(building, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME))
 
-    def _about(self, budget: int, candidate: Candidate) -> dict[str, object]:
-        return {
-            "format_version": 1,
-            "model": str(self._model.resolve()),
-            "model_sha256": model_sha256(files_of(self._model)),
-            "budget_bytes": budget,
-            "limit_bytes": candidate.form.limit,
-            "regions": [[region.first, region.last, region.rows] for region in candidate.form.regions],
-            "machine": fingerprint(),
-            "weights_sha256": model_sha256([candidate.folder / WEIGHTS_NAME]),
-            "processors": {"compute": list(self.cores.compute), "reader": list(self.cores.reader)},
-        }
+    @cached_property
+    def _made_for(self) -> MadeFor:
+        return made_for(self._model, self._dnnl, self._threads)
 
 
 def all_bytes(candidate: Candidate) -> int:
@@ -513,36 +502,6 @@ def _placed(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _put_in_place(building: Path, folder: Path) -> None:
-    """A folder in the place of another one, or of none; the other one is where the first one was. At no time there is none.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    if not folder.exists():
-        building.rename(folder)
-        return
-    names = (_HERE, os.fsencode(building), _HERE, os.fsencode(folder))
-    if ctypes.CDLL(None, use_errno=True).renameat2(*names, _EXCHANGE):
-        number = ctypes.get_errno()
-        if number not in (errno.EINVAL, errno.ENOSYS):
-            raise OSError(number, os.strerror(number), str(folder))
-        folder.rename(building.with_name("old"))  # this file system exchanges nothing
-        building.rename(folder)
-
-
-def require_replaceable(folder: Path) -> None:
-    """A plan takes the place of the whole folder: of none, an empty one or an older plan.
-
-    Raises:
-        StoreError: it holds something else, which would be lost.
-    """
-    others = sorted({path.name for path in folder.iterdir()} - _FILES) if folder.is_dir() else []
-    if others:
-        what = f"the folder holds other things than a plan of memory: {others[0]!r}"
-        raise StoreError(what, where=str(folder), next_step="choose another folder with -o")
-
-
 def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
     """Inputs in files."""
     found = {}
@@ -552,25 +511,27 @@ def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
     return found
 
 
-def write_program(dnnl: Dnnl, model: Path, lowered: Lowered, folder: Path, built: Built) -> None:
-    """Write a program and its weights.
-
-    Args:
-        dnnl: the library.
-        model: the ONNX file.
-        lowered: its steps.
-        folder: where to write.
-        built: the program.
+def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
+    """What plans of a model on this machine are made for.
 
     Raises:
-        ModelError: the weights cannot be read.
+        ModelError: the model cannot be read.
+    """
+    info = dnnl.info
+    return MadeFor(str(model.resolve()), model_sha256(model), fingerprint(), info.version, info.isa, threads)
+
+
+def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: Cores | None = None) -> None:
+    """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that.
+
+    Raises:
         StoreError: the folder cannot be written.
     """
-    try:
-        write_weights(dnnl, model, lowered, built, folder / WEIGHTS_NAME)
-    except OSError as error:
-        raise cannot_write(error, folder) from error
-    write_text(folder / PROGRAM_NAME, to_json(built.program))
+    write_atomically(folder / PROGRAM_NAME, lambda temporary: temporary.write_bytes(encoded(program)))
+    placed = Schedule.of(all_resident(program))
+    compute, reader = (cores.compute, cores.reader) if cores else ((), ())
+    schedule = MemorySchedule("back-to-back", placed.arena_bytes, 0, (), compute, reader, placed)
+    write_plan(folder, MEMORY, made, schedule, MemoryPrediction(), (PROGRAM_NAME,))
 
 
 @contextmanager

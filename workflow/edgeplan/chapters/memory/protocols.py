@@ -13,9 +13,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "memory": Protocol(
             "memory/2",
             (
-                *files_of(
-                    "runtime/streaming", "again", "build", "program", "reader", "rows", "session", "worker", "library_pages"
-                ),
+                *files_of("runtime/streaming", "again", "build", "library_pages", "memory_session"),
+                *files_of("runtime/streaming", "program", "reader", "rows", "session", "worker"),
                 *files_of("runtime", "ranges", "bands"),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),

@@ -9,13 +9,13 @@ Modules:
 * `eop/`: EOP (VEE 2022): operators sampled, fitted, tuned and run on a pair.
 * `estimate`: How long the stages of the chapter take.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on partitions.
-* `inference`: Plans of a pair run, and the pair looked at: what the command line does with both.
 * `layers`: Single layers: what is sampled to learn from, and what splits are tried on.
 * `learning/`: What is learnt from sampled layers: predictors of latency, and what they are compared
   with.
 * `measuring/`: What is measured on a pair: layers in chains, splits, models, handshakes.
 * `names`: Names in stored rows, and a limit, that what measures, what shows and EOP's part have in
   common.
+* `pair_check`: A pair looked at: how its processors wait for each other, and what that costs.
 * `paper`: What LiPG (EPEW 2025) prints.
 * `planned`: A model planned on a pair, and the folder that holds the plan.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.

@@ -2,61 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
 
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
-from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.devices.pairs import PairFile
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
+from edgeplan.errors import FormatError
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.parallel import Search
-from edgeplan.planning.partition.plan import ABOUT_NAME, PartitionPlan, read_plan, write_plan
+from edgeplan.planning.partition.plan import PartitionPlan, plan_of
 from edgeplan.planning.partition.planner import Mode, plan
-from edgeplan.profiling.target import model_sha256
+from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, pair_program, write_pair_weights
 from edgeplan.runtime.partitioned.program import Partitioned, partition
-from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.support.files import read_json, write_atomically, write_json
 from edgeplan.support.machine import fingerprint
 
-PLAN_NAME, COSTS_NAME = "plan.json", "costs.json"
-_AGAIN = "plan the model again on this machine: edgeplan plan partition MODEL.onnx --pair {pair} -o {folder}"
-
-
-class About(BaseModel):
-    """What a plan is for.
-
-    Attributes:
-        format_version: version of this document.
-        model: path of the ONNX file.
-        model_sha256: of its contents.
-        costs_sha256: of the cost document.
-        pair: the pair file, as it was.
-        machine: fingerprint of the machine.
-        versions: of both processors' libraries, by lane.
-        synchronisation: how the processors wait for each other.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format_version: Literal[1] = 1
-    model: str
-    model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    costs_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    pair: PairFile
-    machine: str
-    versions: tuple[str, str]
-    synchronisation: Synchronisation
+#: What a partition document predicts: the rest is the schedule.
+_PREDICTED = ("makespan_ms", "lower_bound_ms", "better_single", "better_single_ms", "admitted_splits", "planning_ms")
 
 
 @dataclass(frozen=True)
@@ -124,41 +98,37 @@ def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
     return lowered, activation_layouts(lowered, BLOCKED)
 
 
-def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> About:
-    """Write the plan, its costs and what both are for.
+def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
+    """Write the plan with the program that executes it and the program's weights.
 
     Raises:
-        StoreError: the folder cannot be written.
+        StoreError: the folder cannot be written; a plan that was there before still works.
         ModelError: the model cannot be read.
     """
-    about = About(
-        model=str(planned.model.resolve()),
-        model_sha256=model_sha256(planned.model),
-        costs_sha256=planned.costs.costs.sha256,
-        pair=pair.pair,
-        machine=fingerprint(),
-        versions=pair.versions,
-        synchronisation=pair.synchronisation,
-    )
-    write_atomically(folder / COSTS_NAME, lambda temporary: temporary.write_bytes(planned.costs.content))
-    write_plan(planned.plan, folder / PLAN_NAME)
-    write_json(folder / ABOUT_NAME, about.model_dump(mode="json"))
-    return about
+    host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
+    made_for = MadeFor(
+        str(planned.model.resolve()), model_sha256(planned.model), fingerprint(),
+        host.dnnl.info.version, host.dnnl.info.isa, host.threads, pair.other.capabilities.version,
+    )  # fmt: skip
+    made = pair_program(host.dnnl, planned.partitioned(pair.block), planned.model, host.threads)
+    document = planned.plan.model_dump(mode="json")
+    predicted = {name: document.pop(name) for name in _PREDICTED}
+    schedule = PairSchedule(pair.pair.name, specs_of(pair.pair), str(pair.synchronisation), document)
+    prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content))
+    with replacing(folder) as building:
+        made = write_pair_weights(made, planned.model, building)
+        (building / PROGRAM_NAME).write_bytes(encoded(made))
+        write_plan(building, PARTITION, made_for, schedule, prediction, names)
 
 
-def read_folder(folder: Path) -> tuple[About, PartitionPlan]:
-    """The plan of a folder; refused on another machine.
+def pair_plan(folder: PlanFolder) -> PartitionPlan:
+    """The partition document of a plan folder.
 
     Raises:
-        FormatError: it is damaged, or for another machine.
+        FormatError: it is of another kind, or does not fit.
     """
-    about = read_json(folder / ABOUT_NAME, About, "what the plan is for")
-    found = read_plan(folder / PLAN_NAME)
-    if found.costs_sha256 != about.costs_sha256:
-        raise _misfit("its plan is of other costs", folder, about)
-    if about.machine != fingerprint():
-        raise _misfit(f"machine is {fingerprint()}, the plan is for {about.machine}", folder, about)
-    return about, found
+    parts = folder.scheduled(PairSchedule).plan | folder.predicted(PairPrediction).plan
+    return plan_of(json.dumps(parts), str(folder.path))
 
 
 def require_own(predictors: PairPredictors, pair: Opened) -> None:
@@ -180,50 +150,8 @@ def require_own(predictors: PairPredictors, pair: Opened) -> None:
         )
 
 
-def check_opened(about: About, pair: Opened, folder: Path) -> None:
-    """Refuse other libraries or another way of waiting than the plan is for.
-
-    Raises:
-        FormatError: names every difference.
-    """
-    wrong = [
-        f"the library or driver of {side.name} is {there}, the plan is for {planned}"
-        for side, there, planned in zip(pair.pair.processors, pair.versions, about.versions, strict=True)
-        if there != planned
-    ]
-    if pair.synchronisation != about.synchronisation:
-        wrong.append(f"the processors wait by {pair.synchronisation}, the plan is for {about.synchronisation}")
-    if wrong:
-        raise _misfit("; ".join(wrong), folder, about)
-
-
-def model_of(about: About, moved: Path | None, folder: Path) -> Path:
-    """The model of a plan, where it lies now.
-
-    Raises:
-        ModelError: it is not there, or another one.
-    """
-    path = moved or Path(about.model)
-    if not path.is_file():
-        raise ModelError("the model of the plan is not there", where=str(path), next_step="say where it is: --model PATH")
-    if model_sha256(path) != about.model_sha256:
-        again = _AGAIN.format(pair=about.pair.name, folder=folder)
-        raise ModelError("the model has changed since it was planned", where=str(path), next_step=again)
-    return path
-
-
-def session_of(pair: Opened, model: Path, found: PartitionPlan) -> PairSession:
-    """A plan ready to run.
-
-    Raises:
-        ModelError: the model cannot be read, or the plan is of another one.
-        DeviceError: a processor fails.
-    """
-    lowered, layouts = steps_of(model)
-    made = partition(lowered, layouts, pair.block, assignments(found, lowered), orders(found))
-    return PairSession(*pair.processors, made, model, pair.synchronisation)
-
-
-def _misfit(what: str, folder: Path, about: About) -> FormatError:
-    again = _AGAIN.format(pair=about.pair.name, folder=folder)
-    return FormatError(f"the plan cannot be run: {what}", where=str(folder), next_step=again)
+def as_it_ran(plan: PartitionPlan, spans: Sequence[tuple[float, float, float]]) -> PartitionPlan:
+    """A plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
+    times = [dict(zip(("start_ms", "cpu_end_ms", "gpu_end_ms"), span, strict=True)) for span in spans]
+    steps = tuple(step.model_copy(update=update) for step, update in zip(plan.steps, times, strict=True))
+    return plan.model_copy(update={"steps": steps, "makespan_ms": max(max(span[1:]) for span in spans)})

@@ -14,7 +14,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "partition": Protocol(
             "partition/2",
             (
-                *files_of("runtime/partitioned", "handshake", "lanes", "program", "session"),
+                *files_of("runtime/partitioned", "document", "handshake", "lanes", "opened", "program", "session"),
                 *files_of("processors", "onednn", "opencl"),
                 *files_of("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),

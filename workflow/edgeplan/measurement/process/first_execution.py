@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PROGRAM_NAME
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.process import prepare_process
 

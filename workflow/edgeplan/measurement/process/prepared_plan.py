@@ -7,8 +7,8 @@ from pathlib import Path
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process.job import PrepareResult
+from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.plan_folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME
 
 _DIGITS = 12

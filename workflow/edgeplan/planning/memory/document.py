@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import buffers, overlapping
 from edgeplan.planning.memory.quick import Mode, Planned
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.support.files import write_text
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
@@ -197,24 +195,3 @@ def document(
         lower_bound_ms=round(planned.lower_bound_ms, 6),
         loaded_bytes=planned.loaded_bytes,
     )
-
-
-def write_plan(plan: MemoryPlan, path: Path) -> None:
-    """Write a memory plan to a file, atomically."""
-    write_text(path, plan.model_dump_json() + "\n")
-
-
-def read_plan(path: Path) -> MemoryPlan:
-    """Read a memory plan from its file.
-
-    Raises:
-        FormatError: missing, not JSON, of another format version, or not fitting; it names the field.
-    """
-    again = "plan the model again: edgeplan plan memory"
-    try:
-        return MemoryPlan.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=again) from error
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors())
-        raise FormatError(f"the plan does not fit: {problems}", where=str(path), next_step=again) from error

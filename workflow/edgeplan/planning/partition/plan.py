@@ -16,8 +16,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 _ROUGH = 1e-6
-#: Beside the plan of a model: what it is for.
-ABOUT_NAME = "pair.json"
 PROVEN_GAP = 1e-4  # of what is called optimal: rounding of the solver's times, not search
 
 
@@ -118,22 +116,19 @@ def write_plan(plan: PartitionPlan, path: Path) -> None:
     write_text(path, plan.model_dump_json(indent=1) + "\n")
 
 
-def read_plan(path: Path) -> PartitionPlan:
-    """Read a partition plan from its file.
+def plan_of(text: bytes | str, where: str) -> PartitionPlan:
+    """A plan from its JSON.
 
     Raises:
-        FormatError: missing, not JSON, of another format version, or not fitting; it names the
-        field.
+        FormatError: not JSON, of another format version, or not fitting; it names the field.
     """
-    again = "plan the model again: edgeplan plan partition"
     try:
-        return PartitionPlan.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise FormatError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=again) from error
+        return PartitionPlan.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "document"
-        raise FormatError(f"the plan does not fit: {where}: {first['msg']}", where=str(path), next_step=again) from error
+        field = ".".join(map(str, first["loc"])) or "document"
+        again = "plan the model again: edgeplan plan partition"
+        raise FormatError(f"the plan does not fit: {field}: {first['msg']}", where=where, next_step=again) from error
 
 
 def document(plan: PartitionPlan) -> dict[str, object]:

@@ -7,22 +7,25 @@ one that moves the GPU's (LiPG, section 4); with events the host queues a sub-st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime.executable import Executable
+from edgeplan.runtime.open_plan import Session
+from edgeplan.runtime.partitioned.document import PairProgram, pair_program
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
-from edgeplan.runtime.partitioned.program import Partitioned, program_of
+from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.session import Array, bind_inputs, outputs_of
 
 LIMIT_SECONDS = 20.0
+_MS_PER_NS = 1e-6
 
 
 class Synchronisation(StrEnum):
@@ -51,14 +54,14 @@ def cannot_poll(why: str, where: str) -> DeviceError:
     return DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
 
 
-class PairSession:
+class PairSession(Session):
     """A partition on two processors. It is used from the thread that made the processors, and closed before they are.
 
     Args:
         cpu: runs the CPU's lane.
         gpu: runs the GPU's lane.
-        partitioned: the partition, made for the CPU's blocks (`cpu.dnnl.info.block`).
-        model: the ONNX file.
+        made: the program, made for the CPU's blocks (`cpu.dnnl.info.block`).
+        folder: where its weights lie.
         synchronisation: how the lanes wait for each other; None: the best that there is.
         limit_seconds: the longest wait for the other lane.
 
@@ -75,22 +78,22 @@ class PairSession:
         self,
         cpu: Host,
         gpu: Processor,
-        partitioned: Partitioned,
-        model: Path,
+        made: PairProgram,
+        folder: Path,
         synchronisation: Synchronisation | None = None,
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         best, why = synchronisation_of(cpu, gpu)
         if synchronisation == Synchronisation.polling != best:
-            raise cannot_poll(why, partitioned.lowered.name)
+            raise cannot_poll(why, made.program.name)
+        super().__init__(made.inputs, folder)
         self.synchronisation = synchronisation or best
-        self.partitioned, self._gpu = partitioned, gpu
-        self._failed = self._closed = False
-        self.program = program_of(cpu.dnnl, partitioned, model, cpu.threads)
+        self.made, self.program, self._gpu = made, made.program, gpu
+        self._failed, self._opened = False, ExitStack()
         self.arena = gpu.allocate(self.program.arena_bytes)
-        with Executable(cpu.dnnl, self.program, model.parent, self.arena) as executable:
+        with Executable(cpu.dnnl, self.program, folder, self.arena) as executable:
             self._executable = executable
-            lanes = partitioned.lanes
+            lanes = made.lanes
             self.kernels: tuple[Kernel, ...] = tuple(
                 (cpu if lane == 0 else gpu).prepare(executable, k) for k, lane in enumerate(lanes)
             )
@@ -98,21 +101,54 @@ class PairSession:
         steps = self.program.steps
         items = [
             Item(lane, needed, kernel, step.name)
-            for lane, needed, kernel, step in zip(lanes, partitioned.needed, self.kernels, steps, strict=True)
+            for lane, needed, kernel, step in zip(lanes, made.needed, self.kernels, steps, strict=True)
         ]
         kind = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         self._lanes: Lanes = kind(cpu, gpu, items, limit_seconds)
+
+    @classmethod
+    def of(
+        cls,
+        cpu: Host,
+        gpu: Processor,
+        partitioned: Partitioned,
+        model: Path,
+        synchronisation: Synchronisation | None = None,
+        limit_seconds: float = LIMIT_SECONDS,
+    ) -> Self:
+        """A session of a partition that no folder holds: its weights lie in the model."""
+        made = pair_program(cpu.dnnl, partitioned, model, cpu.threads)
+        return cls(cpu, gpu, made, model.parent, synchronisation, limit_seconds)
+
+    def holding(self, opened: ExitStack) -> Self:
+        """The same, with what is to be closed behind it."""
+        self._opened = opened
+        return self
+
+    def spans_ms(self) -> tuple[tuple[float, float, float], ...]:
+        """Of each of the model's steps when its first part began in the last run, and when its part on each lane ended.
+
+        In ms since the run began; a lane without a part ends when the step begins.
+        """
+        ran, origin, lanes = self.times * _MS_PER_NS, np.array(self.made.origin), np.array(self.made.lanes)
+        found = []
+        for step in range(max(self.made.origin) + 1):
+            own = origin == step
+            start = max(float(ran[own, 0].min()), 0.0)
+            ends = [max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in (0, 1)]
+            found.append((start, *ends))
+        return tuple(found)
 
     @property
     def winograd(self) -> bool:
         """Whether a kernel computes by Winograd's transforms."""
         return any("winograd" in kernel.implementation for kernel in self.kernels)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference: outputs by tensor name.
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """See `Session`.
 
         Raises:
-            ModelError: an input is missing or of another shape, or an index in one lies outside its axis.
+            ModelError: an index in an input lies outside its axis.
             DeviceError: a processor fails, or does not come in time; the session can only be closed then.
         """
         self.bind(inputs)
@@ -146,27 +182,19 @@ class PairSession:
         self._failed = False
 
     def _require_open(self) -> None:
-        if self._failed or self._closed:
-            raise DeviceError(
-                "the session has ended" if self._closed else "a processor failed in an earlier run",
-                where=self.program.name,
-                next_step="open the partition again",
-            )
+        self._require_usable()
+        if self._failed:
+            what = "a processor failed in an earlier run"
+            raise DeviceError(what, where=self.program.name, next_step="open the plan again")
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._gpu.take()
         return outputs_of(self._executable)
 
-    def close(self) -> None:
-        """Free everything; after a failure, what the GPU may still write is left to the processor's own closing."""
-        if not (self._closed or self._failed):
-            self._lanes.close()
-            self._gpu.free(self.arena)
-        self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+    def _close(self) -> None:
+        """After a failure, what the GPU may still write is left to the processor's own closing."""
+        with self._opened:
+            if not self._failed:
+                self._lanes.close()
+                self._gpu.free(self.arena)

@@ -8,6 +8,8 @@ Modules:
   named, weights laid out.
 * `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
   not needed now.
+* `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
+  budget can be changed.
 * `program`: What is executed, apart from where it lies and when: kernels, the calls of each step,
   buffers and segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in

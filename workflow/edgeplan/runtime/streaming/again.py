@@ -59,18 +59,18 @@ class Again:
     layouts: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, program: StreamProgram, profile: Mapping[str, Any], plan: Mapping[str, Any]) -> Again:
+    def of(cls, program: StreamProgram, profile: Mapping[str, Any], layout: Sequence[int]) -> Again:
         """From the documents of a plan folder.
 
         Args:
             program: the program.
             profile: of it.
-            plan: the plan that is stored, whose layout of buffers is one to begin with.
+            layout: of the plan that is stored: addresses of buffers to begin with.
 
         Raises:
             FormatError: they are of another program.
         """
-        compute, layouts = profile["compute_ms"], (profile["lowest"], plan["tensor_offset"])
+        compute, layouts = profile["compute_ms"], (profile["lowest"], layout)
         if len(compute) != len(program.steps) or any(len(layout) != len(program.buffers) for layout in layouts):
             raise FormatError("the profile is of another program", where=program.model, next_step=AGAIN)
         reader = Reader(profile["bytes_per_ms"], profile["lanes"])

@@ -1,33 +1,30 @@
 """Running a streamed program: one arena, weights loaded into it while steps run. Nothing heavy is imported, to save memory.
 
-`Session(program, schedule, reader)`: the schedule can be changed between two inferences.
+`StreamSession(program, schedule, reader)`: the schedule can be changed between two inferences.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from edgeplan.errors import FormatError, InputError, ModelError
+from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime import kernels
 from edgeplan.runtime.creation import ROWS_KERNEL, Created, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram, read_program
+from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
 from edgeplan.runtime.streaming.rows import Rows
 
 Taken = TypeVar("Taken")
-PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME = "plan.json", "profile.json", "weights.bin"
 _FLOAT_BYTES = 4
 _DROP_EVERY = 8  # kernels made
 _LIBC = ctypes.CDLL(None)
@@ -86,7 +83,7 @@ class _Call:
     arguments: ctypes.Array[Any]
 
 
-class Session:
+class StreamSession:
     """A program that can be run. What several threads ask of it is done one after the other.
 
     Args:
@@ -455,28 +452,3 @@ def _freed(program: StreamProgram, schedule: Schedule) -> dict[int, list[tuple[i
         if step.weight_bytes and schedule.again[k] != k:
             found.setdefault(k, []).append((schedule.weight_offset[k], step.weight_bytes))
     return found
-
-
-def open_session(
-    folder: Path, dnnl: Dnnl | None = None, *, lanes: int = 2, processors: Sequence[int] = (), debug: bool = False
-) -> Session:
-    """Open a plan folder.
-
-    Raises:
-        FormatError: a file of it is damaged, or it is for another library.
-        ModelError: the weights cannot be opened.
-    """
-    program = read_program(folder)
-    try:
-        schedule = Schedule.of(json.loads(_text(folder / PLAN_NAME)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"the plan is damaged: {error}", where=str(folder / PLAN_NAME), next_step=AGAIN) from error
-    file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
-    return Session(dnnl or Dnnl(), program, schedule, file, lanes=lanes, processors=processors, debug=debug)
-
-
-def _text(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"cannot read the plan: {error.strerror}", where=str(path), next_step=AGAIN) from error

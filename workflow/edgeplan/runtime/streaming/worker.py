@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import StreamProgram, read_program
+from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, stream_program
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import PLAN_NAME, PROFILE_NAME, WEIGHTS_NAME, Schedule, Session
+from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.memory_counters import reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
@@ -42,12 +43,11 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan.
 
     Args:
-        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, or budgets that
-            are planned for here by `mode` from the folder's profile, each for as many `runs`, one after the other in the same
-            session; `isolated`: memory is
-            filled before each run; `processors` and `reader_processors` that the threads may use; `slowed_ns`: of each step;
-            `debug`: freed memory is filled with NaN; `gives_back`: it goes back to the system;
-            `bandwidth_passes`: how often all weights are read afterwards;
+        job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, null for the
+            folder's own, or budgets that are planned for here by `mode` from the folder's profile, each for as many `runs`, one
+            after the other in the same session; `isolated`: memory is filled before each run; `processors` and
+            `reader_processors` that the threads may use; `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
+            `gives_back`: it goes back to the system; `bandwidth_passes`: how often all weights are read afterwards;
             `outputs`: where to write the last outputs' bytes.
     """
     if job.get("processors"):
@@ -55,7 +55,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = Path(job["folder"])
     inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
-    plans = _Plans(job, folder)
+    plans = _Plans(job)
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
@@ -63,11 +63,12 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     reset_peak()
     idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
-    program = read_program(folder)
+    plan = read_folder(folder, MEMORY)
+    program = stream_program(plan)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
-    plans.open(program)
+    plans.open(plan)
     first, replanned = plans.schedule(job["schedules"][0])
-    session = Session(
+    session = StreamSession(
         dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False)),
         gives_back=bool(job.get("gives_back", False)),
     )  # fmt: skip
@@ -104,8 +105,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 class _Plans:
     """Schedules of a job: of plan documents, or made here for budgets, which takes numpy: it is loaded before idle counts."""
 
-    def __init__(self, job: Mapping[str, Any], folder: Path) -> None:
-        self._mode, self._folder = job["mode"], folder
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        self._mode = job["mode"]
         self._again: Any = None
         self._made_by: Any = None
         if any(isinstance(wanted, int) for wanted in job["schedules"]):
@@ -114,14 +115,16 @@ class _Plans:
             again.warm_up()
             self._made_by = again
 
-    def open(self, program: StreamProgram) -> None:
+    def open(self, plan: PlanFolder) -> None:
         """Read what plans are made from."""
+        self._plan = plan
         if self._made_by is not None:
-            documents = (json.loads((self._folder / name).read_bytes()) for name in (PROFILE_NAME, PLAN_NAME))
-            self._again = self._made_by.Again.of(program, *documents)
+            self._again = again_of(plan)
 
-    def schedule(self, wanted: int | Mapping[str, Any]) -> tuple[Schedule, float]:
+    def schedule(self, wanted: int | Mapping[str, Any] | None) -> tuple[Schedule, float]:
         """A schedule, and the milliseconds to plan it."""
+        if wanted is None:
+            return self._plan.scheduled(MemorySchedule).placed, 0.0
         if isinstance(wanted, Mapping):
             return Schedule.of(wanted), 0.0
         began = time.perf_counter()
@@ -129,7 +132,7 @@ class _Plans:
         return schedule, (time.perf_counter() - began) * 1e3
 
 
-def _runs(session: Session, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
+def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
     times: list[float] = []
     steps: list[list[float]] = []
     waits: list[float] = []

@@ -14,8 +14,7 @@ from edgeplan.engines.registry import owner, setting, setting_protocol
 from edgeplan.errors import FormatError
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
-from edgeplan.runtime.plan_folder import model_sha256
-from edgeplan.support.files import read_json, write_text
+from edgeplan.support.files import files_sha256, read_json, write_text
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.protocols import PACKAGE, protocol
 from edgeplan.support.protocols import digest as source_digest
@@ -50,7 +49,7 @@ class ColdModel:
     @cached_property
     def digest(self) -> str:
         """Digest of the content of all files."""
-        return model_sha256(self.files)[:20]
+        return files_sha256(self.files)[:20]
 
 
 class ArtefactStore:

@@ -71,7 +71,7 @@ def _factors(pair: Opened, folder: Path, loads: tuple[str, str], runs: int) -> t
     spans = []
     for orders in (None, (queues[0], queues[1])):
         made = partition(lowered, layouts, block, lanes, orders)
-        with PairSession(*pair.processors, made, model, pair.synchronisation) as session:
+        with PairSession.of(*pair.processors, made, model, pair.synchronisation) as session:
             found = []
             for _ in range(runs + 1):
                 session.run(inputs)

@@ -173,7 +173,7 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
 
 def session_of(pair: Opened, subject: Subject, made: Partitioned) -> PairSession:
     """A new session of a model's parts."""
-    return PairSession(*pair.processors, made, subject.model, pair.synchronisation)
+    return PairSession.of(*pair.processors, made, subject.model, pair.synchronisation)
 
 
 def reason_of(error: EdgeplanError) -> str:

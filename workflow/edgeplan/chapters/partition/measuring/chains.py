@@ -167,7 +167,7 @@ def anchor_session(pair: Opened, lane: int, folder: Path) -> Iterator[PairSessio
     """
     steps = lowered("anchors", ANCHORS)
     parts = partition(steps, layouts(ANCHORS), pair.block, [lane] * len(ANCHORS))
-    with PairSession(*pair.processors, parts, write_carrier(steps, folder), pair.synchronisation) as session:
+    with PairSession.of(*pair.processors, parts, write_carrier(steps, folder), pair.synchronisation) as session:
         _fill(session)
         yield session
 
@@ -193,7 +193,7 @@ def _times(
     parts = partition(steps, MappingProxyType(dict(where)), cpu.dnnl.info.block, assignments)
     carrier = write_carrier(steps, folder, start)
     found = np.zeros((runs, len(assignments)))
-    with PairSession(cpu, pair.other, parts, carrier, synchronisation) as session:
+    with PairSession.of(cpu, pair.other, parts, carrier, synchronisation) as session:
         _fill(session)
         lanes, origin = np.array(parts.lanes), np.array(parts.ranged.origin)
         names = [("", "")] * len(assignments)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
-from edgeplan.chapters.partition.inference import inputs_of
 from edgeplan.chapters.partition.learning.predictors import PairPredictors
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
@@ -28,7 +27,7 @@ from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
@@ -104,7 +103,8 @@ def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]
 def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel, job: ModelJob) -> list[dict[str, Any]]:
     """Our plan first, then the others, one run of each after the other."""
     graph = load_onnx(job.model)
-    inputs = random_inputs_of(inputs_of(job.model))
+    lowered = planned.lowered
+    inputs = random_inputs({name: lowered.shapes[name] for name in lowered.inputs}, 0, lowered.types, lowered.limits)
     expected = reference_outputs(job.model, inputs)
     block = pair.block
     rows: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
         ours = {"way": OURS, "predicted_ms": plan.makespan_ms, "splits": sum(step.on == "split" for step in plan.steps)}
         rows.insert(0, ours | {"plan_seconds": planned.seconds, "plan_gap": plan.gap})
         for row, made in zip(rows, sessions.values(), strict=True):
-            session = stack.enter_context(PairSession(*pair.processors, made, job.model, pair.synchronisation))
+            session = stack.enter_context(PairSession.of(*pair.processors, made, job.model, pair.synchronisation))
             outputs = session.run(inputs)
             error = relative_error([outputs[name] for name in expected], list(expected.values()))
             row.update(error=error, tolerance=tolerance(session), steps=len(planned.lowered.steps))

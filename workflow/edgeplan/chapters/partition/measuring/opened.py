@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgeplan.devices.pairs import PairFile, processor_class
+from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import DeviceError
+from edgeplan.runtime.partitioned.document import ProcessorSpec
+from edgeplan.runtime.partitioned.opened import open_processors
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor, Sharing
 from edgeplan.support.machine import fingerprint
@@ -80,15 +82,15 @@ def opened(pair: PairFile, *, profiling: bool = False) -> Iterator[Opened]:
     """
     pair.check_cores()
     with contextlib.ExitStack() as stack:
-        found: list[Processor] = []
-        for side, device in zip(pair.processors, pair.devices(), strict=True):
-            block = found[0].numbers["block"] if found else 0
-            kind = processor_class(device.engine)
-            found.append(stack.enter_context(kind.open(device.options, side.cores, block, profiling=profiling)))
-        host, other = found
-        assert isinstance(host, Host)  # noqa: S101  or the pair file is refused
+        host, other = open_processors(specs_of(pair), stack, profiling=profiling)
         chosen, why = synchronisation(pair, host, other)
         yield Opened(pair, (host, other), chosen, why)
+
+
+def specs_of(pair: PairFile) -> tuple[ProcessorSpec, ...]:
+    """The processors of a pair, as plan folders name them."""
+    sides = zip(pair.processors, pair.devices(), strict=True)
+    return tuple(ProcessorSpec(device.engine, side.cores, dict(device.options)) for side, device in sides)
 
 
 def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synchronisation, str]:

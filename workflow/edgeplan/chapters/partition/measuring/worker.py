@@ -8,15 +8,16 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.partition.inference import inputs_of
-from edgeplan.chapters.partition.measuring.opened import opened
-from edgeplan.chapters.partition.planned import check_opened, model_of, read_folder, session_of
 from edgeplan.measurement.process.inputs import random_inputs_of
+from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.partitioned.document import PairSchedule
+from edgeplan.runtime.partitioned.opened import open_on, open_processors
 from edgeplan.support.memory_counters import reset_peak, resident
 
 
@@ -52,20 +53,19 @@ class PairResult(_Document):
 
 def run(job: PairJob) -> PairResult:
     """Run the plan."""
-    about, found = read_folder(job.folder)
-    model = model_of(about, None, job.folder)
-    with opened(about.pair) as pair:
-        check_opened(about, pair, job.folder)
+    plan = read_folder(job.folder, PARTITION)
+    with ExitStack() as stack:
+        host, other = open_processors(plan.scheduled(PairSchedule).processors, stack)
         gc.collect()
         idle = resident()["rss"]
         reset_peak()
-        with session_of(pair, model, found) as session:
-            inputs = random_inputs_of(inputs_of(model))
+        session = stack.enter_context(open_on(plan, host, other))
+        inputs = random_inputs_of(session.inputs)
+        session.run(inputs)
+        before = _cpu_ms()
+        for _ in range(job.runs):
             session.run(inputs)
-            before = _cpu_ms()
-            for _ in range(job.runs):
-                session.run(inputs)
-            return PairResult(idle=idle, peak=resident()["peak"], cpu_ms=_cpu_ms() - before)
+        return PairResult(idle=idle, peak=resident()["peak"], cpu_ms=_cpu_ms() - before)
 
 
 def _cpu_ms() -> float:

@@ -1,0 +1,383 @@
+"""Running plans: one function and one result for plan folders of every kind (docs/api.md).
+
+`edgeplan.run` and the command `edgeplan run` come here. What only some runs need is imported where it is used.
+"""
+
+# ruff: noqa: PLC0415  see above
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
+from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
+from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
+from edgeplan.runtime.open_plan import open_plan
+from edgeplan.support.memory_counters import resident
+from edgeplan.support.tensors import Array, checked_inputs, read_inputs
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from edgeplan.runtime.cold_executor import ColdSession
+    from edgeplan.runtime.linked import LinkedProgram
+    from edgeplan.runtime.partitioned.session import PairSession
+    from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession
+
+_log = logging.getLogger(__name__)
+_Path = str | PathLike[str]
+
+
+class _Planned(Protocol):
+    """What planning returned: it knows its folder."""
+
+    @property
+    def folder(self) -> Path:
+        """The plan folder."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Inferences by one budget of memory.
+
+    Attributes:
+        budget: bytes over idle.
+        predicted_ms: of an inference.
+        replan_ms: to plan for the budget; 0 for the one that was stored.
+        pause_ms: until the first inference could begin: memory freed and filled again.
+        run_ms: of each inference.
+        read_bytes: during all of them.
+    """
+
+    budget: int
+    predicted_ms: float
+    replan_ms: float
+    pause_ms: float
+    run_ms: tuple[float, ...]
+    read_bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Inferences of a plan of any kind.
+
+    Attributes:
+        plan: what was run: its kind, what it was made for, its schedule and prediction.
+        outputs: of the last inference in this process, by name; empty if all ran in fresh ones.
+        cold_ms: time of each cold start, opening the plan included; of plans of cold starts alone.
+        warm_ms: time of each other inference.
+        stages_ms: of the cold start in this process, sums over all processors.
+        continuous: whether the plan has kernels of its own for later inferences.
+        phases: of a plan of memory, its inferences budget by budget.
+        spans_ms: of a plan of a pair, for each step of the model when it began in the last inference, and when its part on each
+            processor ended.
+        winograd: of a plan of a pair, whether a kernel computes by Winograd's transforms.
+        peak_bytes: the most resident memory of this process so far, all pages.
+        difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
+            output; None unless it was asked for.
+        not_finite: names of the inputs that held infinities or what is no number.
+    """
+
+    plan: PlanFolder
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    cold_ms: tuple[float, ...] = ()
+    warm_ms: tuple[float, ...] = ()
+    stages_ms: Mapping[str, float] = field(default_factory=dict)
+    continuous: bool = False
+    phases: tuple[Phase, ...] = ()
+    spans_ms: tuple[tuple[float, float, float], ...] = ()
+    winograd: bool = False
+    peak_bytes: int = 0
+    difference: float | None = None
+    not_finite: tuple[str, ...] = ()
+
+    def require_checked(self) -> None:
+        """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
+
+        Raises:
+            CheckError: they do.
+        """
+        from edgeplan.support.tensors import OUTPUT_TOLERANCE
+
+        if self.difference is None or self.difference <= OUTPUT_TOLERANCE:
+            return
+        where = f"model {Path(self.plan.made_for.model).name}"
+        if self.not_finite:
+            raise CheckError(
+                f"outputs differ from ONNX Runtime's, on inputs that are not finite ({', '.join(map(repr, self.not_finite))}): "
+                "oneDNN's activations do not pass on what is no number",
+                where=where,
+                next_step="check the plan on finite inputs; what this run gave is no answer",
+            )
+        by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
+        raise CheckError(
+            f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
+            where=where,
+            next_step="plan the model again; do not use this plan if that changes nothing",
+        )
+
+
+def run(
+    plan: _Path | _Planned,
+    inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
+    *,
+    repeat: int = 1,
+    budgets: Sequence[str] = (),
+    device: _Path = "",
+    check: bool = False,
+    model: _Path | None = None,
+    cold: bool = False,
+    evicted: bool = False,
+) -> Run:
+    """Run a plan of any kind.
+
+    Args:
+        plan: a plan folder, or what a function that plans returned.
+        inputs: arrays by name, of the types of the model's inputs, the array alone for a model of one input, or a file of them
+            (.npz, .npy); seeded random ones without. Fresh processes take random ones.
+        repeat: how many inferences; of a plan of memory, of each budget.
+        budgets: of a plan of memory, as "64MiB", one after the other; without, the one that it was planned for.
+        device: of a plan of a cold start, the device that it was planned for, whose cores to take; without, the first
+            processors that this process may use.
+        check: compare outputs with ONNX Runtime's on the same inputs (`Run.difference`; `Run.require_checked` raises).
+        model: with `check`, the ONNX file to check against, where it has moved since it was planned.
+        cold: of a plan of a cold start, a fresh process for each inference.
+        evicted: with `cold`, the plan's files are dropped from the page cache before each.
+
+    Raises:
+        InputError: inputs do not fit the model.
+        ParamsError: arguments contradict each other or the kind of the plan, or a budget is no size.
+        InfeasibleError: a budget is too small.
+        FormatError: no plan, a damaged one, or one for another machine, library, driver or model.
+        DeviceError: too few cores for the plan, or a processor that is not there or fails.
+        ColdRunError: a fresh process failed.
+        ModelError: the weights cannot be read; with `check`, the model is not found or changed.
+    """
+    folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
+    began = time.perf_counter()
+    found = read_folder(folder)
+    program = found.program
+    read_ms = (time.perf_counter() - began) * 1e3
+    _require_fitting(found.kind, repeat=repeat, cold=cold, evicted=evicted, budgets=bool(budgets))
+    _require_apart(cold=cold, given=inputs is not None, check=check)
+    values: dict[str, Any]
+    if inputs is None:
+        values = random_inputs_of(program.inputs)
+    elif isinstance(inputs, (str, PathLike)):
+        values = read_inputs(Path(inputs), program.inputs)
+    else:
+        values = checked_inputs(inputs, program.inputs)
+    cores = _cores(found, str(device)) if device else ()
+    if cold:
+        return _run_apart(found, values, repeat, cores, evicted=evicted)
+    source = found.require_model(None if model is None else Path(model)) if check else None
+    sizes = _sizes(budgets)
+    odd = _named_not_finite(values)
+    with open_plan(found, cores) as session:
+        if found.kind == COLD_START:
+            made, first = _run_cold(cast("ColdSession", session), found, values, repeat, read_ms)
+        elif found.kind == MEMORY:
+            made, first = _run_budgets(cast("MemorySession", session), found, values, repeat, sizes)
+        else:
+            made, first = _run_pair(cast("PairSession", session), found, values, repeat)
+        made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
+        if source is not None:  # behind the run, whose time it would change
+            from edgeplan.engines.onnxruntime.reference import reference_outputs
+
+            reference = reference_outputs(source, values)
+            expected = [reference[name] for name in first]
+            each = (first, made["outputs"])
+            made["difference"] = max(relative_error([outputs[name] for name in first], expected) for outputs in each)
+    return Run(found, **made)
+
+
+def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budgets: bool) -> None:
+    """Refuse arguments that are none of the plan's.
+
+    Raises:
+        ParamsError: names the argument.
+    """
+    names = {COLD_START: "a cold start", MEMORY: "memory", PARTITION: "a pair"}
+    if kind != COLD_START and (cold or evicted):
+        what = f"a plan of {names[kind]} has no cold starts"
+        raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
+    if kind != MEMORY and budgets:
+        what, instead = f"a plan of {names[kind]} has no budget", "plan with edgeplan plan memory, or leave it out"
+        raise ParamsError(what, where="--budgets", next_step=instead)
+    if evicted and not cold:
+        what = "only a cold start can begin with an evicted page cache"
+        raise ParamsError(what, where="--evicted", next_step="add --cold, or leave it out")
+    if repeat < 1:
+        raise ParamsError(f"{repeat} runs are none", where="--repeat", next_step="name 1 or more")
+
+
+def _require_apart(*, cold: bool, given: bool, check: bool) -> None:
+    if cold and given:
+        raise InputError("a fresh process takes random inputs", where="--input", next_step="leave out --cold, or --input")
+    if cold and check:
+        what = "the outputs of a fresh process stay there"
+        raise ParamsError(what, where="--check", next_step="leave out --cold, or --check")
+
+
+def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
+    """The processors of a device, those that execute first.
+
+    Raises:
+        DeviceError: it is unknown, or executes on another number of processors than the plan.
+    """
+    from edgeplan.devices.config import load_device
+    from edgeplan.profiling.settings import cores_of
+
+    found = cores_of(load_device(device))
+    if len(found.big) != plan.made_for.threads:
+        raise DeviceError(
+            f"the plan needs {plan.made_for.threads} processors to execute, the device has {len(found.big)}",
+            where=f"device {device!r}",
+            next_step="name the device that it was planned for, or plan the model again",
+        )
+    return (*found.big, *found.little)
+
+
+def _sizes(budgets: Sequence[str]) -> list[int]:
+    """Budgets in bytes.
+
+    Raises:
+        ParamsError: one is no size, or more than is free.
+    """
+    if not budgets:
+        return []
+    from edgeplan.chapters.memory.budget import Budget, require_free
+
+    parsed = [Budget.parsed(text, "--budgets") for text in budgets]
+    if any(not budget.size for budget in parsed):
+        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
+    for budget in parsed:
+        require_free(budget, "--budgets")
+    return [budget.size for budget in parsed]
+
+
+def _named_not_finite(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
+    found = not_finite(values)
+    if found:
+        _log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
+    return found
+
+
+def _run_cold(
+    session: ColdSession, plan: PlanFolder, values: Mapping[str, Array], repeat: int, read_ms: float
+) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """A cold start and warm runs after it; what `Run` holds of them, and the first outputs."""
+    del plan
+    first = last = session.run(values)
+    times = []
+    for _ in range(repeat - 1):  # nothing in between: time to spare would be spent on the kernels of later runs
+        began = time.perf_counter()
+        last = session.run(values)
+        times.append((time.perf_counter() - began) * 1e3)
+    cold = (read_ms + session.cold_ms,)
+    made = {"outputs": last, "cold_ms": cold, "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
+    return made | {"continuous": session.continuous}, first
+
+
+def _run_budgets(
+    session: MemorySession, plan: PlanFolder, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
+) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """Inferences of each budget; what `Run` holds of them, and the last outputs."""
+    from edgeplan.runtime.streaming.memory_session import MemoryPrediction
+
+    phases = []
+    stored: MemoryPrediction = plan.predicted(MemoryPrediction)
+    outputs: dict[str, Array] = {}
+    if budgets:
+        session.again  # noqa: B018  so that a change of the budget waits for planning alone
+    for budget in budgets or (session.budget_bytes,):
+        began = time.perf_counter()
+        made, replan_ms = session.adapt(budget) if budgets else (stored, 0.0)
+        session.stream.fill()
+        pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
+        read, times = session.stream.bytes_read, []
+        if session.isolated:
+            for _ in range(repeat):
+                session.stream.fill()
+                began = time.perf_counter()
+                outputs = session.run(values)
+                times.append((time.perf_counter() - began) * 1e3)
+        else:
+            session.stream.expect(repeat)
+            for _ in range(repeat):
+                began = time.perf_counter()
+                outputs = session.run(values)
+                times.append((time.perf_counter() - began) * 1e3)
+        phases.append(Phase(budget, made.ms, replan_ms, pause_ms, tuple(times), session.stream.bytes_read - read))
+    warm = tuple(ms for phase in phases for ms in phase.run_ms)
+    return {"outputs": outputs, "warm_ms": warm, "phases": tuple(phases)}, outputs
+
+
+def _run_pair(
+    session: PairSession, plan: PlanFolder, values: Mapping[str, Array], repeat: int
+) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """Inferences of a pair; what `Run` holds of them, and the last outputs."""
+    del plan
+    times = []
+    for _ in range(repeat):
+        session.bind(values)
+        began = time.perf_counter()
+        session.execute()
+        times.append((time.perf_counter() - began) * 1e3)
+    outputs = session.outputs()
+    spans, winograd = session.spans_ms(), session.winograd
+    return {"outputs": outputs, "warm_ms": tuple(times), "spans_ms": spans, "winograd": winograd}, outputs
+
+
+def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores: Sequence[int], *, evicted: bool) -> Run:
+    """Cold starts in fresh processes, on random inputs.
+
+    A run in this process, on `values`, says what is wrong where a fresh one fails, and mends the cache.
+
+    Raises:
+        DeviceError: too few cores, or such that a fresh process would take others than were named.
+        ColdRunError: a process failed where this one does not.
+        EdgeplanError: see `open_plan`.
+    """
+    from edgeplan.measurement.process import child
+    from edgeplan.measurement.process.inputs import job_inputs
+    from edgeplan.measurement.process.job import RunJob
+    from edgeplan.measurement.process.prepared_plan import prepared
+    from edgeplan.runtime import cold_executor
+
+    program = cast("LinkedProgram", plan.program)
+    executing, preparing = cold_executor.processors_of(program, cores)
+    if preparing and preparing[0] < executing[-1]:  # a fresh process takes the lowest-numbered ones to execute
+        raise DeviceError(
+            f"little core {preparing[0]} is numbered below big core {executing[-1]}: a fresh process would execute on it",
+            where="the device, fields big_cores and little_cores",
+            next_step="run without --cold, which takes the cores as they are named",
+        )
+    continuous = bool(plan.scheduled(cold_executor.ColdSchedule).later)
+    fields = {
+        "setting": "edgeplan-continuous" if continuous else "edgeplan",
+        "threads": program.threads,
+        "cpus": (*executing, *preparing),
+        "state": "evicted" if evicted else "cached",
+        **job_inputs(program.inputs),
+    }
+
+    def start() -> float:
+        for _ in range(2):
+            result = child.run_cold(RunJob.model_validate(fields | {"artefact": prepared(plan.path).artefact}))
+            if result.cold_ms is not None:
+                return result.cold_ms
+            with cold_executor.open_cold(read_folder(plan.path), cores) as session:
+                session.run(values)
+        what, again = f"cannot start cold: {result.reason}", "plan the model again: edgeplan plan cold-start"
+        raise child.ColdRunError(what, where=str(plan.path), next_step=again)
+
+    return Run(plan, cold_ms=tuple(start() for _ in range(repeat)), continuous=continuous)

@@ -1,0 +1,415 @@
+"""A plan folder, whatever its kind: `plan.json` says what it is and what it was made for, `program.json` what is executed.
+
+`plan.json` holds the kind, what the plan was made for, the schedule and the prediction; files that never change afterwards
+(weights, programs) stand in it with their digests. A folder is written aside and put in place at once, and read once into one
+value, a `PlanFolder`. It is trusted as a program is: digests find damage, not forgery.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from edgeplan.errors import FormatError, ModelError, StoreError
+from edgeplan.runtime.folder_lock import changing, work_folder
+from edgeplan.support.files import files_sha256, read_whole, write_atomically
+from edgeplan.writable import cannot_write
+
+if TYPE_CHECKING:
+    from edgeplan.runtime.linked import LinkedProgram
+    from edgeplan.runtime.partitioned.document import PairProgram
+    from edgeplan.runtime.streaming.program import StreamProgram
+
+FORMAT = 6
+PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
+#: What a plan is of: the commands `edgeplan plan ...` make one each.
+Kind = Literal["cold-start", "memory", "partition"]
+COLD_START, MEMORY, PARTITION = "cold-start", "memory", "partition"
+#: Files that a plan folder of any kind may hold.
+_FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
+_EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
+_BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
+Part = TypeVar("Part")
+
+
+def plan_again(kind: str = "") -> str:
+    """The next step where a plan cannot be used: the command that makes it again."""
+    return f"plan the model again: edgeplan plan {kind or 'cold-start, memory or partition'}"
+
+
+class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a plan was made for: it is not run on anything else.
+
+    Attributes:
+        model: path of the ONNX file when it was planned.
+        model_sha256: digest of its contents, external data included.
+        machine: fingerprint of the machine.
+        library: version of oneDNN.
+        isa: processor features that oneDNN uses.
+        threads: computing threads.
+        driver: version of the second processor's library or driver; "" where one processor computes alone.
+    """
+
+    model: str
+    model_sha256: str
+    machine: str
+    library: str
+    isa: str
+    threads: int
+    driver: str = ""
+
+
+class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of the folder that never changes.
+
+    Attributes:
+        sha256: its digest.
+        stamp: what the file system said of it when it was written (`file_stamp`): while it says the same, the file is whole.
+    """
+
+    sha256: str
+    stamp: tuple[int, ...]
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format_version: int
+    sha256: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    kind: Kind
+    made_for: MadeFor
+    schedule: msgspec.Raw
+    prediction: msgspec.Raw
+    files: dict[str, StoredFile] = {}
+
+
+_DOCUMENTS, _BODIES = msgspec.json.Decoder(_Document), msgspec.json.Decoder(_Body)
+
+
+class PlanFolder(msgspec.Struct, frozen=True, dict=True):
+    """A plan folder as it was read.
+
+    Attributes:
+        path: of the folder.
+        kind: of the plan.
+        made_for: see there.
+        schedule: JSON of what differs by kind: where and when what is run.
+        prediction: JSON of what was predicted, and of what other plans of the program are made from.
+        files: those that never change, by name.
+        sha256: digest of all of this, as `plan.json` says it.
+    """
+
+    path: Path
+    kind: Kind
+    made_for: MadeFor
+    schedule: msgspec.Raw
+    prediction: msgspec.Raw
+    files: Mapping[str, StoredFile]
+    sha256: str
+
+    @cached_property
+    def program(self) -> LinkedProgram | StreamProgram | PairProgram:
+        """What is executed, read when it is first asked for.
+
+        Raises:
+            FormatError: it is missing or damaged.
+        """
+        if self.kind == COLD_START:
+            from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  each kind loads its own
+
+            return read_linked(self.path / PROGRAM_NAME)
+        content = self.content(PROGRAM_NAME)
+        if self.kind == MEMORY:
+            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
+
+            return decoded(content, StreamProgram, self.path / PROGRAM_NAME, self.kind)
+        from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
+
+        return decoded(content, PairProgram, self.path / PROGRAM_NAME, self.kind)
+
+    def scheduled(self, part: type[Part]) -> Part:
+        """The schedule as a value."""
+        return decoded(self.schedule, part, self.path / PLAN_NAME, self.kind)
+
+    def predicted(self, part: type[Part]) -> Part:
+        """The prediction as a value."""
+        return decoded(self.prediction, part, self.path / PLAN_NAME, self.kind)
+
+    def content(self, name: str) -> bytes:
+        """The bytes of a small file that never changes.
+
+        Raises:
+            FormatError: it is missing, or damaged.
+        """
+        path = self.path / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise FormatError(
+                f"cannot read the plan: {error.strerror}", where=str(path), next_step=plan_again(self.kind)
+            ) from error
+        if hashlib.sha256(content).hexdigest() != self._stored(name).sha256:
+            what = f"the plan is damaged: {name} was changed after it was written"
+            raise FormatError(what, where=str(path), next_step=plan_again(self.kind))
+        return content
+
+    def require_whole(self, name: str) -> bool:
+        """Refuse a large file that is not the one that was written.
+
+        Returns:
+            Whether it had to be read for that: its stamp is another one, as after a move.
+
+        Raises:
+            ModelError: it is damaged, or cannot be read.
+        """
+        path, wanted = self.path / name, self._stored(name)
+        try:
+            if file_stamp(path) == wanted.stamp:
+                return False
+            found = files_sha256([path])
+        except OSError as error:
+            what = f"cannot read the weights: {error.strerror}"
+            raise ModelError(what, where=str(path), next_step=plan_again(self.kind)) from error
+        if found != wanted.sha256:
+            what = "the weights are damaged: not those that were planned"
+            raise ModelError(what, where=str(path), next_step=plan_again(self.kind))
+        return True
+
+    def _stored(self, name: str) -> StoredFile:
+        if name not in self.files:
+            what = f"the plan does not fit: it knows no file {name!r}"
+            raise FormatError(what, where=str(self.path / PLAN_NAME), next_step=plan_again(self.kind))
+        return self.files[name]
+
+    def require_here(self, machine: str, library: str, isa: str, *, threads: int = 0, driver: str = "") -> None:
+        """Refuse a plan that was made for something else than there is.
+
+        Args:
+            machine: fingerprint of this machine.
+            library: version of oneDNN here.
+            isa: processor features that it uses here.
+            threads: that are to compute; 0: as many as the plan says.
+            driver: version of the second processor's library or driver here.
+
+        Raises:
+            FormatError: names every difference.
+        """
+        made = self.made_for
+        here = MadeFor(made.model, made.model_sha256, machine, library, isa, threads or made.threads, driver)
+        names = ("machine", "library", "isa", "threads", "driver")
+        wrong = [
+            (name, getattr(here, name), getattr(made, name)) for name in names if getattr(here, name) != getattr(made, name)
+        ]
+        if wrong:
+            told = "; ".join(f"{name} is {found}, the plan is for {planned}" for name, found, planned in wrong)
+            raise FormatError(f"the plan cannot be run here: {told}", where=str(self.path), next_step=plan_again(self.kind))
+
+    def require_model(self, given: Path | None = None) -> Path:
+        """The ONNX file that the plan was made from: the one given, where it was, or beside the plan.
+
+        Raises:
+            ModelError: it is not found, or is another one by now.
+        """
+        made, name = Path(self.made_for.model), Path(self.made_for.model).name
+        for path in [given] if given else dict.fromkeys((made, self.path / name, self.path.parent / name, Path(name))):
+            if self._is_of(path):
+                return path
+        if given:
+            what = f"{given.name} {'is not the model that was planned' if given.is_file() else 'does not exist'}"
+        else:
+            what = f"the model {name!r} that was planned is not found, or was changed since"
+        raise ModelError(what, where=str(given or self.path), next_step="name the ONNX file of the plan with --model")
+
+    def _is_of(self, model: Path) -> bool:
+        from edgeplan.graph.model_file import model_sha256  # noqa: PLC0415  this loads onnx
+
+        try:
+            return model.is_file() and model_sha256(model) == self.made_for.model_sha256
+        except ModelError:  # one of its files may not be read, or it is no model
+            return False
+
+
+def read_folder(folder: Path, kind: str = "") -> PlanFolder:
+    """Read what a plan folder is; its program is read when it is first asked for.
+
+    Args:
+        folder: of the plan.
+        kind: that it has to be of; "": of any.
+
+    Raises:
+        FormatError: there is no plan, or one of another format version or kind, or a damaged one.
+    """
+    path = folder / PLAN_NAME
+    try:
+        content = read_whole(path)
+    except OSError as error:
+        raise _no_plan(folder, error) from error
+    try:
+        document = _DOCUMENTS.decode(content)
+        if hashlib.sha256(document.body).hexdigest() != document.sha256:
+            raise _damaged(path, "it was changed after it was written")
+        if document.format_version != FORMAT:
+            raise _other_format(path)
+        body = _BODIES.decode(document.body)
+        if kind and body.kind != kind:
+            raise FormatError(f"the plan is one of {body.kind}, not of {kind}", where=str(folder), next_step=plan_again(kind))
+    except msgspec.ValidationError as error:
+        raise _other_format(path) from error
+    except msgspec.DecodeError as error:
+        raise _damaged(path, str(error)) from error
+    return PlanFolder(folder, body.kind, body.made_for, body.schedule, body.prediction, body.files, document.sha256)
+
+
+def _no_plan(folder: Path, error: OSError) -> FormatError:
+    if not folder.is_dir():
+        make = "make one: edgeplan plan cold-start, plan memory or plan partition"
+        return FormatError("there is no plan folder", where=str(folder), next_step=make)
+    kind = _kind_by_files(folder)
+    return FormatError(f"cannot read the plan: {error.strerror}", where=str(folder / PLAN_NAME), next_step=plan_again(kind))
+
+
+def _other_format(path: Path) -> FormatError:
+    what = "the plan has another format: another version of edgeplan made it"
+    return FormatError(what, where=str(path), next_step=plan_again(_kind_by_files(path.parent)))
+
+
+def _kind_by_files(folder: Path) -> str:
+    """The kind of a plan that does not say it, for messages alone."""
+    if (folder / "pair.json").exists():
+        return PARTITION
+    if (folder / WEIGHTS_NAME).exists():
+        return MEMORY
+    return COLD_START if (folder / "reserve.json").exists() else ""
+
+
+def _damaged(path: Path, why: str) -> FormatError:
+    kind = _kind_by_files(path.parent)
+    return FormatError(f"the plan is damaged: {why}", where=str(path), next_step=plan_again(kind))
+
+
+def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Path, of: str) -> Part:
+    """A part of a plan as a value.
+
+    Raises:
+        FormatError: it does not fit.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"the plan is damaged: {error}", where=str(path), next_step=plan_again(of)) from error
+
+
+def encoded(value: Any) -> bytes:
+    """A value as a line of JSON; mappings of any kind are objects."""
+    return msgspec.json.encode(value, enc_hook=dict)
+
+
+def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, prediction: Any, files: Sequence[str] = ()) -> str:
+    """Write `plan.json`, atomically and behind the files that it knows.
+
+    Args:
+        folder: of the plan.
+        kind: of the plan.
+        made_for: see there.
+        schedule: a value that JSON holds.
+        prediction: likewise.
+        files: names of files of the folder that never change, as they are now.
+
+    Returns:
+        Its digest.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
+    raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
+    body = msgspec.json.encode(_Body(kind, made_for, *raw, known))
+    digest = hashlib.sha256(body).hexdigest()
+    content = msgspec.json.encode(_Document(FORMAT, digest, msgspec.Raw(body)))
+    write_atomically(folder / PLAN_NAME, lambda temporary: temporary.write_bytes(content + b"\n"))
+    return digest
+
+
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """What changes when anybody writes to a file or replaces it; a move of its folder changes nothing.
+
+    Raises:
+        OSError: the file is not there.
+    """
+    status = path.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write a plan in, which takes the place of another one, or of none, at once when all is written.
+
+    What ends this process leaves the old plan or the new one. Where something else lies in the folder, nothing is lost.
+
+    Raises:
+        StoreError: the disk is full, the folder not writable, or it holds other things than a plan; a plan that was there
+            before still works.
+    """
+    folder = folder.resolve()
+    require_replaceable(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with work_folder(folder.parent, _BUILDING) as work:
+            building = work / folder.name
+            building.mkdir()
+            yield building
+            _put_in_place(building, folder)
+    except (StoreError, OSError) as error:
+        told = error if isinstance(error, StoreError) else cannot_write(error, folder)
+        where = str(folder / Path(told.where).name) if _BUILDING in told.where else told.where
+        kept = f"{told.next_step}; a plan that was there before still works"
+        raise StoreError(told.what, where=where, next_step=kept) from error
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse to put a plan in place of a folder that is none: neither empty nor an older plan.
+
+    Raises:
+        StoreError: it holds something else, which would be lost.
+    """
+    if not folder.is_dir():
+        return
+    others = sorted(path.name for path in folder.iterdir() if path.name not in _FILES | _EARLIER and path.name[0] != ".")
+    if others:
+        what = f"the folder holds other things than a plan: {others[0]!r}"
+        raise StoreError(what, where=str(folder), next_step="choose another folder with -o")
+
+
+def _put_in_place(building: Path, folder: Path) -> None:
+    """Exchange the two folders, or rename the first one. At no time there is none.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if not folder.exists():
+        building.rename(folder)
+        return
+    with changing(folder):  # nobody is at its files meanwhile
+        _exchange(building, folder)
+
+
+def _exchange(building: Path, folder: Path) -> None:
+    names = (_HERE, os.fsencode(building), _HERE, os.fsencode(folder))
+    if ctypes.CDLL(None, use_errno=True).renameat2(*names, _EXCHANGE):
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(number, os.strerror(number), str(folder))
+        folder.rename(building.with_name(f"{folder.name}.old"))  # this file system exchanges nothing
+        building.rename(folder)

@@ -1,0 +1,60 @@
+"""A plan folder of a pair, opened: both processors, and the session that runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from edgeplan.engines.registry import PROCESSORS, face
+from edgeplan.errors import DeviceError
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder
+from edgeplan.runtime.partitioned.document import PairProgram, PairSchedule, ProcessorSpec
+from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.processor import Host, Processor
+from edgeplan.support.machine import fingerprint
+
+
+def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
+    """Open a plan folder of a pair, with both its processors; they are closed with the session.
+
+    Args:
+        plan: the plan folder.
+        profiling: whether the GPU tells when its kernels ran.
+
+    Raises:
+        FormatError: the plan is for another machine, library or driver, or a file of it is damaged.
+        ModelError: the weights cannot be read.
+        DeviceError: a processor is not there, or fails, or they cannot wait for each other as the plan says.
+    """
+    schedule = plan.scheduled(PairSchedule)
+    with ExitStack() as stack:
+        host, other = open_processors(schedule.processors, stack, profiling=profiling)
+        return open_on(plan, host, other).holding(stack.pop_all())
+
+
+def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:
+    """Open the processors of a pair in the order of lanes; they are closed with the stack.
+
+    Raises:
+        DeviceError: one is not there, or the first one does not compute in the calling thread.
+    """
+    found: list[Processor] = []
+    for spec in specs:
+        kind: type[Processor] = face(PROCESSORS, spec.engine, "processor", "processor")
+        block = found[0].numbers["block"] if found else 0
+        found.append(stack.enter_context(kind.open(spec.options, spec.cores, block, profiling=profiling)))
+    host, other = found
+    if not isinstance(host, Host):
+        what = f"{specs[0].engine} does not compute in the calling thread, as the first of a pair has to"
+        raise DeviceError(what, where="the processors of a pair", next_step="plan the model again for another pair")
+    return host, other
+
+
+def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
+    """Open a plan folder of a pair on processors that are open; see `open_pair`."""
+    info = host.dnnl.info
+    plan.require_here(fingerprint(), info.version, info.isa, driver=other.capabilities.version)
+    plan.require_whole(WEIGHTS_NAME)
+    program = plan.program
+    assert isinstance(program, PairProgram)  # noqa: S101  of this kind
+    return PairSession(host, other, program, plan.path, Synchronisation(plan.scheduled(PairSchedule).synchronisation))

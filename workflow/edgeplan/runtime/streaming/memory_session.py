@@ -1,0 +1,194 @@
+"""A plan of memory, opened: its weights come from the disk while it runs, and its budget can be changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edgeplan.errors import FormatError
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
+from edgeplan.runtime.open_plan import Session
+from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.reader import WeightsFile
+from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.support.machine import fingerprint
+
+if TYPE_CHECKING:
+    from edgeplan.runtime.streaming.again import Again
+
+ISOLATED = "isolated"
+
+
+class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and when of a plan of memory.
+
+    Attributes:
+        mode: "isolated", memory is filled before each inference, or "back-to-back", inferences follow each other.
+        budget_bytes: over the idle process, all pages counted.
+        limit_bytes: the most bytes of weights of a part of a step.
+        regions: first and last step, and rows of a band, of what runs in bands.
+        compute, reader: processors of the computing and of the reading threads.
+        placed: addresses, and what each load waits for.
+    """
+
+    mode: str
+    budget_bytes: int
+    limit_bytes: int
+    regions: tuple[tuple[int, int, int], ...]
+    compute: tuple[int, ...]
+    reader: tuple[int, ...]
+    placed: Schedule
+
+
+class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What was predicted of a plan of memory, and the profile that plans for other budgets are made from.
+
+    Attributes:
+        ms: latency, or the mean time between inferences.
+        lower_bound_ms: proven.
+        loaded_bytes: read during an inference.
+        profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
+    """
+
+    ms: float = 0.0
+    lower_bound_ms: float = 0.0
+    loaded_bytes: int = 0
+    profile: dict[str, Any] = {}
+
+
+class MemorySession(Session):
+    """A plan of memory that is open.
+
+    Args:
+        plan: the plan folder.
+        dnnl: the library.
+        schedule: in place of the plan's own.
+        processors: that reading threads may use; none: those of the plan.
+        debug, gives_back: see `StreamSession`.
+
+    Attributes:
+        program: what is run.
+        stream: the session that runs it.
+        mode: how inferences follow each other.
+        isolated: whether memory is filled before each inference; else they follow each other.
+        budget_bytes: that it was planned for.
+
+    Raises:
+        FormatError: a file is damaged, or the plan is for another library.
+        ModelError: the weights cannot be opened.
+    """
+
+    def __init__(
+        self,
+        plan: PlanFolder,
+        dnnl: Dnnl,
+        schedule: Schedule | None = None,
+        processors: Sequence[int] = (),
+        *,
+        debug: bool = False,
+        gives_back: bool = False,
+    ) -> None:
+        self.plan, self._own = plan, plan.scheduled(MemorySchedule)
+        self.program, self.mode = stream_program(plan), self._own.mode
+        self.isolated, self.budget_bytes = self.mode == ISOLATED, self._own.budget_bytes
+        super().__init__(self.program.inputs, plan.path)
+        self.file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes)
+        reader = processors or self._own.reader
+        self.stream = StreamSession(
+            dnnl, self.program, schedule or self._own.placed, self.file,
+            processors=reader, debug=debug, gives_back=gives_back,
+        )  # fmt: skip
+
+    @cached_property
+    def again(self) -> Again:
+        """What plans for other budgets are made from. Who asks first waits for numpy, and for a plan made for nothing."""
+        from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
+
+        warm_up()  # so that a change of the budget waits for planning alone
+        return again_of(self.plan)
+
+    def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        import numpy as np  # noqa: PLC0415  who takes bytes needs none
+
+        found = self.stream.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
+        return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
+
+    def adapt(self, budget: int) -> tuple[MemoryPrediction, float]:
+        """Plan again for another budget and run by that plan from now on.
+
+        Args:
+            budget: bytes over idle.
+
+        Returns:
+            What is predicted, and the milliseconds that planning took.
+
+        Raises:
+            InfeasibleError: the budget is too small.
+        """
+        began = time.perf_counter()
+        made = self.again.planned(budget, self.mode)
+        planned_ms = (time.perf_counter() - began) * 1e3
+        from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
+
+        self.stream.apply(schedule_of(made))
+        return MemoryPrediction(made.predicted_ms, made.lower_bound_ms, made.loaded_bytes), planned_ms
+
+    def _close(self) -> None:
+        self.stream.close()
+
+
+def open_memory(plan: PlanFolder) -> MemorySession:
+    """Open a plan of memory.
+
+    Raises:
+        FormatError: it is for another machine or library, or a file is damaged.
+        ModelError: the weights are missing or damaged.
+    """
+    dnnl = Dnnl()
+    plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
+    require_weights(plan)
+    return MemorySession(plan, dnnl)
+
+
+def stream_program(plan: PlanFolder) -> StreamProgram:
+    """The program of a plan of memory.
+
+    Raises:
+        FormatError: it is missing or damaged.
+    """
+    program = plan.program
+    assert isinstance(program, StreamProgram)  # noqa: S101  of this kind
+    return program
+
+
+def again_of(plan: PlanFolder) -> Again:
+    """What plans for other budgets are made from.
+
+    Raises:
+        FormatError: the plan holds no profile, or one of another program.
+    """
+    from edgeplan.runtime.streaming.again import Again  # noqa: PLC0415  this loads numpy
+
+    profile = plan.predicted(MemoryPrediction).profile
+    if not profile:
+        what = "the plan holds no profile to plan other budgets from"
+        raise FormatError(what, where=str(plan.path), next_step=plan_again(plan.kind))
+    return Again.of(stream_program(plan), profile, plan.scheduled(MemorySchedule).placed.buffer_offset)
+
+
+def require_weights(plan: PlanFolder) -> None:
+    """Refuse weights that are not those that were written. What was read for that does not stay in the page cache.
+
+    Raises:
+        ModelError: they are damaged, or cannot be read.
+    """
+    if plan.require_whole(WEIGHTS_NAME):
+        descriptor = os.open(plan.path / WEIGHTS_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
