@@ -352,6 +352,7 @@ def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores
     from edgeplan.measurement.process.job import RunJob
     from edgeplan.measurement.process.prepared_plan import prepared
     from edgeplan.runtime import cold_executor
+    from edgeplan.support.workers import ColdRunError
 
     program = cast("LinkedProgram", plan.program)
     executing, preparing = cold_executor.processors_of(program, cores)
@@ -378,6 +379,6 @@ def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores
             with cold_executor.open_cold(read_folder(plan.path), cores) as session:
                 session.run(values)
         what, again = f"cannot start cold: {result.reason}", "plan the model again: edgeplan plan cold-start"
-        raise child.ColdRunError(what, where=str(plan.path), next_step=again)
+        raise ColdRunError(what, where=str(plan.path), next_step=again)
 
     return Run(plan, cold_ms=tuple(start() for _ in range(repeat)), continuous=continuous)
