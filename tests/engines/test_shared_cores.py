@@ -13,12 +13,12 @@ import pytest
 from depth import MANY, by_day
 from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
-from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.job import RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl

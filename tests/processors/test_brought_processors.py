@@ -26,7 +26,6 @@ from edgeplan.chapters.partition.measuring.rows import Rows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
 from edgeplan.engines.base import random_inputs
@@ -39,6 +38,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.machine import fingerprint
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.testing.processors import ProcessorContract
 
@@ -54,7 +54,7 @@ import numpy as np
 
 from edgeplan.engines.description import Description
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Processor, Sharing
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.transform import folded
 

@@ -15,7 +15,6 @@ from edgeplan.engines.opencl import trial
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.opencl import building, platforms, widest
 from edgeplan.opencl.building import Programs, Variant
 from edgeplan.opencl.dispatch import dispatch
@@ -23,6 +22,7 @@ from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.subprocesses import environment
+from edgeplan.support.workers import ColdRunError
 
 _GOOD = "__kernel void f(__global float *a) { a[0] = 1.0f; }"
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process import interference
 from edgeplan.measurement.process import undisturbed_start as attempts
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
-from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import contention

@@ -23,13 +23,13 @@ from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.params import load_params
 from edgeplan.planning.document import Target
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk

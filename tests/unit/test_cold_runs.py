@@ -11,13 +11,14 @@ from edgeplan.chapters.cold_start.measuring import runs
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, ExtraRun, PlannedRun, plan_runs
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.process import undisturbed_start as attempts
-from edgeplan.measurement.process.job import Artefact, PrepareResult, RunJob, RunResult
+from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult
 
 KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
@@ -18,7 +19,6 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
-from edgeplan.params import load_params
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.zoo import prior_models
 

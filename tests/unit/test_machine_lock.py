@@ -79,7 +79,7 @@ _HOLDERS = {
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
     "chapters/partition/pair_check.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
-    "devices/check.py": "the references",
+    "measurement/device_check.py": "the references",
     "measurement/bench.py": "kernels and models",
     "measurement/lock.py": "nothing: it is the lock",
     "measurement/whole_model.py": "a model",

@@ -12,8 +12,8 @@ import pytest
 from edgeplan.chapters.memory.measuring import COLUMNS
 from edgeplan.chapters.memory.settings import Params
 from edgeplan.chapters.memory.stages import memory as stage
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import InputError
-from edgeplan.params import load_params
 from edgeplan.support.frames import read_parquet
 
 ROOT = Path(__file__).parents[2]

@@ -34,12 +34,12 @@ from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
-from edgeplan.processors.base import Dispatcher
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Dispatcher
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.labels import CounterModel
 from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
@@ -23,7 +24,6 @@ from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, SPECS
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
-from edgeplan.params import load_params
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.training import bandwidth_of
 from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from edgeplan.chapters.memory.settings import Params
 from edgeplan.chapters.memory.stages.memory import measure_again, measure_memory
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import EdgeplanError
-from edgeplan.params import load_params
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import StoreError
 from edgeplan.measurement.blocks import measure_batch
@@ -31,6 +30,7 @@ from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import DeviceError, StoreError
-from edgeplan.measurement.process.child import ColdRunError, work_apart
 from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
 from edgeplan.support.files import state_folder
+from edgeplan.support.workers import ColdRunError, work_apart
 
 _SOURCES = Path(__file__).with_name("sources")
 #: The language of kernels that stand alone: atomics that other processors see need 3.0. The others are of 1.2.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
-from edgeplan.predictors.sizes import unpacked
+from edgeplan.predictors.sizes import Sizes, unpacked
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
@@ -194,3 +195,13 @@ class Card(_Strict):
     def files(self) -> tuple[str, ...]:
         """Names of the text models, in the order in which they are packed."""
         return tuple(r.file for r in self.regressors) + tuple(d.file for d in self.dispatch if d.file)
+
+
+def known_sizes(regressors: Sequence[Regressor], growth: float) -> Sizes:
+    """Collect the sizes that regressors were trained on; intervals grow by `growth` an octave beyond them."""
+    return Sizes(
+        tuple(unpacked(r.samples) for r in regressors),
+        np.array([r.near for r in regressors], dtype=np.float64),
+        np.array([r.far for r in regressors], dtype=np.float64),
+        growth,
+    )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
-from edgeplan.predictors.card import Card
+from edgeplan.predictors.card import Card, known_sizes
 from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.predictors.familiarity import unfamiliar
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
@@ -61,7 +61,7 @@ class DevicePredictor:
 
     @cached_property
     def _sizes(self) -> Sizes:
-        return Sizes.of(self.card.regressors, self.card.growth)
+        return known_sizes(self.card.regressors, self.card.growth)
 
     @staticmethod
     def load(folder: Path) -> DevicePredictor:

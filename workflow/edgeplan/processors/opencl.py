@@ -26,10 +26,10 @@ from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_dev
 from edgeplan.opencl.transforms import packed
 from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
-from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import same_bytes
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.transform import folded
 

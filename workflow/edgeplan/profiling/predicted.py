@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.errors import PredictionError, StoreError
+from edgeplan.graph.cost import footprint_bytes
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.graph.steps import Step
@@ -143,7 +144,7 @@ class _Execution:
         if step.kind == "reshape" or not step.members:
             return [0.0] * len(implementations)
         kernel = make_kernel(self._graph, step.members).config
-        config = replace(kernel, model_bytes=self._graph.footprint_bytes)
+        config = replace(kernel, model_bytes=footprint_bytes(self._graph))
         home = found.program.home
         asked: list[tuple[int, KernelConfig, str, str]] = []
         for position, choice in enumerate(implementations):

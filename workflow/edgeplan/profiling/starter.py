@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.process.child import ColdRunError, Forks
+from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.profiling.check import STAGES, measured_ms
+from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST_LOST = 0.9

@@ -20,17 +20,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeplan.engines.onednn.cold import prepared
+from edgeplan.engines.cold import Artefact
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.background import background_load
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.inputs import job_inputs
-from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.job import RunJob, RunResult
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.workers import ColdRunError
 
 _OURS, _ONNX_RUNTIME = "edgeplan", "onnxruntime"
 _BEGIN_SECONDS = 0.5  # until a loop runs

@@ -19,7 +19,6 @@ from edgeplan.chapters.memory.studies import Subject, ablated, adapted, cuts, la
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.child import ColdRunError, answered
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
@@ -30,6 +29,7 @@ from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.support.workers import ColdRunError, answered
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
 NUMBERS = (

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
@@ -53,6 +52,7 @@ from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySc
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.files import write_atomically
+from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.

@@ -13,7 +13,6 @@ import msgspec
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
@@ -28,6 +27,7 @@ from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, 
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.machine import fingerprint
 
 #: What a partition document predicts: the rest is the schedule.
 _PREDICTED = ("makespan_ms", "lower_bound_ms", "better_single", "better_single_ms", "admitted_splits", "planning_ms")

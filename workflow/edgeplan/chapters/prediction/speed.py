@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.prediction.settings import Params
-from edgeplan.devices.machine import environment
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.read import load_onnx
@@ -28,6 +27,7 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
 from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
+from edgeplan.support.machine import environment
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.store import STORED_ROWS_ONLY, stored_rows_only
 from edgeplan.support.subprocesses import module_command, run

@@ -12,10 +12,11 @@ from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import Bench, Plans
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process.child import ColdRunError, run_cold
+from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.energy import counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.support.store import Journal, key_of
+from edgeplan.support.workers import ColdRunError
 
 
 def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, int]:

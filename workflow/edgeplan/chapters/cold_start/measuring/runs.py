@@ -18,12 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ArtefactStore, ColdModel, protocol_of
 from edgeplan.chapters.cold_start.measuring.results import bandwidth_frame, result_frame
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.measurement.budget import Budget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.clock import LOOK_RUNS
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult, State
@@ -31,7 +29,9 @@ from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, Attempt, st
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling.memory import pinned
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import Journal, key_of
+from edgeplan.support.workers import ColdRunError
 
 _PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
 #: Model, setting and threads.

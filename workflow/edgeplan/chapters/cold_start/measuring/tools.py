@@ -181,7 +181,7 @@ class Tools:
             plan: the plan.
             folder: where to build.
         """
-        from edgeplan.engines.onednn.cold import prepared  # noqa: PLC0415
+        from edgeplan.measurement.process.prepared_plan import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
         from edgeplan.runtime.weight_cache import stamp as file_stamp  # noqa: PLC0415
 

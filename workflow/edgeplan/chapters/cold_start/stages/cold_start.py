@@ -24,7 +24,6 @@ from edgeplan.chapters.cold_start.measuring.tools import Tools
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
 from edgeplan.chapters.cold_start.settings import Params
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
@@ -35,6 +34,7 @@ from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.support.table_store import table_store
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS

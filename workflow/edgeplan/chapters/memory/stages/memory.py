@@ -20,13 +20,13 @@ from edgeplan.chapters.memory.plan import Cores
 from edgeplan.chapters.memory.settings import MemorySettings, Params
 from edgeplan.chapters.memory.studies import Subject
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment
 from edgeplan.errors import InputError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import STORED_ROWS_ONLY, key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import TableStore, table_store

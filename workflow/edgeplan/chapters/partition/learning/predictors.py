@@ -24,7 +24,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.processors.base import Dispatcher
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 
 #: Variants of the predictors of lane 1: with dispatch features and a model for each implementation, or on shapes alone.

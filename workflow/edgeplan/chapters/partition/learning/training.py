@@ -27,7 +27,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     shape_class,
 )
 from edgeplan.chapters.partition.names import SIDES
-from edgeplan.processors.base import Dispatcher
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support import cpus
 
 Rows = npt.NDArray[np.bool_]

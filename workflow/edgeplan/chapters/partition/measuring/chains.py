@@ -22,9 +22,9 @@ from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.base import Host
 from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.processor import Host
 
 Floats = npt.NDArray[np.float64]
 _POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"

@@ -29,9 +29,9 @@ from edgeplan.chapters.partition.names import SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.zoo.registry import FAMILIES
 

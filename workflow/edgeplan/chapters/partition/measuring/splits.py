@@ -24,8 +24,8 @@ from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import wide
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.processors.base import Host
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Host
 
 #: Ways to run a layer, as tables name them; on one lane alone they are `SIDES`.
 SEARCH, WITHOUT, EVENTS = "search", "without dispatch features", "waiting for events"

@@ -20,7 +20,7 @@ from edgeplan.chapters.partition.measuring.rows import Rows
 from edgeplan.chapters.partition.names import DISPATCHER
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.steps import Step
-from edgeplan.processors.base import Dispatcher, Layouts, Shapes
+from edgeplan.runtime.processor import Dispatcher, Layouts, Shapes
 
 #: Chains of samples of each kind.
 _CHAINS = 2

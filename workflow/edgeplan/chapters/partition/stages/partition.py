@@ -28,7 +28,6 @@ from edgeplan.chapters.partition.measuring.samples import samples as measured_sa
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
 from edgeplan.chapters.partition.settings import Params, PartitionSettings
-from edgeplan.devices.machine import environment
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import others_share, watched
@@ -36,6 +35,7 @@ from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 

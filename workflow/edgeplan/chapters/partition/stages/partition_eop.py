@@ -38,7 +38,6 @@ from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import Params
-from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
@@ -51,6 +50,7 @@ from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 

@@ -15,11 +15,11 @@ from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.settings import Params
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment as machine_environment
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment as machine_environment
 
 
 def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:
