@@ -145,7 +145,7 @@ def unpacked(text: str) -> Places:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrainedSizes:
     """The sizes that regressors were trained on, with distances to them."""
 
     known: tuple[Places, ...]
@@ -154,9 +154,9 @@ class Sizes:
     growth: float
 
     @staticmethod
-    def of(regressors: Sequence[Regressor], growth: float) -> Sizes:
+    def of(regressors: Sequence[Regressor], growth: float) -> TrainedSizes:
         """Collect the sizes of a card's regressors."""
-        return Sizes(
+        return TrainedSizes(
             tuple(unpacked(r.samples) for r in regressors),
             np.array([r.near for r in regressors], dtype=np.float64),
             np.array([r.far for r in regressors], dtype=np.float64),
