@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from depth import MANY, by_day
-from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
+from edgeplan.chapters.cold_start.shared_cores import TimedStarter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -106,9 +106,9 @@ def test_warm_runs_beside_a_busy_loop_take_their_share(squeezenet: Path, cores: 
 @pytest.mark.usefixtures("cores")
 def test_the_bench_tells_slowdowns(squeezenet: Path) -> None:
     starters = (
-        Starter("edgeplan", "edgeplan"),
-        Starter("onnxruntime", "onnxruntime"),
-        Starter("awake", "edgeplan", {"OMP_WAIT_POLICY": "active"}),
+        TimedStarter("edgeplan", "edgeplan"),
+        TimedStarter("onnxruntime", "onnxruntime"),
+        TimedStarter("awake", "edgeplan", {"OMP_WAIT_POLICY": "active"}),
     )
     times = measure([squeezenet], starters, rounds=1, seconds=0)
     assert {(name, loops): len(found) for (_, name, loops), found in times.items()} == {

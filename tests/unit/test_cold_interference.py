@@ -22,7 +22,7 @@ from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import contention
 from edgeplan.profiling.contention import Pairs
 from edgeplan.profiling.measure import quiet_round
-from edgeplan.profiling.rounds import Round, Times
+from edgeplan.profiling.rounds import Round, RoundTimes
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
 FREE, DISTURBED = 1.0, 1.9
@@ -180,10 +180,10 @@ class _Rig:
 
     rounds = 0
 
-    def run(self, what: Round, warm_runs: int) -> Times:
+    def run(self, what: Round, warm_runs: int) -> RoundTimes:
         del what, warm_runs
         self.rounds += 1
-        return Times()
+        return RoundTimes()
 
 
 class _Steady(References):

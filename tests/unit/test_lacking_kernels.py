@@ -11,7 +11,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixtu
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
-from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
 from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking
 from edgeplan.graph.builder import GraphBuilder
@@ -73,7 +73,7 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
     graphs = [graph for graph in further_graphs(7) if graph.name in ("neck-1", "recogniser-1")]
     found = sampling._Found()
     settings = load_params(ROOT / "params.yaml").sampling
-    prior = Prior(conv_shapes([prior_models()["resnet18"]()]))
+    prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     alone = {k.config for graph in graphs for k in split(graph, RULES) if k.config.kind in KINDS}
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampling._boundary(bench, 7)

@@ -13,7 +13,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixtu
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.labels import CounterModel
-from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
@@ -79,7 +79,7 @@ def test_an_engine_measures_them_and_the_family_is_fitted_on_what_it_says(tmp_pa
     wanted = ("Tanh", "Div", "GroupNormalization", "Mish", "DepthToSpace", "ReduceSum", "ConvTranspose")
     graphs = [graph for graph in single_graphs(7, 3) if graph.operators[0].op_type in wanted]
     settings = load_params(ROOT / "params.yaml").sampling
-    prior = Prior(conv_shapes([prior_models()["resnet18"]()]))
+    prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampled = CarrierSampler(bench, settings, prior, FusionRules(pairs={}), 7).fixed(graphs)
     rows = pd.DataFrame(sampled.rows(CounterModel(0.0, 1.0, 0.0), {}, SINGLE))

@@ -548,7 +548,7 @@ def plan_partition(
     from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
     from edgeplan.devices.pairs import load_pair
     from edgeplan.graph.onnx.prepare import prepare_file
-    from edgeplan.planning.partition.parallel import Search
+    from edgeplan.planning.partition.parallel import SearchLimits
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
 
@@ -559,7 +559,7 @@ def plan_partition(
     source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
-        search = Search(gap=gap, time_limit_s=time_limit_s)
+        search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
         planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
         write_folder(planned, both, out)
     return planned

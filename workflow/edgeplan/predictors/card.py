@@ -70,7 +70,7 @@ class Regressor(_Strict):
         return self
 
 
-class Variant(_Strict):
+class ImplementationLayouts(_Strict):
     """An implementation with the layouts it reads and writes."""
 
     implementation: str
@@ -78,7 +78,7 @@ class Variant(_Strict):
     output_layout: str
 
 
-class Dispatch(_Strict):
+class KindDispatch(_Strict):
     """Which implementation a kind of kernel gets, in which layouts.
 
     Attributes:
@@ -90,7 +90,7 @@ class Dispatch(_Strict):
     """
 
     kind: str
-    variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
+    variants: Annotated[tuple[ImplementationLayouts, ...], Field(min_length=1)]
     file: Annotated[str, Field(pattern=rf"^({_FILE.pattern})?$")] = ""
     by_state: dict[str, Annotated[int, Field(ge=0)]]
     accuracy: Finite = 1.0
@@ -155,7 +155,7 @@ class Card(_Strict):
     states: tuple[str, ...]
     implementations: tuple[str, ...]
     regressors: tuple[Regressor, ...]
-    dispatch: tuple[Dispatch, ...] = ()
+    dispatch: tuple[KindDispatch, ...] = ()
     interval: Interval
     learnt: dict[str, dict[Checked, tuple[int, int]]] = {}
     growth: Annotated[Finite, Field(ge=0)] = 0.0

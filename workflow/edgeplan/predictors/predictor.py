@@ -22,7 +22,7 @@ from edgeplan.predictors.latency import NO_PREDICTOR, Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
 from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
-from edgeplan.predictors.sizes import Sizes, places
+from edgeplan.predictors.sizes import TrainedSizes, places
 from edgeplan.predictors.stand_ins import FACTOR, StandIns, stand_ins
 from edgeplan.predictors.trees import Forest
 from edgeplan.support.files import read_json, write_text
@@ -60,7 +60,7 @@ class DevicePredictor:
         return Evaluator(self.card, self.forest)
 
     @cached_property
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> TrainedSizes:
         return known_sizes(self.card.regressors, self.card.growth)
 
     @staticmethod

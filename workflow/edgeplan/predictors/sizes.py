@@ -141,7 +141,7 @@ def unpacked(text: str) -> Places:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrainedSizes:
     """The sizes that regressors were trained on, with distances to them."""
 
     known: tuple[Places, ...]

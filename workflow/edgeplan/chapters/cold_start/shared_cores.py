@@ -39,7 +39,7 @@ _TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class TimedStarter:
     """Something whose starts are timed.
 
     Attributes:
@@ -88,7 +88,7 @@ def _model_file(folder: Path, program: LinkedProgram) -> Path:
     return (near if near.is_file() else path).resolve()
 
 
-def _job(folder: Path, starter: Starter, cores: Sequence[int]) -> RunJob:
+def _job(folder: Path, starter: TimedStarter, cores: Sequence[int]) -> RunJob:
     program = read_linked(folder / PROGRAM_NAME)
     artefact: Artefact | None
     if starter.setting == _ONNX_RUNTIME:
@@ -100,7 +100,7 @@ def _job(folder: Path, starter: Starter, cores: Sequence[int]) -> RunJob:
     return RunJob.model_validate(given | {"artefact": artefact, "state": "cached", **job_inputs(program.inputs)})
 
 
-def measure(folders: Sequence[Path], starters: Sequence[Starter], *, rounds: int, seconds: float) -> Times:
+def measure(folders: Sequence[Path], starters: Sequence[TimedStarter], *, rounds: int, seconds: float) -> Times:
     """Starts in turn.
 
     Args:
@@ -161,10 +161,10 @@ def main() -> None:
     parser.add_argument("--spins", type=int, nargs="*", default=[300_000], help="GOMP_SPINCOUNT to compare with, cores free")
     parser.add_argument("--before", type=Path, help="folder `workflow` of another checkout to compare with, cores free")
     given = parser.parse_args()
-    others = [Starter(f"spins {count}", _OURS, {"GOMP_SPINCOUNT": str(count)}) for count in given.spins]
+    others = [TimedStarter(f"spins {count}", _OURS, {"GOMP_SPINCOUNT": str(count)}) for count in given.spins]
     if given.before is not None:
-        others.append(Starter("before", _OURS, {"PYTHONPATH": str(given.before.resolve())}))
-    starters = (Starter(_OURS, _OURS), Starter(_ONNX_RUNTIME, _ONNX_RUNTIME), *others)
+        others.append(TimedStarter("before", _OURS, {"PYTHONPATH": str(given.before.resolve())}))
+    starters = (TimedStarter(_OURS, _OURS), TimedStarter(_ONNX_RUNTIME, _ONNX_RUNTIME), *others)
     with machine_lock():
         times = measure(given.plans, starters, rounds=given.pairs, seconds=60 * given.minutes)
     medians = {f"{m}, {name}, {loops} loops": round(statistics.median(v), 2) for (m, name, loops), v in sorted(times.items())}

@@ -17,7 +17,7 @@ from edgeplan.errors import FormatError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan, plan_of
 from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
@@ -65,7 +65,7 @@ def plan_model(
     synchronisation: Synchronisation,
     variant: str = OURS,
     mode: Mode = "sequential",
-    search: Search | None = None,
+    search: SearchLimits | None = None,
 ) -> PlannedModel:
     """Plan a model.
 
