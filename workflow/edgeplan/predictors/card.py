@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
-from edgeplan.predictors.sizes import Sizes, unpacked
+from edgeplan.predictors.sizes import TrainedSizes, unpacked
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
@@ -197,9 +197,9 @@ class Card(_Strict):
         return tuple(r.file for r in self.regressors) + tuple(d.file for d in self.dispatch if d.file)
 
 
-def known_sizes(regressors: Sequence[Regressor], growth: float) -> Sizes:
+def known_sizes(regressors: Sequence[Regressor], growth: float) -> TrainedSizes:
     """Collect the sizes that regressors were trained on; intervals grow by `growth` an octave beyond them."""
-    return Sizes(
+    return TrainedSizes(
         tuple(unpacked(r.samples) for r in regressors),
         np.array([r.near for r in regressors], dtype=np.float64),
         np.array([r.far for r in regressors], dtype=np.float64),
