@@ -20,7 +20,6 @@ from threadpoolctl import threadpool_limits
 
 from depth import FEW, PROFILE
 from edgeplan.cli import main
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
@@ -38,6 +37,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, default_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.machine import fingerprint
 
 settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)

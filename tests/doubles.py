@@ -14,11 +14,11 @@ import numpy as np
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Capabilities, Kernel, Processor, Sharing
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker, allocate
+from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Sharing
 
 _CORES = os.sched_getaffinity(0)
 

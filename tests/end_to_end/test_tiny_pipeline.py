@@ -17,8 +17,8 @@ from workspace import COLD_DEVICE, DEVICE, OTHER_DEVICE, Workspace
 
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.registry import merged_figures, parts_of_report
-from edgeplan.devices.machine import fingerprint
 from edgeplan.reporting.page import SUFFIX, read_chapter
+from edgeplan.support.machine import fingerprint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -13,16 +13,16 @@ import pytest
 from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.base import random_inputs
-from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.support.machine import fingerprint
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 LANE = "processes"  # see tests/conftest.py

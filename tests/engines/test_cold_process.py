@@ -10,14 +10,15 @@ import pytest
 from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
-from edgeplan.engines.cold import model_files
+from edgeplan.engines.cold import Artefact, model_files
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
-from edgeplan.measurement.process.job import STOCK_TOLERANCE, Artefact, PrepareJob, RunJob
+from edgeplan.measurement.process.child import prepare_offline, run_cold
+from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, RunJob
 from edgeplan.runtime.weight_cache import stamp
+from edgeplan.support.workers import ColdRunError
 
 LANE = "processes"  # see tests/conftest.py
 

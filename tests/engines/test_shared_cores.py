@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from depth import MANY, by_day
-from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
+from edgeplan.chapters.cold_start.shared_cores import TimedStarter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
-from edgeplan.engines.onednn.cold import prepared
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.job import RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
@@ -106,9 +106,9 @@ def test_warm_runs_beside_a_busy_loop_take_their_share(squeezenet: Path, cores: 
 @pytest.mark.usefixtures("cores")
 def test_the_bench_tells_slowdowns(squeezenet: Path) -> None:
     starters = (
-        Starter("edgeplan", "edgeplan"),
-        Starter("onnxruntime", "onnxruntime"),
-        Starter("awake", "edgeplan", {"OMP_WAIT_POLICY": "active"}),
+        TimedStarter("edgeplan", "edgeplan"),
+        TimedStarter("onnxruntime", "onnxruntime"),
+        TimedStarter("awake", "edgeplan", {"OMP_WAIT_POLICY": "active"}),
     )
     times = measure([squeezenet], starters, rounds=1, seconds=0)
     assert {(name, loops): len(found) for (_, name, loops), found in times.items()} == {

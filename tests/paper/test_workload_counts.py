@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edgeplan.chapters.code import PACKAGE, imported
 from edgeplan.chapters.registry import STAGES
-from edgeplan.chapters.wiring import PACKAGE, imported
 from edgeplan.graph.ir import Graph
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.recurrent import recurrent_language_model

@@ -14,8 +14,8 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.base import Processor
 from edgeplan.runtime.partitioned.program import Assignment, Split
+from edgeplan.runtime.processor import Processor
 from edgeplan.runtime.ranges import channels_of, why_not_split
 
 

@@ -19,14 +19,13 @@ import edgeplan
 from edgeplan.api import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition.learning.predictors import save
-from edgeplan.chapters.partition.learning.training import About, train
+from edgeplan.chapters.partition.learning.training import SampledPair, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.opened import opened
-from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
 from edgeplan.engines.base import random_inputs
@@ -39,6 +38,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.machine import fingerprint
 from edgeplan.testing.engines import reference_outputs, require_close
 from edgeplan.testing.processors import ProcessorContract
 
@@ -54,7 +54,7 @@ import numpy as np
 
 from edgeplan.engines.description import Description
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Processor, Sharing
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.transform import folded
 
@@ -258,14 +258,16 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     pair, pool = load_pair("pair-tiny"), workspace / "pool"
     write_pool(pool)
     with opened(pair) as both, pytest.raises(DeviceError, match="tiny does not tell when its kernels ran"):
-        samples(Rows.of(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
+        samples(PartitionRows.of(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
     with opened(pair, profiling=True) as both:
         assert both.synchronisation == Synchronisation.events
-        dispatcher, rows = pair.dispatcher(both.numbers), Rows.of(workspace / "rows", both.identity)
+        dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows.of(workspace / "rows", both.identity)
         sampled = samples(rows, both, dispatcher, settings, 5, pool)
         assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
         assert tuning(rows, both, dispatcher, settings, 5, pool).empty, "it has one kernel of each step"
-        about = About(pair.name, fingerprint(), both.versions, dispatcher, {str(both.synchronisation): 1.0}, sampled.anchors_us)
+        about = SampledPair(
+            pair.name, fingerprint(), both.versions, dispatcher, {str(both.synchronisation): 1.0}, sampled.anchors_us
+        )
     trained = train(sampled.frame, about, trials=1, test_share=0.2, seed=1)
     assert "dispatch.elements" in set(trained.importance["feature"])
     save(trained.predictors, workspace / "results/pair-tiny/partition/predictors")

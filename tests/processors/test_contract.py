@@ -11,8 +11,8 @@ from doubles import QueueProcessor
 from edgeplan.devices.pairs import processor_class
 from edgeplan.engines.registry import PROCESSORS
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runtime.processor import Processor, Sharing
 from edgeplan.testing.processors import ProcessorContract
 
 

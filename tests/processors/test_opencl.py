@@ -17,10 +17,10 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors import opencl
-from edgeplan.processors.base import Sharing
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable
+from edgeplan.runtime.processor import Sharing
 from edgeplan.runtime.program import default_program
 from edgeplan.testing.engines import everything, outputs_of, reference_outputs, require_close
 

@@ -15,14 +15,14 @@ from edgeplan.engines.opencl import trial
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.opencl import building, platforms, widest
-from edgeplan.opencl.building import Programs, Variant
+from edgeplan.opencl.building import Programs, ProgramSource
 from edgeplan.opencl.dispatch import dispatch
 from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.subprocesses import environment
+from edgeplan.support.workers import ColdRunError
 
 _GOOD = "__kernel void f(__global float *a) { a[0] = 1.0f; }"
 
@@ -37,8 +37,8 @@ def programs() -> Programs:
     return Programs(pyopencl().Context([device]), OpenclOptions())
 
 
-def _variant(text: str, name: str = "one (B 8)") -> Variant:
-    return Variant(name=name, text=text, options=("-cl-std=CL1.2",))
+def _variant(text: str, name: str = "one (B 8)") -> ProgramSource:
+    return ProgramSource(name=name, text=text, options=("-cl-std=CL1.2",))
 
 
 @pytest.mark.parametrize(

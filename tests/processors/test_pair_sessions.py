@@ -20,7 +20,6 @@ from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.opencl.tuning import alternatives
-from edgeplan.processors.base import Processor, Sharing
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.layouts import BLOCKED
@@ -28,6 +27,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Partitioned, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation, synchronisation_of
+from edgeplan.runtime.processor import Processor, Sharing
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.ranges import why_not_split
 from edgeplan.testing.engines import require_close

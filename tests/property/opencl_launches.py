@@ -19,7 +19,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.dispatch import dispatch
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.platforms import OpenclOptions, find_device
 from edgeplan.opencl.transforms import packed
 from edgeplan.processors.opencl import device_numbers
@@ -172,7 +172,7 @@ def _arguments(launch: Launch, step: Step, offsets: Mapping[str, int], buffers: 
     for argument in launch.arguments:
         if isinstance(argument, Memory):
             given.append(buffers[argument])
-        elif isinstance(argument, Place):
+        elif isinstance(argument, ArenaOffset):
             given.append(np.int32(offsets[names[argument.role]] + argument.extra))
         else:
             given.append(np.int32(argument) if isinstance(argument, int) else np.float32(argument))

@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from edgeplan.planning.partition.costs import Choice, Costs
+from edgeplan.planning.partition.costs import Choice, PairCosts
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.simulate import Schedule
+from edgeplan.planning.partition.simulate import PairSchedule
 
 # Times are whole quarters, so that sums are exact and ties happen.
 _times = st.integers(0, 24).map(lambda n: n / 4)
@@ -45,22 +45,22 @@ def documents(
     return document
 
 
-def read(document: dict[str, Any]) -> Costs:
+def read(document: dict[str, Any]) -> PairCosts:
     return parse_costs(json.dumps(document).encode(), "costs.json")
 
 
-def choices(costs: Costs) -> list[Choice]:
+def choices(costs: PairCosts) -> list[Choice]:
     return list(product(*(range(len(s.options)) for s in costs.steps)))
 
 
-def orders(costs: Costs) -> list[tuple[int, ...]]:
+def orders(costs: PairCosts) -> list[tuple[int, ...]]:
     """All orders in which each step follows what it reads."""
     n = len(costs.steps)
     fits = lambda order: all(order.index(i) < order.index(k) for k in range(n) for i in costs.steps[k].inputs)  # noqa: E731
     return [order for order in permutations(range(n)) if fits(order)]
 
 
-def by_order(costs: Costs, choice: Choice, order: tuple[int, ...]) -> tuple[list[float], list[float]]:
+def by_order(costs: PairCosts, choice: Choice, order: tuple[int, ...]) -> tuple[list[float], list[float]]:
     """Starts and ends of steps that are put behind each other in an order, as early as each can, without contention."""
     starts, ends = [0.0] * len(order), [0.0] * len(order)
     free = {"cpu": 0.0, "gpu": 0.0}
@@ -75,7 +75,7 @@ def by_order(costs: Costs, choice: Choice, order: tuple[int, ...]) -> tuple[list
     return starts, ends
 
 
-def hand_over(costs: Costs, i: int, kind: int, reader: int) -> float:
+def hand_over(costs: PairCosts, i: int, kind: int, reader: int) -> float:
     """From the end of a step until a reader on other processors has seen it and has all of its output."""
     has = [{0}, {1}, set()][kind]
     wrote = [{0}, {1}, {0, 1}][kind]
@@ -85,7 +85,7 @@ def hand_over(costs: Costs, i: int, kind: int, reader: int) -> float:
     return wait + move
 
 
-def schedules(costs: Costs) -> list[tuple[Schedule, float]]:
+def schedules(costs: PairCosts) -> list[tuple[PairSchedule, float]]:
     """Every schedule that is worth trying, with its makespan without contention."""
     found = {}
     for choice in choices(costs):
@@ -96,5 +96,5 @@ def schedules(costs: Costs) -> list[tuple[Schedule, float]]:
                 tuple(k for k in order if options[k].cpu_ms > 0),
                 tuple(k for k in order if options[k].gpu_ms > 0),
             )
-            found[Schedule(choice, queues)] = max(ends)
+            found[PairSchedule(choice, queues)] = max(ends)
     return list(found.items())

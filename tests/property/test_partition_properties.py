@@ -11,24 +11,24 @@ from partition_reference import by_order, choices, documents, hand_over, orders,
 
 from depth import examples
 from edgeplan.planning.partition.baselines import better_single, greedy
-from edgeplan.planning.partition.costs import CPU, GPU, KINDS, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, KINDS, PairCosts
 from edgeplan.planning.partition.eop import eop
 from edgeplan.planning.partition.margin import admitted
 from edgeplan.planning.partition.modules import cuts
-from edgeplan.planning.partition.parallel import Search, parallel
+from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import plan
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import Schedule, in_sequence, open_boundary, side_by_side, simulate
+from edgeplan.planning.partition.simulate import PairSchedule, in_sequence, open_boundary, side_by_side, simulate
 
 _quick = settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 _few = settings(_quick, max_examples=examples(40))
-_EXACT = Search(gap=0.0, time_limit_s=60.0)
+_EXACT = SearchLimits(gap=0.0, time_limit_s=60.0)
 _ROUGH = 1e-4  # ticks of the solver, of a makespan of at most some ten
 branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")
 
 
-def assert_valid(costs: Costs, made: PartitionPlan) -> None:
+def assert_valid(costs: PairCosts, made: PartitionPlan) -> None:
     """Dependencies, hand-overs, and one part at a time on each processor."""
     position = {step.name: k for k, step in enumerate(made.steps)}
     kinds = [KINDS.index(step.on) for step in made.steps]
@@ -47,10 +47,10 @@ def assert_valid(costs: Costs, made: PartitionPlan) -> None:
     assert made.makespan_ms == pytest.approx(max(max(s.cpu_end_ms, s.gpu_end_ms) for s in made.steps))
 
 
-def schedule_of(costs: Costs, made: PartitionPlan) -> Schedule:
+def schedule_of(costs: PairCosts, made: PartitionPlan) -> PairSchedule:
     """A plan document's schedule."""
     choice = tuple([o.index for o in s.options].index(p.option) for s, p in zip(costs.steps, made.steps, strict=True))
-    return Schedule(choice, (made.cpu, made.gpu) if made.cpu or made.gpu else None)
+    return PairSchedule(choice, (made.cpu, made.gpu) if made.cpu or made.gpu else None)
 
 
 @_quick
@@ -92,7 +92,7 @@ def test_the_simulation_is_putting_steps_behind_each_other(document: dict[str, A
     _, ends = by_order(costs, choice, order)
     options = costs.chosen(choice)
     queues = tuple(tuple(k for k in order if (options[k].cpu_ms, options[k].gpu_ms)[p] > 0) for p in (CPU, GPU))
-    found = side_by_side(costs, Schedule(choice, (queues[0], queues[1])), open_boundary(costs))
+    found = side_by_side(costs, PairSchedule(choice, (queues[0], queues[1])), open_boundary(costs))
     assert [s.end_ms for s in found.spans] == ends
 
 
@@ -131,7 +131,7 @@ def test_bounds_hold_under_contention_and_plans_are_priced_with_it(document: dic
 @given(documents(7, moves=True))
 def test_decomposed_plans_take_what_their_path_says_and_no_longer_than_sequential_ones(document: dict[str, Any]) -> None:
     costs = admitted(read(document))
-    found = parallel(costs, Search(gap=0.0, time_limit_s=2.0))
+    found = parallel(costs, SearchLimits(gap=0.0, time_limit_s=2.0))
     whole = simulate(costs, found.schedule).makespan_ms
     assert whole == pytest.approx(found.makespan_ms)
     assert found.lower_bound_ms <= found.makespan_ms

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from edgeplan.chapters.estimate import estimate, merged, profile, told
-from edgeplan.params import Params
+from edgeplan.chapters.params import Params
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())

@@ -28,7 +28,8 @@ _LONG, _SECONDS = 100_000, 300
 
 
 def _cold_job(folder: Path) -> RunJob:
-    from edgeplan.measurement.process.job import Artefact, RunJob
+    from edgeplan.engines.cold import Artefact
+    from edgeplan.measurement.process.job import RunJob
 
     artefact = Artefact(main=folder / MODEL, files=(folder / MODEL,))
     return RunJob(setting="onnxruntime", threads=1, artefact=artefact, inputs=_SHAPES, state="cached", warm_runs=_LONG)
@@ -51,7 +52,7 @@ def forked(folder: Path) -> None:
 
 def stock_engine(folder: Path) -> None:
     """A stock engine whose memory is looked at, waiting for a limit that does not come."""
-    from edgeplan.measurement.process.job import Artefact
+    from edgeplan.engines.cold import Artefact
     from edgeplan.measurement.process.stock import inputs_of, run_stock, stock_job
 
     artefact = Artefact(main=folder / MODEL, files=(folder / MODEL,))

@@ -14,12 +14,12 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import augmented
-from edgeplan.chapters.partition.learning.training import LAYER, OTHER, About, Trained, train
+from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SampledPair, Trained, train
 from edgeplan.processors.opencl import OpenclDispatcher
 
 DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
 DISPATCH = DISPATCHER.features
-ABOUT = About(
+ABOUT = SampledPair(
     "pair-test",
     "machine",
     ("1", "2"),

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from edgeplan.planning.partition.costs import Costs
+from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.document import parse_costs
 
 _CPU_GFLOPS, _GPU_GFLOPS = 115.0, 160.0
@@ -71,7 +71,7 @@ class Builder:
         head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
         return {**head, **more, "operators": operators}
 
-    def costs(self, **more: Any) -> Costs:
+    def costs(self, **more: Any) -> PairCosts:
         """The costs, read as a user's document is."""
         return parse_costs(json.dumps(self.document(**more)).encode(), "instance")
 

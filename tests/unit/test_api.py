@@ -27,7 +27,8 @@ from edgeplan.cli import partition as cli_partition
 from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
-from edgeplan.cli.commands import app, predict
+from edgeplan.cli.commands import app
+from edgeplan.cli.predict import predict
 from edgeplan.errors import ParamsError
 from edgeplan.runtime.dnnl import Dnnl
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeplan.report.pages import Section, render_page
+from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting.bars import Bar, interval_keys
 from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards
 from edgeplan.reporting.uncertainty import with_interval
@@ -54,7 +54,7 @@ def test_the_page_says_so() -> None:
     metrics = {**_with_ends("x.ratio", 0.9, 0.8, 1.2), "x.share": 0.9}
     lines = tuple(bar_lines(bars, metrics))
     cards = tuple(make_cards([CardOf("ratio", ("x.ratio",)), CardOf("lost", ("x.lost",), "times")], bars, metrics))
-    page = render_page([Section("x", ChapterPage("x", "X", "About.", "today", cards=cards, lines=lines))])
+    page = render_page([PageSection("x", ChapterPage("x", "X", "About.", "today", cards=cards, lines=lines))])
     assert "1 of 3 pass, 1 undecided, 1 without a value" in page
     assert re.search(r'<td class=" verdict undecided">undecided</td><td class="">0.9 \(0.8 to 1.2\)</td>', page)
     assert re.search(r"<dt>95 %</dt><dd>0.8 to 1.2</dd>", page)

@@ -17,9 +17,10 @@ from test_cli_predict import FIRST, SECOND, write_model
 from typer.testing import CliRunner, Result
 
 from edgeplan import api
+from edgeplan.chapters.prediction.comparison import Measured, compare_kernels
+from edgeplan.chapters.prediction.model_prediction import KernelLatency, PredictedFor, Prediction
 from edgeplan.cli import app
 from edgeplan.cli import measure as cli_measure
-from edgeplan.comparison import Measured, compare_kernels
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError, ModelError
@@ -33,7 +34,6 @@ from edgeplan.measurement import nominal
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.prediction import KernelLatency, PredictedFor, Prediction
 from edgeplan.support.files import write_json
 from edgeplan.zoo import prior_models
 

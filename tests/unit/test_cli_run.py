@@ -12,11 +12,12 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.engines.onednn.cold import Edgeplan, prepared
+from edgeplan.engines.onednn.cold import Edgeplan
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import RunJob
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor, lanes
 from edgeplan.runtime.dnnl import Dnnl

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process import interference
 from edgeplan.measurement.process import undisturbed_start as attempts
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.interference import HASHES, PRODUCTS, Interference, together_us, wait_until_free
-from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, start_cold
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling import contention
 from edgeplan.profiling.contention import Pairs
 from edgeplan.profiling.measure import quiet_round
-from edgeplan.profiling.rounds import Round, Times
+from edgeplan.profiling.rounds import Round, RoundTimes
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
 FREE, DISTURBED = 1.0, 1.9
@@ -179,10 +180,10 @@ class _Rig:
 
     rounds = 0
 
-    def run(self, what: Round, warm_runs: int) -> Times:
+    def run(self, what: Round, warm_runs: int) -> RoundTimes:
         del what, warm_runs
         self.rounds += 1
-        return Times()
+        return RoundTimes()
 
 
 class _Steady(References):

@@ -13,11 +13,12 @@ import pytest
 from pydantic import ValidationError
 
 from edgeplan.engines import base
+from edgeplan.engines.cold import Artefact
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.counters import Counters, first_touch_ms
 from edgeplan.measurement.process.inputs import digest, random_inputs, relative_error
-from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.job import RunJob, RunResult
 
 GOOD: dict[str, Any] = {
     "setting": "onnxruntime",

@@ -16,7 +16,7 @@ from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.cli.plan import noise_line
 from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.planning.document import read_plan, write_plan
 from edgeplan.planning.profile import Contention, Fresh, Profile
@@ -41,13 +41,13 @@ def test_disturbed_samples_count_only_where_there_are_no_others() -> None:
 
 
 def test_budgets_end_and_are_shared() -> None:
-    assert not Budget().over
-    assert Budget().part(0.5).left_s == math.inf
-    assert not Budget.of(0).bounded
-    whole = Budget.of(100.0)
+    assert not TimeBudget().over
+    assert TimeBudget().part(0.5).left_s == math.inf
+    assert not TimeBudget.of(0).bounded
+    whole = TimeBudget.of(100.0)
     assert 49 < whole.part(0.5).left_s <= 50
-    assert Budget(time.monotonic() - 1).over
-    assert Budget(time.monotonic() - 1).part(0.5).over
+    assert TimeBudget(time.monotonic() - 1).over
+    assert TimeBudget(time.monotonic() - 1).part(0.5).over
 
 
 def test_factors_of_disturbed_starts_are_drawn_to_usual_ones() -> None:

@@ -19,7 +19,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS, cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import Section, render_page
+from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import bar_lines, read_chapter
 from edgeplan.reporting.table import cell_text, read_table
@@ -114,7 +114,7 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     frame, measured_at = read_table(measured / "tables" / "cold_bounds.csv")
     assert (len(frame), measured_at) == (2, "2024-05-06")
     chapter = read_chapter(handed)
-    page = render_page([Section("dev", chapter)])
+    page = render_page([PageSection("dev", chapter)])
     assert {table.id for table in chapter.tables} == COLD_TABLES.keys()
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(set(ids)) == len(ids)

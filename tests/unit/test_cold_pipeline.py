@@ -18,18 +18,18 @@ from edgeplan.chapters.cold_start.measuring import bench as cold_runs
 from edgeplan.chapters.cold_start.measuring import checks as cold_checks
 from edgeplan.chapters.cold_start.measuring import variants as cold_plans
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
-from edgeplan.chapters.cold_start.measuring.bench import Bench, shared_journal
+from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.params import load_params
 from edgeplan.planning.document import Target
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk
@@ -149,7 +149,7 @@ def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl
     assert len(check(2)) > 3
     hurried = {"threads": (1, 2), "seed": 1, "choices": 3, "kept": kept}
     for _ in range(2):  # what was not checked to the end is not kept
-        few, left_out = check_outputs(dnnl, model, graph, lambda: reference, **hurried, budget=Budget(0.0))
+        few, left_out = check_outputs(dnnl, model, graph, lambda: reference, **hurried, budget=TimeBudget(0.0))
         assert (len(few), left_out > 0) == (1, True)
     assert len(check_outputs(dnnl, model, graph, lambda: reference, **hurried)[0]) == 1 + left_out
     assert set(capacities) == {0}  # the library's cache may offer what a fresh process does not
@@ -172,7 +172,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
     )
     made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}
     made["m", "asymmetric", 1] = PrepareResult(reason="")
-    bench = Bench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
+    bench = ColdStartBench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]
     cold_runs.measure_all(bench, [ColdModel("m", tmp_path / "m.onnx", {"x": (1,)})], made)
     main, uneven, *loaded = asked
     assert (main.repeats, uneven.repeats) == (5, 3)

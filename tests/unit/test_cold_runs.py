@@ -11,13 +11,14 @@ from edgeplan.chapters.cold_start.measuring import runs
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, ExtraRun, PlannedRun, plan_runs
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process import undisturbed_start as attempts
-from edgeplan.measurement.process.job import Artefact, PrepareResult, RunJob, RunResult
+from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult
 
 KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
@@ -158,7 +159,7 @@ def test_beyond_the_budget_only_what_must_be_is_prepared_and_run(tmp_path: Path,
     path = save_onnx(b.build(b.relu(b.conv(b.input, 4, 3))), tmp_path / "tiny.onnx")
     model = ColdModel("tiny", path, {"input": (1, 4, 8, 8)})
     knobs = ColdSettings(settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), repeats=2, warm_runs=1)
-    store, journal, over = ArtefactStore(tmp_path / "store"), tmp_path / "runs.jsonl", Budget(0.0)
+    store, journal, over = ArtefactStore(tmp_path / "store"), tmp_path / "runs.jsonl", TimeBudget(0.0)
 
     def must(run: PlannedRun) -> bool:
         return (run.setting, run.repeat) == ("onnxruntime", 0)

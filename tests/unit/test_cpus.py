@@ -19,7 +19,7 @@ from edgeplan.support.subprocesses import environment
 
 PACKAGE = Path(cpus.__file__).parents[1]
 #: They tell how many a machine has: its fingerprint, and why a core cannot be had.
-_OF_THE_MACHINE = {"devices/machine.py", "devices/config.py"}
+_OF_THE_MACHINE = {"support/machine.py", "devices/config.py"}
 _V1 = (
     "33 31 0:30 {top} /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
     "34 31 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"

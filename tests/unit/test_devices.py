@@ -16,16 +16,17 @@ import pytest
 import yaml
 
 from edgeplan import workspace
-from edgeplan.devices import check, machine
-from edgeplan.devices.check import DeviceCheck, check_device, report_lines
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError
+from edgeplan.measurement import device_check as check
+from edgeplan.measurement.device_check import DeviceCheck, check_device, report_lines
 from edgeplan.measurement.process import interference
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.runtime import library
+from edgeplan.support import machine
+from edgeplan.support.machine import environment, fingerprint
 
 GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
 

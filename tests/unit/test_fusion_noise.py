@@ -12,7 +12,7 @@ import pytest
 from fused_devices import CAUTIOUS, FUSING_SUMS, PLAIN, QUIET, Device, Times, disagreements
 
 from edgeplan.chapters.prediction.fusion.builders import ARMS
-from edgeplan.chapters.prediction.fusion.cases import Case, Outcome, Timings, judge
+from edgeplan.chapters.prediction.fusion.cases import Case, CaseOutcome, Timings, judge
 from edgeplan.chapters.prediction.fusion.detection import detect
 from edgeplan.chapters.prediction.fusion.pooling import pooled
 from edgeplan.chapters.prediction.fusion.probes import Probe
@@ -73,9 +73,9 @@ def test_two_sizes_decide_together_where_the_small_one_is_unclear(
 ) -> None:
     settings = QUIET.model_copy(update={"alpha": 0.5, "confidence": 2.0})
 
-    def outcome(margin: float, noise: float) -> Outcome:
+    def outcome(margin: float, noise: float) -> CaseOutcome:
         clear = abs(margin - 0.5) > 2 * noise and margin > 0
-        return Outcome(10.0, 10.0, 20.0 - 10.0 * margin, margin, noise, "fused" if clear else "undecided", 6)
+        return CaseOutcome(10.0, 10.0, 20.0 - 10.0 * margin, margin, noise, "fused" if clear else "undecided", 6)
 
     assert pooled(outcome(*small), outcome(*large), settings) == decision
 

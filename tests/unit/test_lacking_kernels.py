@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
-from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
 from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking
 from edgeplan.graph.builder import GraphBuilder
@@ -18,7 +19,6 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
-from edgeplan.params import load_params
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.zoo import prior_models
 
@@ -73,7 +73,7 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
     graphs = [graph for graph in further_graphs(7) if graph.name in ("neck-1", "recogniser-1")]
     found = sampling._Found()
     settings = load_params(ROOT / "params.yaml").sampling
-    prior = Prior(conv_shapes([prior_models()["resnet18"]()]))
+    prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     alone = {k.config for graph in graphs for k in split(graph, RULES) if k.config.kind in KINDS}
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampling._boundary(bench, 7)

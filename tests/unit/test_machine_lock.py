@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.prediction.stages import fusion
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import BusyError
@@ -79,7 +79,7 @@ _HOLDERS = {
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
     "chapters/partition/pair_check.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
-    "devices/check.py": "the references",
+    "measurement/device_check.py": "the references",
     "measurement/bench.py": "kernels and models",
     "measurement/lock.py": "nothing: it is the lock",
     "measurement/whole_model.py": "a model",
@@ -125,7 +125,7 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
         held.append(lock._held)
         return pd.DataFrame({"a": [1.0]})
 
-    rows = Rows.of(tmp_path, "pair", {"kind": ("a",)})
+    rows = PartitionRows.of(tmp_path, "pair", {"kind": ("a",)})
     for _ in range(2):
         rows.found("kind", 1, measure)
         assert lock._held == 0

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.memory.measuring import COLUMNS
-from edgeplan.chapters.memory.settings import Params
+from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages import memory as stage
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import InputError
-from edgeplan.params import load_params
 from edgeplan.support.frames import read_parquet
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ class Workspace:
     """A copy of the stored rows."""
 
     folder: Path
-    params: Params
+    params: MemoryParams
 
     def table(self) -> pd.DataFrame:
         """The table of the stage; nothing may be measured."""
@@ -47,7 +47,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """With the rows of this repository."""
     monkeypatch.setenv(stage.STORED_ROWS_ONLY, "1")
     params = load_params(ROOT / "params.yaml")
-    assert isinstance(params, Params)
+    assert isinstance(params, MemoryParams)
     shutil.copytree(ROOT / STORED, tmp_path / "rows")
     shutil.rmtree(tmp_path / "rows" / "again", ignore_errors=True)
     shutil.copy(ROOT / ENVIRONMENT, tmp_path / "environment.json")

@@ -25,7 +25,7 @@ from streamed_models import plain_model, residual_model
 
 from edgeplan.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib
-from edgeplan.chapters.memory.plan import Cores, Planner
+from edgeplan.chapters.memory.plan import Planner, RunCores
 from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
@@ -364,7 +364,7 @@ def test_a_model_that_hands_its_input_on_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "same.onnx"
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     with pytest.raises(ModelError, match="computes nothing: it hands its inputs on") as caught:
-        Planner(path, tmp_path, 1, Cores((0,), (0,)))
+        Planner(path, tmp_path, 1, RunCores((0,), (0,)))
     assert caught.value.where == str(path)
 
 

@@ -12,9 +12,9 @@ import pytest
 from edgeplan.chapters.memory import measuring
 from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.chapters.memory.plan import Cores, Planner
+from edgeplan.chapters.memory.plan import Planner, RunCores
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import Subject
+from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -43,7 +43,7 @@ def _model() -> Graph:
 
 
 @pytest.fixture
-def subject(dnnl: Dnnl, tmp_path: Path) -> Subject:
+def subject(dnnl: Dnnl, tmp_path: Path) -> StudiedModel:
     """A small model to be planned."""
     assert dnnl.info.version  # where the library is not there, nothing can be planned
     settings = MemorySettings(
@@ -51,11 +51,11 @@ def subject(dnnl: Dnnl, tmp_path: Path) -> Subject:
     )
     (tmp_path / "work").mkdir()
     model = save_onnx(_model(), tmp_path / "wide.onnx")
-    return Subject("wide", model, tmp_path / "work", Cores.of(sorted(os.sched_getaffinity(0)), 1), settings)
+    return StudiedModel("wide", model, tmp_path / "work", RunCores.of(sorted(os.sched_getaffinity(0)), 1), settings)
 
 
 @pytest.fixture
-def planner(subject: Subject, tmp_path: Path) -> Planner:
+def planner(subject: StudiedModel, tmp_path: Path) -> Planner:
     """Its planner."""
     (tmp_path / "planner").mkdir()
     return Planner(subject.model, tmp_path / "planner", 1, subject.cores, 3)
@@ -86,7 +86,7 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_small(
-    subject: Subject, planner: Planner, tmp_path: Path
+    subject: StudiedModel, planner: Planner, tmp_path: Path
 ) -> None:
     budget = planner.least_bytes() + MIB // 2
     with pytest.raises(InfeasibleError, match="more than was profiled") as told:
@@ -101,7 +101,7 @@ def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_s
     assert set(row) == {"reason"}
 
 
-def test_one_case_is_measured_without_the_others(subject: Subject) -> None:
+def test_one_case_is_measured_without_the_others(subject: StudiedModel) -> None:
     (row,) = measuring.alone(subject, "least")
     assert row["case"] == "least"
     if "peak" in row:
@@ -111,22 +111,22 @@ def test_one_case_is_measured_without_the_others(subject: Subject) -> None:
         assert row["reason"].startswith("no run held")
 
 
-def test_what_is_needed_is_told_where_it_is_proven(subject: Subject, planner: Planner) -> None:
+def test_what_is_needed_is_told_where_it_is_proven(subject: StudiedModel, planner: Planner) -> None:
     made, row = measuring._attempted(subject, planner, MIB, "plan")
     assert made is None
     assert row["needed"] == planner.least_bytes()
     assert "proven" in row["reason"]
 
 
-def test_a_run_that_crashes_has_no_right_outputs(subject: Subject, planner: Planner) -> None:
-    planner.cores = Cores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
+def test_a_run_that_crashes_has_no_right_outputs(subject: StudiedModel, planner: Planner) -> None:
+    planner.cores = RunCores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
     made, row = measuring._attempted(subject, planner, 64 * MIB, "plan")
     assert made is None
     assert row["equal"] == 0
     assert "exit code 1" in row["reason"]
 
 
-def test_a_run_that_is_killed_had_a_failed_allocation(subject: Subject, planner: Planner, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, planner: Planner, tmp_path: Path) -> None:
     try:
         with memory_group():
             pass

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edgeplan.chapters.params import Params
 from edgeplan.chapters.registry import parts_of_report
 from edgeplan.errors import FormatError
-from edgeplan.params import Params
 from edgeplan.report.stage import summary, write_report
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.page import SUFFIX, CardOf, ChapterPage, bar_lines, make_cards, write_chapter

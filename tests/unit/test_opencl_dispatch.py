@@ -17,7 +17,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Setting, Step
 from edgeplan.opencl import post_ops
 from edgeplan.opencl.dispatch import dispatch, refusal
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Memory, Place
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Memory
 from edgeplan.opencl.transforms import packed
 from edgeplan.runtime.layouts import BLOCKED, NCHW, NHWC
 
@@ -138,9 +138,9 @@ def test_features_of_one_layer() -> None:
 def test_a_range_of_columns_is_written_where_it_lies() -> None:
     step, shapes, layouts = _fc(5, 16, 24)
     (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0], start=8, leading=64).launches
-    assert launch.arguments[3:8] == (Place("output", 8), 5, 16, 24, 64)
+    assert launch.arguments[3:8] == (ArenaOffset("output", 8), 5, 16, 24, 64)
     (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0]).launches
-    assert launch.arguments[3:8] == (Place("output"), 5, 16, 24, 24)
+    assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, 24)
 
 
 def test_images_of_a_batch_are_launched_one_by_one() -> None:

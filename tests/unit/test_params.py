@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel
 
 from edgeplan.chapters.estimate import profile
+from edgeplan.chapters.params import Params, load_params
 from edgeplan.errors import ParamsError
-from edgeplan.params import Params, load_params
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 ROOT = Path(__file__).parents[2]

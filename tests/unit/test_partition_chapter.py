@@ -19,7 +19,7 @@ from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
-from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, Layer, layer_of, layouts, lowered
+from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, LayerShape, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented, load, save, shape_class
 from edgeplan.chapters.partition.learning.training import Trained, layers_of
@@ -28,7 +28,7 @@ from edgeplan.chapters.partition.measuring.splits import beside_and_error
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.planner import plan
 from edgeplan.reporting import kit
 from edgeplan.runtime.layouts import BLOCKED, NCHW
@@ -135,20 +135,24 @@ def test_splits_leave_something_for_both() -> None:
 
 
 def test_a_layer_is_found_again_in_its_step() -> None:
-    for layer in (Layer.linear(50, 768, 3072), Layer(CONV, 28, 28, 64, 96, 3, 2), Layer(CONV, 17, 17, 128, 192, 1, 1, 7)):
+    for layer in (
+        LayerShape.linear(50, 768, 3072),
+        LayerShape(CONV, 28, 28, 64, 96, 3, 2),
+        LayerShape(CONV, 17, 17, 128, 192, 1, 1, 7),
+    ):
         one = lowered("x", (layer,))
         assert layer_of(one.steps[0], one.shapes) == layer
         assert layer.macs == np.prod(layer.out_shape) * np.prod(layer.weight_shape[1:])
 
 
 def test_strides_that_divide_an_image_are_a_class_of_their_own() -> None:
-    even, odd = Layer(CONV, 14, 28, 64, 64, 1, 2), Layer(CONV, 15, 28, 64, 64, 1, 2)
+    even, odd = LayerShape(CONV, 14, 28, 64, 64, 1, 2), LayerShape(CONV, 15, 28, 64, 64, 1, 2)
     assert len({shape_class(layer) for layer in (even, odd, replace(even, width=27), replace(even, window=3))}) == 3
     assert shape_class(replace(odd, stride=1)) == shape_class(replace(even, stride=1))
 
 
 def test_odd_sizes_keep_their_work() -> None:
-    layer = Layer(CONV, 7, 7, 16, 16, 3, 2)
+    layer = LayerShape(CONV, 7, 7, 16, 16, 3, 2)
     one = lowered("x", (layer,))
     found = layer_of(one.steps[0], one.shapes)
     assert found is not None
@@ -159,7 +163,7 @@ def test_odd_sizes_keep_their_work() -> None:
 
 
 def test_shape_features_are_what_they_say() -> None:
-    row = dict(zip(SHAPE, shape_matrix([Layer(CONV, 8, 6, 3, 16, 3, 2)])[0], strict=True))
+    row = dict(zip(SHAPE, shape_matrix([LayerShape(CONV, 8, 6, 3, 16, 3, 2)])[0], strict=True))
     assert row["flops"] == 2 * 4 * 3 * 16 * 27
     assert (row["input_elements"], row["output_elements"], row["weight_elements"]) == (8 * 6 * 3, 4 * 3 * 16, 16 * 27)
 
@@ -227,7 +231,7 @@ def test_a_file_outside_the_folder_is_no_predictor(learnt: Trained, tmp_path: Pa
 
 @pytest.mark.parametrize("outputs", [16, 48, 512, 3072])
 def test_a_choice_is_the_best_of_what_is_predicted_or_a_single_processor(learnt: Trained, outputs: int) -> None:
-    layer = Layer.linear(96, 320, outputs)
+    layer = LayerShape.linear(96, 320, outputs)
     found = predicted(learnt.predictors, layer, GRID)
     assert list(found.channels) == sorted(set(found.channels))
     assert set(found.channels) <= set(sampling.splits(outputs, GRID))
@@ -251,7 +255,7 @@ def test_shares_are_of_whole_steps() -> None:
 
 
 def test_times_beside_each_other_are_longer(learnt: Trained) -> None:
-    layer, predictors = Layer.linear(96, 320, 128), learnt.predictors
+    layer, predictors = LayerShape.linear(96, 320, 128), learnt.predictors
     slower = replace(predictors, card=predictors.card.model_copy(update={"beside": {"linear": 1.5}}))
     alone, both = (predicted(one, layer, GRID) for one in (predictors, slower))
     assert np.allclose(both.parts_us, 1.5 * alone.parts_us)
@@ -306,7 +310,7 @@ def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: s
     costs = model_costs(model.lowered, layouts_of, learnt.predictors, names=("a", "b"), synchronisation="polling")
     assert [step.name for step in costs.costs.steps] == [step.name for step in model.lowered.steps]
     for mode in ("sequential", "parallel"):
-        made = plan(costs.costs, mode, Search(time_limit_s=1.0))
+        made = plan(costs.costs, mode, SearchLimits(time_limit_s=1.0))
         assert partition(model.lowered, layouts_of, learnt.predictors.dispatcher.block, assignments(made, model.lowered))
 
 
@@ -467,7 +471,7 @@ def test_what_was_not_measured_is_told() -> None:
 
 
 def test_dispatch_of_a_part_is_that_of_a_layer_as_small() -> None:
-    layer = Layer(CONV, 28, 28, 64, 96, 3, 1)
+    layer = LayerShape(CONV, 28, 28, 64, 96, 3, 1)
     (name,), matrix = augmented([layer.part(32)], DISPATCHER)
     one = lowered("x", (layer.part(32),))
     assert layouts((layer,))["0.in"] == BLOCKED

@@ -14,7 +14,7 @@ from partition_instances import chain
 
 from edgeplan.errors import FormatError
 from edgeplan.planning.partition.document import parse_costs, read_costs
-from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.planner import plan
 
 Document = dict[str, Any]
@@ -168,7 +168,7 @@ def test_ten_thousand_operators_beside_each_other_are_planned_with_a_gap() -> No
     for entry in document["operators"]:
         entry["inputs"] = []
     started = time.process_time()
-    made = plan(parse(document), "parallel", Search(time_limit_s=1.0))
+    made = plan(parse(document), "parallel", SearchLimits(time_limit_s=1.0))
     assert made.lower_bound_ms <= made.makespan_ms <= made.lower_bound_ms * 1.2
     assert made.makespan_ms < 0.8 * made.better_single_ms
     assert time.process_time() - started < _PLENTY_S

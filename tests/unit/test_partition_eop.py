@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.eop import Matched, eop, key_operators, pattern_match, tune
 from edgeplan.planning.partition.patterns import fit
@@ -15,7 +15,7 @@ from edgeplan.planning.partition.simulate import in_sequence
 SHARES = [k / 16 for k in range(1, 17)]
 
 
-def costs_of(*operators: tuple[float, float, list[tuple[float, float, float, str]]], hand_over: float = 0.0) -> Costs:
+def costs_of(*operators: tuple[float, float, list[tuple[float, float, float, str]]], hand_over: float = 0.0) -> PairCosts:
     """A chain of operators: whole on the CPU, on the GPU, and splits of (share, cpu, gpu, dimension)."""
     entries: list[dict[str, Any]] = []
     for k, (cpu, gpu, splits) in enumerate(operators):

@@ -16,7 +16,7 @@ from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
 from edgeplan.chapters.partition.eop.operators import SAMPLED
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.eop.settings import EopSettings
-from edgeplan.chapters.partition.eop.sweeps import SWEEP, Subject, subject_of
+from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import (
@@ -48,11 +48,11 @@ _BLOCK = 8
 _NAMES = ("one", "another")
 
 
-def _subject(tmp_path: Path, name: str = "images") -> Subject:
+def _subject(tmp_path: Path, name: str = "images") -> SweptModel:
     return subject_of(name, Saved(MODELS[name](), tmp_path).path, 0)
 
 
-def _swept(subject: Subject, us: float) -> pd.DataFrame:
+def _swept(subject: SweptModel, us: float) -> pd.DataFrame:
     """As if every step took as long on either processor, and parts in proportion."""
     rows: list[list[object]] = []
     for k, step in enumerate(subject.lowered.steps):
@@ -72,7 +72,7 @@ def _contention() -> pd.DataFrame:
     return pd.DataFrame([[a, b, 1.1, 1.2] for a, b in loads], columns=["cpu_load", "gpu_load", "cpu_factor", "gpu_factor"])
 
 
-def _costs(subject: Subject, us: float = 1000.0, handshake_ms: float = 0.002) -> MeasuredCosts:
+def _costs(subject: SweptModel, us: float = 1000.0, handshake_ms: float = 0.002) -> MeasuredCosts:
     refused = [""] * len(subject.lowered.steps)
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": handshake_ms, "margin": 0.05, "contention": _contention()}
     return measured_costs(subject, _swept(subject, us), refused, **given)  # type: ignore[arg-type]

@@ -22,24 +22,24 @@ from typer.testing import CliRunner
 from edgeplan.api import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
-from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
+from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
-from edgeplan.chapters.partition.measuring.chains import Place, timed, write_pool
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, Rows
+from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, ModelError
-from edgeplan.processors.base import Dispatcher
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Dispatcher
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
@@ -134,8 +134,8 @@ def _frame(settings: PartitionSettings) -> pd.DataFrame:
 
 
 def test_a_chain_times_every_place_in_every_run(pair: Opened, pool: Path) -> None:
-    layers = (Layer(CONV, 14, 14, 32, 64, 3), Layer.linear(20, 64, 48), Layer(CONV, 32, 32, 3, 16, 3, 2))
-    places = [Place(layer, c) for layer in layers for c in (0, 16, layer.outputs)]
+    layers = (LayerShape(CONV, 14, 14, 32, 64, 3), LayerShape.linear(20, 64, 48), LayerShape(CONV, 32, 32, 3, 16, 3, 2))
+    places = [ChainPlace(layer, c) for layer in layers for c in (0, 16, layer.outputs)]
     found = timed(pair, places, pool, 3)
     assert found.us.shape == (3, 9)
     assert (found.us > 0).all()
@@ -151,25 +151,25 @@ def test_samples_are_measured_once_and_found_again(
     pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(samples=8)
-    sampled = samples(Rows.of(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
+    sampled = samples(PartitionRows.of(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
     first = sampled.frame
     assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(sampling.ANCHORS))
     assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
     assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
     assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    again = samples(Rows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 5, pool)
+    again = samples(PartitionRows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 5, pool)
     assert again.frame.equals(first)
     assert again.anchors_us == sampled.anchors_us
     with pytest.raises(NotThereError):
-        samples(Rows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 6, pool)
+        samples(PartitionRows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 6, pool)
     with pytest.raises(NotThereError):
-        samples(Rows.of(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
+        samples(PartitionRows.of(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
 
 
 def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
-    measuring = SplitMeasuring(Rows.of(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
+    measuring = SplitMeasuring(PartitionRows.of(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
     factors, errors = measuring.beside(_frame(settings))
     assert set(factors) == set(errors) == {"linear", "conv"}
     assert min(factors.values()) >= 1
@@ -203,7 +203,7 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
 
 def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(chain=3)
-    rows = Rows.of(tmp_path, pair.identity)
+    rows = PartitionRows.of(tmp_path, pair.identity)
     found = tuning(rows, pair, _dispatcher(pair), settings, 5, pool)
     assert set(found["kind"]) == {"linear", "conv"}
     assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()

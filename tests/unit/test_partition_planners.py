@@ -10,19 +10,19 @@ from partition_instances import Builder, bert, chain, inception_v3, ladder, modu
 
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.margin import admitted
 from edgeplan.planning.partition.modules import cuts, modules
-from edgeplan.planning.partition.parallel import Search, parallel
+from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import BASELINES, compared, outcome, plan
 from edgeplan.planning.partition.quick import load_bound_ms
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import Schedule, in_sequence, open_boundary, side_by_side, simulate
+from edgeplan.planning.partition.simulate import PairSchedule, in_sequence, open_boundary, side_by_side, simulate
 
 branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")
-_SEARCH = Search(gap=1e-3, time_limit_s=120.0)  # a busy machine takes long; a quiet one a second
+_SEARCH = SearchLimits(gap=1e-3, time_limit_s=120.0)  # a busy machine takes long; a quiet one a second
 
 Operator = dict[str, Any]
 
@@ -34,7 +34,7 @@ def operator(name: str, inputs: str, cpu: float, gpu: float, *splits: tuple[floa
     return {"name": name, "inputs": list(inputs), "options": options, **more}
 
 
-def costs_of(*operators: Operator, hand_over: float = 0.0, **more: Any) -> Costs:
+def costs_of(*operators: Operator, hand_over: float = 0.0, **more: Any) -> PairCosts:
     head = {"format_version": 1, "model": "m", "cpu_to_gpu_ms": hand_over, "gpu_to_cpu_ms": hand_over}
     return parse_costs(json.dumps({**head, **more, "operators": operators}).encode(), "costs.json")
 
@@ -184,7 +184,7 @@ def test_modules_of_published_models_are_planned_and_proven(kind: str, seed: int
     assert made.makespan_ms < in_order.makespan_ms < made.better_single_ms
     queues = (made.cpu, made.gpu)
     choice = tuple([o.index for o in s.options].index(p.option) for s, p in zip(costs.steps, made.steps, strict=True))
-    assert simulate(costs, Schedule(choice, queues)).makespan_ms == pytest.approx(made.makespan_ms)
+    assert simulate(costs, PairSchedule(choice, queues)).makespan_ms == pytest.approx(made.makespan_ms)
 
 
 @branches
@@ -199,10 +199,10 @@ def test_modules_of_equal_costs_are_solved_once() -> None:
 @branches
 def test_without_time_there_is_a_plan_with_its_gap() -> None:
     costs = inception_v3(1).costs()
-    made = plan(costs, "parallel", Search(time_limit_s=0.0))
+    made = plan(costs, "parallel", SearchLimits(time_limit_s=0.0))
     assert not made.optimal
     assert made.lower_bound_ms < made.makespan_ms <= plan(costs, "sequential").makespan_ms
-    later = plan(costs, "parallel", Search(gap=made.gap / 2, time_limit_s=120.0))
+    later = plan(costs, "parallel", SearchLimits(gap=made.gap / 2, time_limit_s=120.0))
     assert later.gap <= made.gap / 2
     assert later.makespan_ms <= made.makespan_ms + 1e-9
 
@@ -242,9 +242,9 @@ def test_options_that_others_beat_are_dropped() -> None:
 def test_queues_that_wait_for_each_other_are_told() -> None:
     costs = costs_of(operator("a", "", 1, 9), operator("b", "a", 1, 9))
     with pytest.raises(ValueError, match="wait for each other"):
-        side_by_side(costs, Schedule((0, 0), ((1, 0), ())), open_boundary(costs))
+        side_by_side(costs, PairSchedule((0, 0), ((1, 0), ())), open_boundary(costs))
     with pytest.raises(ValueError, match="do not hold"):
-        side_by_side(costs, Schedule((0, 0), ((0,), (1,))), open_boundary(costs))
+        side_by_side(costs, PairSchedule((0, 0), ((0,), (1,))), open_boundary(costs))
 
 
 def test_instances_have_the_sizes_of_the_published_models() -> None:

@@ -12,10 +12,10 @@ import law_of_latency as law
 import pandas as pd
 import pytest
 
+from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import speed
 from edgeplan.chapters.prediction.stages import evaluation, training
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.params import Params, load_params
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, variants
 

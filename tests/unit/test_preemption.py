@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from edgeplan.measurement import preemption
-from edgeplan.measurement.preemption import busy_ticks, least_loaded, others_load, pin_threads, timed_runs
+from edgeplan.measurement.preemption import timed_runs
+from edgeplan.support.cpus import busy_ticks, least_loaded, others_load, pin_threads
 
 LANE = "processes"  # see tests/conftest.py
 

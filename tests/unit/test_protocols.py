@@ -17,11 +17,11 @@ from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLU
 from edgeplan.chapters.cold_start.measuring.timeline import timeline_key
 from edgeplan.chapters.cold_start.measuring.tools import plan_version
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
+from edgeplan.chapters.params import load_params
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
-from edgeplan.params import load_params
 from edgeplan.planning.document import Plan, plan_of
 from edgeplan.profiling.settings import ProfileSettings, cores_of
 from edgeplan.profiling.store import identity

@@ -26,7 +26,7 @@ from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
 from edgeplan.chapters.prediction.stages.prediction_page import write_page
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import Section, parts, render_page, shown_first
+from edgeplan.report.pages import PageSection, parts, render_page, shown_first
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import SUFFIX, read_chapter, with_texts, write_chapter
 from edgeplan.support.frames import write_parquet
@@ -68,7 +68,7 @@ def page(evidence: Evidence, findings: list[str] | None = None, figures: Mapping
         told,
         "2024-05-06",
     )
-    return render_page([Section("x", with_texts(chapter, CAPTIONS, []))])
+    return render_page([PageSection("x", with_texts(chapter, CAPTIONS, []))])
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence, drawn
 
     def write() -> str:
         write_page(device="dev", tables=tables, figures=figures, chapter=page_of, **about)
-        return render_page([Section("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
+        return render_page([PageSection("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
 
     text = write()
     assert all(f'id="dev-{name}"' in text for name in [*made, *FIGURES])

@@ -19,9 +19,9 @@ from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.page import prediction_chapter
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.report.pages import Section, render_page
+from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import ChapterPage, Table, with_texts
+from edgeplan.reporting.page import ChapterPage, PageTable, with_texts
 
 pytestmark = needs_chromium
 WIDTHS = (390, 1400)
@@ -56,13 +56,13 @@ def report(
     )
     second = COLD_REPORT.page(e, tables, drawn, figures)
     rows = tuple(zip(NAMES, MIXED, strict=True))
-    other = Table("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
+    other = PageTable("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))
     path = tmp_path_factory.mktemp("report") / "report.html"
     chapters = Path(prediction.__file__).parent, Path(cold_start.__file__).parent
     whole = [with_texts(page, folder / "captions", ()) for page, folder in zip((first, second), chapters, strict=True)]
-    sections = [Section("x", chapter) for chapter in (*whole, third)]
-    path.write_text(render_page(sections, [Section("other", third)]), encoding="utf-8")
+    sections = [PageSection("x", chapter) for chapter in (*whole, third)]
+    path.write_text(render_page(sections, [PageSection("other", third)]), encoding="utf-8")
     return path
 
 

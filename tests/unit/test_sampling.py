@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, errors_beyond_labels
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, errors_beyond_labels
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.carriers_large_grouped import beyond_carriers
@@ -25,8 +25,8 @@ from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_OUT_CHANNELS,
     TABLE5_SIZES,
     TABLE5_STRIDES,
+    ConvPrior,
     ConvShape,
-    Prior,
     conv_shapes,
 )
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
@@ -51,7 +51,7 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 
-PRIOR = Prior(
+PRIOR = ConvPrior(
     Counter(
         {
             ConvShape(28, 3, 32, 3, 2): 2,
@@ -171,7 +171,7 @@ def test_carriers_with_a_weight_that_onnx_cannot_hold_are_passed_over() -> None:
 def test_a_sample_is_cut_at_its_budget_whatever_the_batches_were() -> None:
     graphs = [build_carrier(f"c{i}", str(i), PriorSource(PRIOR), 3) for i in range(5)]
     measured = [replace(_measured(10.0, [4.0, 5.0]), subject=f"c{i}", seconds=2.0) for i in range(5)]
-    sampled = Sampled(errors=[{"round": 1.0}])
+    sampled = CarrierSamples(errors=[{"round": 1.0}])
     sampled.add(graphs[:2], measured[:2], 0)
     sampled.add(graphs[2:], measured[2:], 1)
     kept = sampled.within(7.0)
@@ -227,7 +227,9 @@ def test_further_carriers_are_seeded_and_hold_the_kinds_that_no_family_has() -> 
 
 
 def test_carriers_beyond_the_prior_are_seeded_and_hold_large_grouped_and_dilated_convolutions() -> None:
-    prior = Prior(Counter({ConvShape(7, 512, 512, 3, 1): 2, ConvShape(28, 128, 256, 3, 2): 2, ConvShape(28, 3, 64, 7, 2): 1}))
+    prior = ConvPrior(
+        Counter({ConvShape(7, 512, 512, 3, 1): 2, ConvShape(28, 128, 256, 3, 2): 2, ConvShape(28, 3, 64, 7, 2): 1})
+    )
     one, again, other = (list(islice(beyond_carriers(prior, seed), 60)) for seed in (1, 1, 2))
     assert one == again
     assert not {repr(g.tensors) for g in one} & {repr(g.tensors) for g in other}
@@ -244,7 +246,7 @@ def test_carriers_beyond_the_prior_are_seeded_and_hold_large_grouped_and_dilated
 
 
 def test_a_prior_without_large_convolutions_still_gives_the_others() -> None:
-    carriers = list(islice(beyond_carriers(Prior(Counter({ConvShape(7, 8, 8, 1, 1): 1})), 1), 3))
+    carriers = list(islice(beyond_carriers(ConvPrior(Counter({ConvShape(7, 8, 8, 1, 1): 1})), 1), 3))
     assert [carrier.name for carrier in carriers] == ["beyond-0", "beyond-3", "beyond-6"]
 
 

@@ -14,9 +14,9 @@ import yaml
 from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from quick_bench import SETTINGS as QUICK
 
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, _affordable
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, _affordable
 from edgeplan.chapters.prediction.sampling.committee import Committee
-from edgeplan.chapters.prediction.sampling.prior import ConvShape, Prior
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, ConvShape
 from edgeplan.chapters.prediction.sampling.rows import Row, shape_of
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.graph.builder import GraphBuilder
@@ -29,7 +29,7 @@ from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
 
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
-PRIOR = Prior(
+PRIOR = ConvPrior(
     Counter({ConvShape(14, 64, 128, 1, 1): 9, ConvShape(14, 64, 64, 3, 1): 4, ConvShape(14, 64, 64, 3, 2, depthwise=True): 3})
 )
 _NOTHING = np.zeros(0)
@@ -136,7 +136,7 @@ def test_no_round_proposes_a_carrier_that_takes_as_long_as_a_hundred() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_a_sampler_stops_when_there_are_no_more_carriers(count: int, tmp_path: Path) -> None:
-    sampled = Sampled()
+    sampled = CarrierSamples()
     with Bench(DEVICE, QUICK, tmp_path / "rows" / "dev") as bench:
         sampler = CarrierSampler(bench, SETTINGS, PRIOR, RULES, 7)
         sampler.spend(sampled, (_carrier(f"c{i}", 14, 3) for i in range(count)), 1e9, "unit")
@@ -148,5 +148,5 @@ def test_a_sampler_stops_when_there_are_no_more_carriers(count: int, tmp_path: P
 def test_a_first_batch_is_judged_by_carriers_of_another_sampler(seconds: float, count: int) -> None:
     """Carriers of the random baseline may take ten times as long as those of the others: a dozen of them, all there is."""
     small, large = _carrier("small", 28, 3), _carrier("large", 4 * 28, 3)  # sixteen times the multiply-adds
-    known = Sampled([small] * 3, [replace(_MEASUREMENT, seconds=1.0)] * 3, [0] * 3)
-    assert len(_affordable(repeat(large), Sampled(), seconds, 64, known)) == count
+    known = CarrierSamples([small] * 3, [replace(_MEASUREMENT, seconds=1.0)] * 3, [0] * 3)
+    assert len(_affordable(repeat(large), CarrierSamples(), seconds, 64, known)) == count

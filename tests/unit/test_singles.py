@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
 from edgeplan.chapters.prediction.sampling.labels import CounterModel
-from edgeplan.chapters.prediction.sampling.prior import Prior, conv_shapes
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, conv_shapes
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
@@ -23,7 +24,6 @@ from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, SPECS
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
-from edgeplan.params import load_params
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.training import bandwidth_of
 from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON
@@ -79,7 +79,7 @@ def test_an_engine_measures_them_and_the_family_is_fitted_on_what_it_says(tmp_pa
     wanted = ("Tanh", "Div", "GroupNormalization", "Mish", "DepthToSpace", "ReduceSum", "ConvTranspose")
     graphs = [graph for graph in single_graphs(7, 3) if graph.operators[0].op_type in wanted]
     settings = load_params(ROOT / "params.yaml").sampling
-    prior = Prior(conv_shapes([prior_models()["resnet18"]()]))
+    prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampled = CarrierSampler(bench, settings, prior, FusionRules(pairs={}), 7).fixed(graphs)
     rows = pd.DataFrame(sampled.rows(CounterModel(0.0, 1.0, 0.0), {}, SINGLE))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.chapters import running, wiring
+from edgeplan.chapters import code, running
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import ERROR, LOCK, held, run_stage
 from edgeplan.errors import BusyError, StoreError
@@ -132,10 +132,10 @@ def test_what_a_stage_that_fails_had_written_is_taken_back(workspace: Path, monk
 @pytest.mark.usefixtures("inputs")
 def test_dvc_notes_nothing_of_code_that_make_wire_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "memory_tables@cpu-x")
-    wiring.CODE.parent.mkdir()
-    wiring.CODE.write_text(json.dumps({TABLES.name: "another"}))
+    code.CODE.parent.mkdir()
+    code.CODE.write_text(json.dumps({TABLES.name: "another"}))
     assert "make wire" in _refused("memory_tables", DEVICE)
-    wiring.CODE.write_text(json.dumps({TABLES.name: wiring.code_digest(TABLES)}))
+    code.CODE.write_text(json.dumps({TABLES.name: code.code_digest(TABLES)}))
     assert "cannot read the table runs" in _refused("memory_tables", DEVICE), "it goes on, and meets an empty file"
 
 
@@ -174,12 +174,12 @@ def test_words_and_places_of_code_are_no_part_of_its_digest(workspace: Path) -> 
         path = workspace / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        wiring._file_digest.cache_clear()
-        return wiring._digest([path])
+        code._file_digest.cache_clear()
+        return code.digest([path])
 
     first = digest("a/one.py", '"""Words."""\n\nX = 1\n')
     assert digest("b/two.py", '"""Other words."""\n\nX = 1  # and more\n') == first
     assert digest("b/two.py", "X = 2\n") != first
     (workspace / "a/kernel.cl").write_text("x")
-    wiring._beside.cache_clear()
+    code._beside.cache_clear()
     assert digest("a/one.py", "X = 1\n") != first

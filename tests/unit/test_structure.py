@@ -15,16 +15,16 @@ from walks import Tree, walk
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 48_470,
-    "code lines of tests": 26_700,
-    "arrows up": 27,
-    "circles of modules": 4,
-    "circles of packages": 2,
+    "code lines of workflow": 48_600,
+    "code lines of tests": 27_100,
+    "arrows up": 1,
+    "circles of modules": 2,
+    "circles of packages": 1,
     "public homonyms": 55,
-    "imports inside functions": 193,
-    "walk, cold start: stays": 114,
-    "walk, memory: stays": 61,
-    "walk, pair: stays": 148,
+    "imports inside functions": 188,
+    "walk, cold start: stays": 67,
+    "walk, memory: stays": 33,
+    "walk, pair: stays": 20,
 }
 MODULES = {
     "low/__init__.py": """

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.stages.transfer import transfer
-from edgeplan.params import load_params
 from edgeplan.reporting.table import read_table
 
 PARAMS = load_params(Path(__file__).parents[2] / "params.yaml")

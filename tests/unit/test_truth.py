@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
+from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction.stages import calibration
 from edgeplan.chapters.prediction.stages.truth import measure_models
 from edgeplan.errors import ParamsError
-from edgeplan.params import Params, load_params
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, VariantSpec, variants
 

@@ -2,6 +2,47 @@
 
 `predict`, `measure`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`, `run`, `prepare` and `export` are the
 library's interface: docs/api.md.
+
+Modules:
+
+* `api`: The library's own interface: what the command line does, as functions with typed results
+  (docs/api.md).
+* `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
+  commands that answer it.
+* `cli/`: The command line.
+* `devices/`: Devices: an engine with its settings on the cores of a machine.
+* `engines/`: Inference engines, one file each.
+* `errors`: The errors edgeplan raises on purpose.
+* `graph/`: Neural networks as static graphs of operators: reading, costing, and splitting into
+  kernels.
+* `measurement/`: Measuring: references, blocks, the lock and the row store.
+* `opencl/`: Own OpenCL kernels: which run a step, over how many work items, and what they read.
+* `planning/`: Planning: pure functions from a profile and a budget to a plan; they know no engine,
+  no device and no runtime.
+* `predictors/`: Predictors: features, gradient-boosted trees per kernel kind and implementation,
+  whole-model prediction.
+* `processors/`: Processors that run steps of one program side by side, on memory that they share.
+* `profiling/`: Profiling finds the cost of each candidate of each step: measured on the runtime
+  that executes plans, or predicted.
+* `progress`: The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere
+  a log line now and then.
+* `report/`: The report of a device: the pages that the chapters' tables and figures are shown in.
+* `reporting/`: What tables, figures and reports of all chapters are made with.
+* `runs`: Running plans: one function and one result for plan folders of every kind (docs/api.md).
+* `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
+  section 4).
+* `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
+* `terminal`: What reaches a terminal: text in any encoding, names from files without their control
+  characters, pipes that close.
+* `testing/`: Suites that hold what others add to what edgeplan asks of it.
+* `workloads/`: The models that chapters on planning run, beside the zoo:
+  `edgeplan.workloads.registry` lists them.
+* `workspace`: Where device files, measured rows and results are: in a workspace found upwards from
+  here, or in what the package ships.
+* `writable`: Folders that may not be written to: tried before anything is measured, and told by
+  what is wrong with them.
+* `zoo/`: Model families, their seeded variants, and the base models behind the prior distribution
+  (nn-Meter, section 3).
 """
 
 from __future__ import annotations
@@ -22,10 +63,10 @@ if _typing.TYPE_CHECKING:
     )
     from edgeplan.chapters.memory.plan import MemoryPlanned
     from edgeplan.chapters.partition.planned import PlannedModel
-    from edgeplan.comparison import Measured
+    from edgeplan.chapters.prediction.comparison import Measured
+    from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
     from edgeplan.graph.onnx.prepare import Preparation
-    from edgeplan.prediction import Prediction
     from edgeplan.runs import Run, run
     from edgeplan.runtime.open_plan import Session, open_plan
 
@@ -54,10 +95,10 @@ __all__ = [
 ]
 _ELSEWHERE = {
     "EdgeplanError": "edgeplan.errors",
-    "Measured": "edgeplan.comparison",
+    "Measured": "edgeplan.chapters.prediction.comparison",
     "MemoryPlanned": "edgeplan.chapters.memory.plan",
     "PlannedModel": "edgeplan.chapters.partition.planned",
-    "Prediction": "edgeplan.prediction",
+    "Prediction": "edgeplan.chapters.prediction.model_prediction",
     "Preparation": "edgeplan.graph.onnx.prepare",
     "Run": "edgeplan.runs",
     "Session": "edgeplan.runtime.open_plan",

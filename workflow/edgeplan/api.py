@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from edgeplan.chapters.memory.plan import MemoryPlanned
     from edgeplan.chapters.partition.planned import PlannedModel
-    from edgeplan.comparison import Measured
+    from edgeplan.chapters.prediction.comparison import Measured
+    from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.devices.config import DeviceFile
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.planning.document import Plan
     from edgeplan.planning.profile import Profile
-    from edgeplan.prediction import Prediction
     from edgeplan.runtime.linked import LinkedProgram
 
     Array = npt.NDArray[np.float32]
@@ -222,9 +222,9 @@ def predict(
         PredictionError: a kernel has no predictor, unless `partial`.
         FormatError, DeviceError: there are no predictors of that device.
     """
+    from edgeplan.chapters.prediction.model_prediction import predict_graph
     from edgeplan.graph.onnx.prepare import load_prepared
     from edgeplan.graph.simplify import simplify
-    from edgeplan.prediction import predict_graph
     from edgeplan.predictors.source import find_predictors
 
     source = find_predictors(str(device), None if results is None else Path(results))
@@ -266,7 +266,7 @@ def measure(
         DeviceError: unknown device, engine not installed, or cores that may not be used.
         BusyError: another process is measuring.
     """
-    from edgeplan.comparison import measure_model
+    from edgeplan.chapters.prediction.comparison import measure_model
     from edgeplan.graph.onnx.prepare import prepare_file
     from edgeplan.support.scratch import ScratchFolder
     from edgeplan.workspace import workspace
@@ -548,7 +548,7 @@ def plan_partition(
     from edgeplan.chapters.partition.planned import plan_model, require_own, write_folder
     from edgeplan.devices.pairs import load_pair
     from edgeplan.graph.onnx.prepare import prepare_file
-    from edgeplan.planning.partition.parallel import Search
+    from edgeplan.planning.partition.parallel import SearchLimits
     from edgeplan.workspace import workspace
     from edgeplan.writable import require_writable
 
@@ -559,7 +559,7 @@ def plan_partition(
     source = prepare_file(Path(model), _left_open(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
-        search = Search(gap=gap, time_limit_s=time_limit_s)
+        search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
         planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
         write_folder(planned, both, out)
     return planned

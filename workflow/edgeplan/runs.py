@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE, not_finite, random_inputs_of, relative_error
-from edgeplan.measurement.process.memory_counters import resident
+from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.open_plan import open_plan
-from edgeplan.support.tensors import Array, checked_inputs, read_inputs
+from edgeplan.support.memory_counters import resident
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -306,11 +306,12 @@ def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores
         ColdRunError: a process failed where this one does not.
         EdgeplanError: see `open_plan`.
     """
-    from edgeplan.engines.onednn.cold import prepared
     from edgeplan.measurement.process import child
     from edgeplan.measurement.process.inputs import job_inputs
     from edgeplan.measurement.process.job import RunJob
+    from edgeplan.measurement.process.prepared_plan import prepared
     from edgeplan.runtime import cold_executor
+    from edgeplan.support.workers import ColdRunError
 
     program = cast("LinkedProgram", plan.program)
     executing, preparing = cold_executor.processors_of(program, cores)
@@ -337,6 +338,6 @@ def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores
             with cold_executor.open_cold(read_folder(plan.path), cores) as session:
                 session.run(values)
         what, again = f"cannot start cold: {result.reason}", "plan the model again: edgeplan plan cold-start"
-        raise child.ColdRunError(what, where=str(plan.path), next_step=again)
+        raise ColdRunError(what, where=str(plan.path), next_step=again)
 
     return Run(plan, cold_ms=tuple(start() for _ in range(repeat)), continuous=continuous)

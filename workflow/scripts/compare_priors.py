@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.chapters.prediction.stages.training import calibrated
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.devices.config import load_device
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.params import load_params
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms
 from edgeplan.predictors.predictor import DevicePredictor

@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from edgeplan.chapters.estimate import estimate, merged, profile, told
+from edgeplan.chapters.params import Params
 from edgeplan.devices.config import load_device
 from edgeplan.errors import EdgeplanError, ParamsError
-from edgeplan.params import Params
 from edgeplan.support.files import validate
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -12,10 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from edgeplan.chapters.memory.settings import Params
+from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages.memory import measure_again, measure_memory
+from edgeplan.chapters.params import load_params
 from edgeplan.errors import EdgeplanError
-from edgeplan.params import load_params
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     memory = load_params(Path("params.yaml"))
-    if not isinstance(memory, Params):
+    if not isinstance(memory, MemoryParams):
         raise TypeError("the settings of the chapter are no part of params.yaml")
     results = Path("results") / given.device / "memory"
     where = {

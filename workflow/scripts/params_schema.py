@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgeplan.params import Params
+from edgeplan.chapters.params import Params
 from edgeplan.support.files import write_text
 
 PATH = Path("config/schema/params.schema.json")

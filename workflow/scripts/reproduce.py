@@ -16,10 +16,10 @@ from pathlib import Path
 
 import yaml
 
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.registry import merged_figures
 from edgeplan.chapters.running import ERROR, PARAMS
 from edgeplan.errors import EdgeplanError
-from edgeplan.params import load_params
 from edgeplan.report.stage import summary
 from edgeplan.support import lifeline, termination
 from edgeplan.support.subprocesses import environment, module_command, program_command, run

@@ -23,8 +23,8 @@ from walks import Function, Tree, walk
 ROOT = Path(__file__).parents[2]
 #: Packages of the foundation and modules beside them, the lowest first: each imports those before it alone.
 FLOORS = (
-    *("terminal", "errors", "progress", "writable", "support", "workspace", "graph", "zoo", "workloads", "planning", "devices"),
-    *("runtime", "opencl", "processors", "measurement", "engines", "predictors", "profiling", "reporting", "testing"),
+    *("terminal", "errors", "progress", "writable", "support", "workspace", "graph", "zoo", "workloads", "planning", "runtime"),
+    *("opencl", "processors", "engines", "devices", "measurement", "predictors", "profiling", "reporting", "testing"),
 )
 #: Where the command gets its folder, and the classes of what an inference answers.
 COMMAND, FOLDER = "edgeplan.cli.run.run_folder", "folder"

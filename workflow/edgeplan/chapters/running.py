@@ -20,9 +20,10 @@ from typing import IO, Any
 
 from edgeplan.chapters.base import ChapterParams, Stage, load
 from edgeplan.chapters.check import check_params
+from edgeplan.chapters.code import CODE, code_digest, noted_code
+from edgeplan.chapters.params import load_params
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
-from edgeplan.params import load_params
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.termination import DVC_STAGE, ancestors
@@ -140,8 +141,6 @@ def _require_wired(stage: Stage) -> None:
     Raises:
         ParamsError: it is.
     """
-    from edgeplan.chapters.wiring import CODE, code_digest, noted_code  # noqa: PLC0415  reads hundreds of files
-
     if code_digest(stage) != noted_code().get(stage.name):
         raise ParamsError(
             f"the code of stage {stage.name} is not the one that {CODE} names, by which DVC tells what is current",

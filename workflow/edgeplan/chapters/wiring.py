@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from edgeplan.chapters.base import Chapter, Stage, covered
+from edgeplan.chapters.code import CODE, PACKAGE, ROOT, code_digest, digest, imported
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES
 from edgeplan.chapters.running import CHECK
-from edgeplan.engines.registry import PROCESSORS
 from edgeplan.support.files import write_text
-from edgeplan.support.protocols import essence, kernel_essence
 
-PACKAGE = Path(__file__).parents[1]
-ROOT = PACKAGE.parents[1]
-#: Modules that word messages, check values, find files, declare stages, start and end processes: no result depends on them.
-NEUTRAL = (
-    *("__init__.py", "errors.py", "progress.py", "params.py", "terminal.py", "workspace.py", "writable.py"),
-    *(
-        "chapters/__init__.py",
-        "chapters/base.py",
-        "chapters/registry.py",
-        "chapters/*/chapter.py",
-        "chapters/prediction/settings.py",
-    ),
-    *("support/lifeline.py", "support/scratch.py", "support/subprocesses.py", "support/termination.py"),
-    *("support/protocols.py", "chapters/*/protocols.py"),  # a new name comes with changed sources
-)
-#: Digests of the code of each stage, which DVC reads as params. Words, comments and where a module stands are no part of them.
-CODE = Path("workflow/code.json")
 #: What is in git, and stays there until there is something to put in its place.
 _KEPT: Mapping[str, bool] = {"cache": False, "persist": True}
 _DVC_HEAD = """\
@@ -75,13 +55,8 @@ def written() -> dict[Path, str]:
     rules[Path("workflow/rules/report.smk")] = _RULES_HEAD.format(
         title="the report", source="workflow/edgeplan/chapters/registry.py"
     ) + _rule(REPORT, ["[] if CURRENT else list(parts_of_report(config))"], outputs)
-    code = {CHECK: _digest(imported("edgeplan.chapters.check"))} | {stage.name: code_digest(stage) for stage in STAGES}
+    code = {CHECK: digest(imported("edgeplan.chapters.check"))} | {stage.name: code_digest(stage) for stage in STAGES}
     return {Path("dvc.yaml"): document(), **rules, CODE: json.dumps(code, indent=1) + "\n"}
-
-
-def noted_code() -> Mapping[str, str]:
-    """The digests in the workspace's file, by stage; none where it has none."""
-    return json.loads(CODE.read_text(encoding="utf-8")) if CODE.is_file() else {}
 
 
 # dvc.yaml
@@ -225,83 +200,6 @@ def _about(module: str) -> str:
     tree = ast.parse(PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     first = (ast.get_docstring(tree) or "").partition("\n")[0].partition(": ")[2]
     return first[:1].upper() + first[1:]
-
-
-# Digests of code
-
-
-def code_digest(stage: Stage) -> str:
-    """Digest of the code that a stage runs: of the modules that its function's imports, and of sources that lie beside them."""
-    return _digest(imported(stage.module))
-
-
-def _digest(modules: Iterable[Path]) -> str:
-    """The same wherever the files stand and whatever they are called, so that moving code builds nothing again."""
-    files = {path for module in modules for path in (module, *_beside(module.parent))}
-    return hashlib.sha256("".join(sorted(map(_file_digest, files))).encode()).hexdigest()[:16]
-
-
-@cache
-def _beside(folder: Path) -> tuple[Path, ...]:
-    """Sources beside modules that are no Python: OpenCL's, and the page's templates."""
-    return () if folder == PACKAGE else tuple(path for path in sorted(folder.rglob("*")) if path.suffix in (".cl", ".h", ".j2"))
-
-
-@cache
-def _file_digest(path: Path) -> str:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix != ".j2":
-        text = essence(text) if path.suffix == ".py" else kernel_essence(text)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def imported(module: str) -> set[Path]:
-    """All files of the package that a module imports, directly or not, itself included; not through neutral ones."""
-    seen: set[Path] = set()
-    ahead = _files(module)
-    while ahead:
-        path = ahead.pop()
-        if path not in seen and not _neutral(path):
-            seen.add(path)
-            ahead |= _imports(path)
-    return {path for path in seen if not _says_nothing(path)}
-
-
-def _neutral(path: Path) -> bool:
-    relative = path.relative_to(PACKAGE)
-    return any(len(relative.parts) == pattern.count("/") + 1 and relative.match(pattern) for pattern in NEUTRAL)
-
-
-@cache
-def _says_nothing(path: Path) -> bool:
-    """Whether a file holds its docstring alone."""
-    return path.name == "__init__.py" and len(ast.parse(path.read_text(encoding="utf-8")).body) <= 1
-
-
-def _files(name: str) -> set[Path]:
-    """The files that importing `edgeplan.a.b` reads: the module and the packages above it."""
-    parts = name.split(".")[1:]
-    found = {PACKAGE.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)}
-    found.add(PACKAGE.joinpath(*parts).with_suffix(".py"))
-    return {path for path in found if path.is_file()}
-
-
-@cache
-def _imports(path: Path) -> frozenset[Path]:
-    return frozenset(found for name in _names(path) for found in _files(name))
-
-
-def _names(path: Path) -> Iterator[str]:
-    """Modules of the package that a file imports, at its head or later."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeplan":
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "edgeplan")
-    if path == PACKAGE / "devices/pairs.py":  # which imports the processors of pairs by their names
-        own = (one.processor for one in PROCESSORS.values() if one.processor.startswith("edgeplan."))
-        yield from (name.partition(":")[0] for name in own)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgeplan.cli.predict import prediction_document
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
 if TYPE_CHECKING:
-    from edgeplan.comparison import Measured
+    from edgeplan.chapters.prediction.comparison import Measured
 
 #: Noise of blocks, and share of waiting, beyond which a figure is called noisy.
 _NOISY, _WAITED = 0.05, 0.02
@@ -54,8 +55,6 @@ def measure(
 
 def measured_document(found: Measured) -> dict[str, object]:
     """A measurement as `--json` prints it."""
-    from edgeplan.cli.commands import prediction_document  # noqa: PLC0415  which imports this module
-
     kernels = [{**asdict(kernel), "deviation": kernel.deviation} for kernel in found.kernels]
     prediction = None if found.prediction is None else prediction_document(found.prediction)
     judged = {"deviation": found.deviation, "inside_interval": found.inside}

@@ -1,4 +1,4 @@
-"""The command line of memory: `edgeplan plan memory`, and what `edgeplan run` prints of such a plan."""
+"""The command line of memory: `edgeplan plan memory`."""
 
 from __future__ import annotations
 

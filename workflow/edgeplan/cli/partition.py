@@ -73,7 +73,7 @@ def plan_partition(
     """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from a document of costs."""
     # `edgeplan --help` should not wait for any of these.
     from edgeplan.planning.partition.document import read_costs  # noqa: PLC0415
-    from edgeplan.planning.partition.parallel import Search  # noqa: PLC0415
+    from edgeplan.planning.partition.parallel import SearchLimits  # noqa: PLC0415
     from edgeplan.planning.partition.plan import document, write_plan  # noqa: PLC0415
     from edgeplan.planning.partition.planner import compared, plan  # noqa: PLC0415
     from edgeplan.reporting.partition_gantt import write_svg  # noqa: PLC0415
@@ -83,7 +83,7 @@ def plan_partition(
             what = "costs say all that is planned from"
             raise ParamsError(what, where="--costs", next_step="leave it out, or the model and --pair")
         read = read_costs(costs)
-        made = plan(read, mode.value, Search(gap=gap, time_limit_s=time_limit))
+        made = plan(read, mode.value, SearchLimits(gap=gap, time_limit_s=time_limit))
         if output is not None:
             write_plan(made, output)
     else:

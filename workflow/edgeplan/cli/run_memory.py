@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.cli.times import median
-from edgeplan.measurement.process.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.memory_session import open_memory, stream_program
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.support.subprocesses import environment, module_command
 from edgeplan.terminal import escaped, say
 

@@ -1,1 +1,11 @@
-"""Devices: an engine with its settings on the cores of a machine."""
+"""Devices: an engine with its settings on the cores of a machine.
+
+Modules:
+
+* `config`: Device files: `config/devices/<name>.yaml` in a workspace, and those that the package
+  ships.
+* `create`: Writing a device file for this machine: `edgeplan device init`.
+* `free_memory`: Memory that a process may still take: what the system has left, and what the memory
+  cgroups around the process leave.
+* `pairs`: Pair files: `config/pairs/<name>.yaml`, two processors that run one model together.
+"""

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
-from edgeplan.measurement.preemption import least_loaded, others_load, pin_threads
 from edgeplan.support import cpus
+from edgeplan.support.cpus import least_loaded, others_load, pin_threads
 from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, workspace
 

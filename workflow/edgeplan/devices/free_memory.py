@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeplan.devices.machine import memory_bytes
 from edgeplan.support.cgroups import PROC, ROOT, fields, groups, number
+from edgeplan.support.machine import memory_bytes
 
 _KIB = 1024
 _NAMES = {  # limit, usage, and the page cache in the statistics, by version of cgroups

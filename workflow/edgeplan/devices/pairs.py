@@ -15,7 +15,7 @@ from edgeplan.support.files import read_yaml
 from edgeplan.workspace import DEVICE_NAME, is_path, workspace
 
 if TYPE_CHECKING:
-    from edgeplan.processors.base import Dispatcher, Processor
+    from edgeplan.runtime.processor import Dispatcher, Processor
 
 PAIR_FOLDER = Path("config/pairs")
 _Core = Annotated[int, Field(ge=0, le=100_000)]

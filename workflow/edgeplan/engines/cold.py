@@ -5,14 +5,47 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
-from edgeplan.measurement.process.inputs import Array
-from edgeplan.measurement.process.job import Artefact
+
+Array = npt.NDArray[Any]
 
 
 class UnsupportedError(Exception):
     """A setting cannot run a model, or its engine is not installed; the message is the one-line reason for the results."""
+
+
+class Artefact(BaseModel):
+    """An artefact names the files that a setting loads for one model.
+
+    Attributes:
+        main: the file that is opened.
+        files: every file the run reads, `main` among them: these are evicted or read through.
+        companions: further paths by role, e.g. the folder of a cache.
+        input_names: the engine's names of the inputs, in the order of the ONNX model; empty where they are the same.
+        outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
+            keeps both.
+        note: what a reader of the results should know, or "".
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+
+    main: Path
+    files: Annotated[tuple[Path, ...], Field(min_length=1)]
+    companions: dict[str, Path] = Field(default_factory=dict)
+    input_names: tuple[str, ...] = ()
+    outputs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _main_is_read(self) -> Self:
+        if self.main not in self.files:
+            raise ValueError(f"main ({self.main}) is not among files: it would not be evicted")
+        return self
 
 
 class ColdSession(ABC):

@@ -47,7 +47,7 @@ class Description:
         settings: what it offers to be started cold, by name.
         protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
             theirs in `support.protocols`.
-        processor: its subclass of `processors.base.Processor` as `module:Class`; "" where it is no processor of pairs.
+        processor: its subclass of `runtime.processor.Processor` as `module:Class`; "" where it is no processor of pairs.
     """
 
     name: str

@@ -6,7 +6,6 @@ Shapes are in ONNX order: activations NCHW, convolution weights (out, in / group
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,17 +89,6 @@ class Operator:
         return float(self.attributes.get(key, default))  # type: ignore[arg-type]
 
 
-def _quarter_octaves(size: int) -> int:
-    return round(2 ** (round(4 * math.log2(max(1, size))) / 4))
-
-
-def _moves(op: Operator) -> bool:
-    """Tell whether an operator writes a buffer of its own and is not element-wise."""
-    from edgeplan.graph.operators.registry import SPECS  # noqa: PLC0415  operators are told in terms of graphs
-
-    return SPECS[op.op_type].moves
-
-
 @dataclass(frozen=True)
 class Graph:
     """A static graph: operators in topological order over named tensors (activations and weights).
@@ -134,44 +122,6 @@ class Graph:
             for name in dict.fromkeys(op.inputs):
                 found.setdefault(name, []).append(op)
         return {name: tuple(ops) for name, ops in found.items()}
-
-    @cached_property
-    def footprint_bytes(self) -> int:
-        """Return the bytes that one run moves: all weights, and all that operators other than element-wise ones write.
-
-        Rounded to a quarter of an octave, so that models of about one size share it.
-        """
-        weights = sum(self.tensors[w].size_bytes for op in self.operators for w in op.weights)
-        written = sum(self.tensors[o].size_bytes for op in self.operators if _moves(op) for o in op.outputs)
-        return _quarter_octaves(weights + written)
-
-    @cached_property
-    def arena_bytes(self) -> int:
-        """Return the most bytes of activations alive at one time, those of element-wise operators in place of their input.
-
-        Rounded as `footprint_bytes` is.
-        """
-        root = {name: name for name in self.inputs}
-        last = dict.fromkeys(self.inputs, -1)
-        for index, op in enumerate(self.operators):
-            for name in op.inputs:
-                last[root[name]] = index
-            for output in op.outputs:
-                root[output] = output if _moves(op) or not op.inputs else root[op.inputs[0]]
-                last[root[output]] = index
-        born: dict[str, None] = dict.fromkeys(self.inputs)
-        live = sum(self.tensors[name].size_bytes for name in born)
-        ending: dict[int, list[str]] = {}
-        for name, index in last.items():
-            ending.setdefault(index, []).append(name)
-        peak = live
-        for index, op in enumerate(self.operators):
-            for output in op.outputs:
-                if root[output] == output:
-                    live += self.tensors[output].size_bytes
-            peak = max(peak, live)
-            live -= sum(self.tensors[name].size_bytes for name in ending.get(index, ()))
-        return _quarter_octaves(peak)
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from edgeplan.graph.cost import arena_bytes, footprint_bytes
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Graph, Operator, Shape
 from edgeplan.graph.kinds import kind
 from edgeplan.graph.operators.activations import ACTIVATIONS
@@ -44,9 +45,9 @@ class KernelConfig:
         activation: fused activation, or "".
         residual: whether an addition of another activation is fused.
         permutation: axes of a transpose, e.g. "02134".
-        model_bytes: what the model around it moves between two runs of the kernel (see `Graph.footprint_bytes`). It decides
+        model_bytes: what the model around it moves between two runs of the kernel (see `cost.footprint_bytes`). It decides
             which caches still hold the kernel's weights: the same kernel is faster in a small model.
-        arena_bytes: what the model's activations take (see `Graph.arena_bytes`): whether the kernel writes into a cache.
+        arena_bytes: what the model's activations take (see `cost.arena_bytes`): whether the kernel writes into a cache.
     """
 
     kind: str
@@ -190,8 +191,8 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
         activation=next((k for k in reversed(after) if k in ACTIVATIONS), ""),
         residual="add" in after,
         permutation="".join(map(str, op.integers("perm", ()))) if what == "transpose" else "",
-        model_bytes=graph.footprint_bytes,
-        arena_bytes=graph.arena_bytes,
+        model_bytes=footprint_bytes(graph),
+        arena_bytes=arena_bytes(graph),
         **values,
     )
 

@@ -16,11 +16,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
-from edgeplan.devices.machine import environment, fingerprint
 from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import StoreError
 from edgeplan.measurement.blocks import measure_batch
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
 from edgeplan.measurement.nominal import quiet_times
@@ -31,6 +30,7 @@ from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
+from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Bench:
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = stored_rows_only()
-        self._budget, self._noise = Budget(), NoisePolicy(settings, device.name)
+        self._budget, self._noise = TimeBudget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._references: References | None = None
         self._commit = "" if self._frozen else source_commit()
@@ -284,7 +284,7 @@ class Bench:
 
     def limit(self, seconds: float) -> None:
         """Measure for about so many seconds from now by the clock; 0 sets no limit."""
-        self._budget = Budget.of(seconds)
+        self._budget = TimeBudget.of(seconds)
 
     def _hurried(self, began: float, done: int, left: int) -> MeasurementSettings:
         """The settings, without further blocks and pauses where the rest would not fit into the time left."""

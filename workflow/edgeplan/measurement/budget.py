@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TimeBudget:
     """Until when more may be measured; what must be measured in any case is, later too.
 
     Attributes:
@@ -18,7 +18,7 @@ class Budget:
     until: float = math.inf
 
     @classmethod
-    def of(cls, seconds: float) -> Budget:
+    def of(cls, seconds: float) -> TimeBudget:
         """From now on; 0 seconds are unbounded."""
         return cls(time.monotonic() + seconds) if seconds else cls()
 
@@ -37,6 +37,6 @@ class Budget:
         """Tell whether nothing is left of the budget."""
         return self.left_s == 0.0
 
-    def part(self, share: float) -> Budget:
+    def part(self, share: float) -> TimeBudget:
         """A share of what is left, from now on."""
-        return Budget(time.monotonic() + share * self.left_s) if self.bounded else self
+        return TimeBudget(time.monotonic() + share * self.left_s) if self.bounded else self

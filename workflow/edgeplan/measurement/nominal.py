@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.support.files import state_folder
+from edgeplan.support.machine import fingerprint
 
 _SECONDS = 3.0
 

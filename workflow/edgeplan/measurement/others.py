@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgeplan.measurement.lock import is_held, observers
-from edgeplan.measurement.preemption import busy_ticks
+from edgeplan.support.cpus import busy_ticks
 from edgeplan.support.files import write_json
 
 #: Key of the share in the captured environment of rows.

@@ -12,19 +12,14 @@ look at the processors with a load (`cold/interference.py`), and tells of the ve
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_STAT = Path("/proc/stat")
 _STEAL, _TICK_MS = 8, 10.0  # column of /proc/stat, whose unit is USER_HZ: 100 a second on every architecture
-_WINDOW_SECONDS = 0.05
-#: A processor is left only for one that others use by this much less, as a share of its time.
-_WORTH_MOVING = 0.15
 #: Time given to undisturbed runs, in units of the block's own.
 _PATIENCE = 3.0
 #: So many undisturbed runs are enough where more cannot be had: one alone may be a slow one.
@@ -116,57 +111,3 @@ def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: floa
             return whole
         if tried >= least and end >= late:
             return whole if len(whole) >= min(_ENOUGH, least) else whole + interrupted
-
-
-def busy_ticks(lines: Sequence[str]) -> dict[int, int]:
-    """Ticks that each processor worked or was not there (steal), by its number, of the lines of /proc/stat."""
-    found = {}
-    for line in lines:
-        name, *numbers = line.split()
-        if name.startswith("cpu") and name[3:].isdigit():
-            user, nice, system, _, _, irq, softirq, steal = (int(n) for n in numbers[:8])
-            found[int(name[3:])] = user + nice + system + irq + softirq + steal
-    return found
-
-
-def others_load(processors: Sequence[int], seconds: float = _WINDOW_SECONDS) -> dict[int, float]:
-    """Share of each processor's time that others use, seen while this process sleeps; empty where it is not told."""
-    try:
-        before, began = busy_ticks(_STAT.read_text().splitlines()), time.monotonic()
-        time.sleep(seconds)
-        after, passed = busy_ticks(_STAT.read_text().splitlines()), time.monotonic() - began
-    except (OSError, ValueError):  # no Linux, or a container that hides it
-        return {}
-    ticks = passed * os.sysconf("SC_CLK_TCK")
-    return {p: (after[p] - before[p]) / ticks for p in processors if p in before and p in after}
-
-
-def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, float]) -> tuple[int, ...]:
-    """The processors to use: `cores`, each left for a spare one where others use that one clearly less.
-
-    Args:
-        cores: the usual processors.
-        spare: of the same kind.
-        load: share of each that others use; a processor that is not named stays as it is.
-    """
-    chosen, free = list(cores), [p for p in spare if p in load and p not in cores]
-    for place, core in enumerate(cores):
-        best = min(free, key=lambda p: load[p], default=None)
-        if best is not None and core in load and load[core] - load[best] > _WORTH_MOVING:
-            free.remove(best)
-            chosen[place] = best
-    return tuple(chosen)
-
-
-def pin_threads(processors: Sequence[int]) -> None:
-    """Pin every thread of this process.
-
-    Raises:
-        OSError: a processor may not be used.
-    """
-    os.sched_setaffinity(0, processors)
-    for task in Path("/proc/self/task").glob("[0-9]*"):
-        try:
-            os.sched_setaffinity(int(task.name), processors)
-        except ProcessLookupError:  # it has ended since
-            continue

@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.copies import Chain, pasted, split
-from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Place, Work
+from edgeplan.opencl.copies import LaunchChain, pasted, split
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, UsefulWork
 from edgeplan.opencl.spaces import Layouts, Shapes, activation
 from edgeplan.runtime.layouts import size_bytes
 
@@ -59,7 +59,7 @@ def of_images(
     apart = {role: size_bytes(shapes[t], layouts[t], numbers.block) // _FLOAT_BYTES // count for role, t in names.items() if t}
 
     def moved(argument: Argument, image: int) -> Argument:
-        if not isinstance(argument, Place):
+        if not isinstance(argument, ArenaOffset):
             return argument
         return replace(argument, extra=argument.extra + image * apart[argument.role])
 
@@ -67,7 +67,9 @@ def of_images(
     for image in range(count):
         launches += [replace(one, arguments=tuple(moved(a, image) for a in one.arguments)) for one in found.launches]
     work = found.work
-    several = Work(work.pixels * count, work.channels, work.padded_pixels * count, work.padded_channels, work.multiplications)
+    several = UsefulWork(
+        work.pixels * count, work.channels, work.padded_pixels * count, work.padded_channels, work.multiplications
+    )
     return replace(found, launches=tuple(launches), work=several)
 
 
@@ -87,7 +89,7 @@ def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
     Raises:
         LackingError: there is no kernel.
     """
-    chain = Chain(numbers)
+    chain = LaunchChain(numbers)
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     chain.in_blocks(target)  # one image
     pasted(chain, source, target, _ROWS, step.integer("start"))

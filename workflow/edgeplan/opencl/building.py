@@ -20,9 +20,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import DeviceError, StoreError
-from edgeplan.measurement.process.child import ColdRunError, work_apart
 from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
 from edgeplan.support.files import state_folder
+from edgeplan.support.workers import ColdRunError, work_apart
 
 _SOURCES = Path(__file__).with_name("sources")
 #: The language of kernels that stand alone: atomics that other processors see need 3.0. The others are of 1.2.
@@ -30,7 +30,7 @@ _STANDARD = {"poll": "CL3.0", "empty": "CL1.2"}
 _TIMEOUT_SECONDS = 600.0
 
 
-class Variant(BaseModel):
+class ProgramSource(BaseModel):
     """A program: its text, and how it is compiled."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class _Job(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     device: dict[str, str | int | tuple[int, ...]]
-    variants: list[Variant]
+    variants: list[ProgramSource]
 
 
 class _Result(BaseModel):
@@ -59,13 +59,13 @@ class _Result(BaseModel):
 
 
 @cache
-def variant(source: str, defines: tuple[tuple[str, int], ...]) -> Variant:
+def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
     """A kernel file of `sources` with its macros."""
     text = (_SOURCES / "common.h").read_text(encoding="utf-8") if source not in _STANDARD else ""
     text += (_SOURCES / f"{source}.cl").read_text(encoding="utf-8")
     name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
     options = (f"-cl-std={_STANDARD.get(source, 'CL1.2')}", *(f"-D{key}={value}" for key, value in defines))
-    return Variant(name=name, text=text, options=options)
+    return ProgramSource(name=name, text=text, options=options)
 
 
 @cache
@@ -88,10 +88,10 @@ class Programs:
         self._context, self._options, self._apart = context, options, apart
         (self._device,) = context.devices
         self._named, self._identity = describe(self._device), identity(self._device)
-        self._built: dict[Variant, Any] = {}
+        self._built: dict[ProgramSource, Any] = {}
         self._folder = remembered()
 
-    def try_apart(self, variants: Iterable[Variant]) -> None:
+    def try_apart(self, variants: Iterable[ProgramSource]) -> None:
         """Build in another process what was never built on this device.
 
         Raises:
@@ -113,7 +113,7 @@ class Programs:
         if found.problem:
             raise self._refused(new[found.built], found.problem)
 
-    def kernel(self, asked: Variant, function: str) -> Any:
+    def kernel(self, asked: ProgramSource, function: str) -> Any:
         """A kernel object of its own, whose arguments can be set.
 
         Raises:
@@ -128,18 +128,18 @@ class Programs:
                 raise self._refused(asked, reason(error)) from error
         return cl.Kernel(self._built[asked], function)
 
-    def _refused(self, asked: Variant, problem: str) -> DeviceError:
+    def _refused(self, asked: ProgramSource, problem: str) -> DeviceError:
         return DeviceError(
             f"the OpenCL driver cannot build the kernel {asked.name}: {problem}",
             where=self._named,
             next_step="install another version of the driver, or name another vector in the options of the device file",
         )
 
-    def _known(self, asked: Variant) -> bool:
+    def _known(self, asked: ProgramSource) -> bool:
         return self._folder is not None and _mark(self._folder, self._identity, asked).exists()
 
 
-def _build(context: Any, asked: Variant) -> Any:
+def _build(context: Any, asked: ProgramSource) -> Any:
     cl = pyopencl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cl.CompilerWarning)  # compilers talk
@@ -156,12 +156,12 @@ def remembered() -> Path | None:
     return folder
 
 
-def _mark(folder: Path, device: str, asked: Variant) -> Path:
+def _mark(folder: Path, device: str, asked: ProgramSource) -> Path:
     content = "\0".join((device, asked.text, *asked.options))
     return folder / hashlib.sha256(content.encode()).hexdigest()
 
 
-def _tried(context: Any, device: str, variants: Sequence[Variant]) -> _Result:
+def _tried(context: Any, device: str, variants: Sequence[ProgramSource]) -> _Result:
     """Build variants until one is refused; code is generated, too, which a build alone may put off."""
     cl, folder = pyopencl(), remembered()
     for count, asked in enumerate(variants):

@@ -11,7 +11,7 @@ from typing import Final
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
-from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
 from edgeplan.opencl.tiles import (
     CPU_VECTOR,
     DEPTHWISE_ROWS,
@@ -173,8 +173,8 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
         (
             Memory.arena,
             Memory.weights,
-            Place("input:0"),
-            Place("output"),
+            ArenaOffset("input:0"),
+            ArenaOffset("output"),
             *before,
             *sizes,
             *(() if pointwise else (*c.kernel, *c.moves)),
@@ -186,7 +186,7 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
         f"conv.{name}",
         (launch,),
         (rows, columns),
-        Work(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
+        UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
         numbers.units,
         _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns),
     )
@@ -205,8 +205,8 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         (
             Memory.arena,
             Memory.weights,
-            Place("input:0"),
-            Place("output"),
+            ArenaOffset("input:0"),
+            ArenaOffset("output"),
             *c.size_in,
             c.channels_in,
             *c.size_out,
@@ -223,7 +223,7 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
         "conv.first",
         (launch,),
         (rows, columns),
-        Work(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner),
+        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner),
         numbers.units,
         _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns),
     )
@@ -240,8 +240,8 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
         (
             Memory.arena,
             Memory.weights,
-            Place("input:0"),
-            Place("output"),
+            ArenaOffset("input:0"),
+            ArenaOffset("output"),
             *c.size_in,
             *c.size_out,
             c.channels_out,
@@ -255,7 +255,7 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
         "conv.depthwise",
         (launch,),
         (rows, numbers.vector),
-        Work(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window),
+        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window),
         numbers.units,
         _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block),
     )
@@ -275,9 +275,9 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
         return Launch("conv_winograd", kernel, macros, *grouped(size, numbers), arguments)
 
     given = (in_blocks, across, places, groups, *c.pads)
-    before = (Memory.arena, Memory.workspace, Place("input:0"), *c.size_in, *given)
+    before = (Memory.arena, Memory.workspace, ArenaOffset("input:0"), *c.size_in, *given)
     between = (Memory.weights, Memory.workspace, in_blocks, tiles, groups, inputs)
-    after = (Memory.arena, Memory.weights, Memory.workspace, Place("output"), *c.size_out, c.channels_out)
+    after = (Memory.arena, Memory.weights, Memory.workspace, ArenaOffset("output"), *c.size_out, c.channels_out)
     return Dispatch(
         "conv.winograd",
         (
@@ -286,7 +286,7 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
             launch("winograd_output", (places, out_blocks * vectors), *after, across, places, tiles, groups, inputs, *posts),
         ),
         (rows, columns),
-        Work(
+        UsefulWork(
             c.pixels,
             c.channels_out,
             groups * rows * WINOGRAD_TILE**2,

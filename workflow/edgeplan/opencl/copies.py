@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Place, Work
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, UsefulWork
 from edgeplan.opencl.spaces import (
+    DeviceTensor,
     LackingError,
     Layouts,
     Shapes,
     Space,
     Strides,
-    Tensor,
     activation,
     image_strides,
     is_blocked,
@@ -43,25 +43,27 @@ class Channels:
 
 
 @dataclass(slots=True)
-class Chain:
+class LaunchChain:
     """Launches of one step, being put together, with what lies between them."""
 
     numbers: DeviceNumbers
     launches: list[Launch] = field(default_factory=list)
     workspace: int = 0
 
-    def temporary(self, shape: Shape, layout: str) -> Tensor:
+    def temporary(self, shape: Shape, layout: str) -> DeviceTensor:
         """Add a tensor that lives between launches."""
-        made = Tensor(Memory.workspace, self.workspace, shape, layout)
+        made = DeviceTensor(Memory.workspace, self.workspace, shape, layout)
         self.workspace += -(-made.elements(self.numbers.block) // _ALIGNED) * _ALIGNED
         return made
 
-    def copied(self, source: Tensor, target: Tensor) -> None:
+    def copied(self, source: DeviceTensor, target: DeviceTensor) -> None:
         """From one layout to another; the shape is the same."""
         space, (out, read) = walked(target, [(source.shape, source.layout)], self.numbers.block)
         self.moved((source, read), (target, out), space, Channels(space.lanes))
 
-    def moved(self, source: tuple[Tensor, Strides], target: tuple[Tensor, Strides], space: Space, channels: Channels) -> None:
+    def moved(
+        self, source: tuple[DeviceTensor, Strides], target: tuple[DeviceTensor, Strides], space: Space, channels: Channels
+    ) -> None:
         """Copy lanes from a tensor to another."""
         (read, steps), (written, places) = source, target
         arguments = [
@@ -71,7 +73,7 @@ class Chain:
         ]
         self.launches.append(space.launch("move", "move", self.numbers, arguments))
 
-    def plain(self, tensor: Tensor) -> Tensor:
+    def plain(self, tensor: DeviceTensor) -> DeviceTensor:
         """Return a tensor in row-major order, copied if it is in blocks."""
         if not is_blocked(tensor, self.numbers.block):
             return replace(tensor, layout=NCHW)
@@ -79,7 +81,7 @@ class Chain:
         self.copied(tensor, made)
         return made
 
-    def blocked(self, tensor: Tensor) -> Tensor:
+    def blocked(self, tensor: DeviceTensor) -> DeviceTensor:
         """Return an image in blocks, copied if it is row-major."""
         if self.in_blocks(tensor):
             return replace(tensor, layout=BLOCKED)
@@ -87,7 +89,7 @@ class Chain:
         self.copied(tensor, made)
         return made
 
-    def in_blocks(self, tensor: Tensor) -> bool:
+    def in_blocks(self, tensor: DeviceTensor) -> bool:
         """Tell whether an image has the bytes of one in blocks.
 
         Raises:
@@ -97,12 +99,12 @@ class Chain:
             raise LackingError(f"this of a tensor {tensor.shape}")
         return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
 
-    def done(self, implementation: str, work: Work | None = None) -> Dispatch:
+    def done(self, implementation: str, work: UsefulWork | None = None) -> Dispatch:
         """Return the dispatch of the step; without its own count of work it is one copy of all elements."""
         if work is None:
             width, height, blocks = self.launches[-1].global_size
             lanes = blocks * self.numbers.block
-            work = Work(width * height, lanes, width * height, lanes, 1.0)
+            work = UsefulWork(width * height, lanes, width * height, lanes, 1.0)
         return Dispatch(
             implementation,
             tuple(self.launches),
@@ -121,7 +123,7 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     """
     if step.weights:
         raise LackingError("constants that are joined with activations")
-    chain, axis = Chain(numbers), step.integer("axis")
+    chain, axis = LaunchChain(numbers), step.integer("axis")
     target = activation(step, "output", shapes, layouts)
     sources = [activation(step, f"input:{index}", shapes, layouts) for index in range(len(step.inputs))]
     start = 0
@@ -140,7 +142,7 @@ def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) 
     Raises:
         LackingError: there is no kernel.
     """
-    chain, axis = Chain(numbers), step.integer("axis")
+    chain, axis = LaunchChain(numbers), step.integer("axis")
     source = activation(step, "input:0", shapes, layouts)
     targets = [activation(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
     start = step.integer("start") if "start" in step.settings else 0
@@ -153,7 +155,7 @@ def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) 
     return chain.done("split.move")
 
 
-def _images(tensors: Sequence[Tensor], axis: int, block: int) -> bool:
+def _images(tensors: Sequence[DeviceTensor], axis: int, block: int) -> bool:
     """Tell whether any of the tensors is in blocks, so that all are walked through as images."""
     if not any(is_blocked(one, block) for one in tensors):
         return False
@@ -162,18 +164,18 @@ def _images(tensors: Sequence[Tensor], axis: int, block: int) -> bool:
     return True
 
 
-def _from(tensor: Tensor, elements: int) -> Tensor:
+def _from(tensor: DeviceTensor, elements: int) -> DeviceTensor:
     place = tensor.place
-    at = replace(place, extra=place.extra + elements) if isinstance(place, Place) else place + elements
+    at = replace(place, extra=place.extra + elements) if isinstance(place, ArenaOffset) else place + elements
     return replace(tensor, place=at)
 
 
-def _space(part: Tensor, blocks: int, lanes: int, *, padded: bool, flat: bool) -> Space:
+def _space(part: DeviceTensor, blocks: int, lanes: int, *, padded: bool, flat: bool) -> Space:
     _, _, height, width = part.shape
     return Space(blocks, 1 if flat else height, height * width if flat else width, lanes, padded)
 
 
-def pasted(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+def pasted(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, axis: int, start: int) -> None:
     """Copy an image to its place along an axis of another."""
     block, channels = chain.numbers.block, source.shape[1]
     read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
@@ -192,7 +194,7 @@ def pasted(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) 
     chain.moved((source, read), (place, out), space, Channels(channels, first * block - start))
 
 
-def _cut(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) -> None:
+def _cut(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, axis: int, start: int) -> None:
     block, channels = chain.numbers.block, target.shape[1]
     read, out = image_strides(source, source.shape, block), image_strides(target, target.shape, block)
     by_channel = axis == _CHANNELS
@@ -202,7 +204,7 @@ def _cut(chain: Chain, source: Tensor, target: Tensor, axis: int, start: int) ->
     chain.moved((place, read), (target, out), space, Channels(source.shape[1], start if by_channel else 0))
 
 
-def _row_part(chain: Chain, source: Tensor, target: Tensor, axis: int, starts: tuple[int, int]) -> None:
+def _row_part(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, axis: int, starts: tuple[int, int]) -> None:
     """Copy bytes between two row-major tensors, of which one is a part of the other."""
     block, inner = chain.numbers.block, math.prod(source.shape[axis + 1 :])
     outer = math.prod(source.shape[:axis])
@@ -219,7 +221,7 @@ def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     Raises:
         LackingError: there is no kernel.
     """
-    chain, groups = Chain(numbers), step.integer("groups")
+    chain, groups = LaunchChain(numbers), step.integer("groups")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     chain.in_blocks(source)  # an image, in blocks or not
     block, channels = numbers.block, source.shape[1]
@@ -235,7 +237,7 @@ def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     Raises:
         LackingError: there is no kernel.
     """
-    chain = Chain(numbers)
+    chain = LaunchChain(numbers)
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     before, after = (is_blocked(one, numbers.block) for one in (source, target))
     if before and after:
@@ -256,7 +258,7 @@ def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbe
     Raises:
         LackingError: there is no kernel.
     """
-    chain, permutation = Chain(numbers), step.sizes("permutation")
+    chain, permutation = LaunchChain(numbers), step.sizes("permutation")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.plain(source)
     written = target if not is_blocked(target, numbers.block) else chain.temporary(target.shape, NCHW)

@@ -55,7 +55,7 @@ class Memory(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArenaOffset:
     """An argument that says where in the arena an activation lies, in elements: a 32-bit integer.
 
     Attributes:
@@ -68,7 +68,7 @@ class Place:
 
 
 #: Integers are passed as 32-bit integers, other numbers as 32-bit floats.
-Argument = Memory | Place | int | float
+Argument = Memory | ArenaOffset | int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class UsefulWork:
     """Work tells how much of a computation is of use.
 
     Attributes:
@@ -145,7 +145,7 @@ class Dispatch:
     implementation: str
     launches: tuple[Launch, ...]
     tile: tuple[int, int]
-    work: Work
+    work: UsefulWork
     units: int
     packing: Packing = field(default_factory=Packing)
     workspace_elements: int = 0

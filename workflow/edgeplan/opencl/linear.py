@@ -9,7 +9,7 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
-from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
+from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
 from edgeplan.opencl.tiles import ROW_TILES, TILES, Tile, ceil, defines, grouped
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
@@ -64,8 +64,8 @@ def dispatch(
         (
             Memory.arena,
             Memory.weights,
-            Place("input:0"),
-            Place("output", start),
+            ArenaOffset("input:0"),
+            ArenaOffset("output", start),
             rows,
             inner,
             columns,
@@ -79,7 +79,7 @@ def dispatch(
         "linear",
         (launch,),
         tile=(height, width),
-        work=Work(rows, columns, items * height, tiles * width, inner),
+        work=UsefulWork(rows, columns, items * height, tiles * width, inner),
         units=numbers.units,
         packing=Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes)),
     )

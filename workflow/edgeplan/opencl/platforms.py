@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from edgeplan.devices.machine import cpu_info
 from edgeplan.errors import DeviceError
+from edgeplan.support.machine import cpu_info
 
 #: Widths of vectors, in floats, that kernels are written for.
 VECTORS = (4, 8, 16)
@@ -39,7 +39,7 @@ class OpenclOptions:
         platform, device: parts of their names, whatever the case; "": the first.
         cores: CPU cores that PoCL computes on, each with a thread pinned to it; empty: one thread, where the system puts it.
         vector: floats in a vector of the kernels; 0: the most with which the device computes what it should.
-        sharing: the best way of sharing memory to use (`processors.base.Sharing`).
+        sharing: the best way of sharing memory to use (`runtime.processor.Sharing`).
     """
 
     platform: str = ""

@@ -10,12 +10,12 @@ from edgeplan.graph.steps import PostOp, Step
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing
 from edgeplan.opencl.post_ops import ELTWISE
 from edgeplan.opencl.spaces import (
+    DeviceTensor,
     LackingError,
     Layouts,
     Shapes,
     Space,
     Strides,
-    Tensor,
     activation,
     dispatched,
     walked,
@@ -35,7 +35,7 @@ class _Operation:
     code: int
     alpha: float = 0.0
     beta: float = 0.0
-    operand: Tensor | None = None
+    operand: DeviceTensor | None = None
 
 
 def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
@@ -66,7 +66,7 @@ def _own(step: Step, shapes: Shapes, layouts: Layouts, block: int) -> tuple[list
     if step.kind == "scale":
         channels = -(-out[1] // block) * block
         shape, sizes = (1, out[1], *[1] * (len(out) - 2)), MappingProxyType({"block": block})
-        pair = [Tensor(Memory.weights, place, shape, "nchw") for place in (0, channels)]
+        pair = [DeviceTensor(Memory.weights, place, shape, "nchw") for place in (0, channels)]
         codes = (BINARY["mul"], BINARY["add"])
         both = [_Operation(code, operand=one) for code, one in zip(codes, pair, strict=True)]
         return both, Packing("by_channel", 2 * channels, sizes)
@@ -76,7 +76,7 @@ def _own(step: Step, shapes: Shapes, layouts: Layouts, block: int) -> tuple[list
     if "operand" not in step.weights:
         return [_Operation(code, operand=activation(step, "input:1", shapes, layouts))], Packing()
     shape = step.sizes("shape") if "shape" in step.settings else shapes[step.weights["operand"]]
-    operand = Tensor(Memory.weights, 0, (1,) * (len(out) - len(shape)) + tuple(shape), "nchw")
+    operand = DeviceTensor(Memory.weights, 0, (1,) * (len(out) - len(shape)) + tuple(shape), "nchw")
     elements = operand.elements(block)
     return [_Operation(code, operand=operand)], Packing("as_it_is", -(-elements // block) * block)
 
@@ -99,8 +99,8 @@ def _eltwise(algorithm: str, alpha: float, beta: float) -> _Operation:
 def _launch(
     space: Space,
     numbers: DeviceNumbers,
-    source: tuple[Tensor, Strides],
-    out: tuple[Tensor, Strides],
+    source: tuple[DeviceTensor, Strides],
+    out: tuple[DeviceTensor, Strides],
     operations: Sequence[tuple[_Operation, Strides]],
 ) -> Launch:
     arguments: list[Argument] = [Memory.arena, Memory.weights]

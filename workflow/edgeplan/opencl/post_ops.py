@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import PostOp, Step
-from edgeplan.opencl.launch import Argument, Place
+from edgeplan.opencl.launch import ArenaOffset, Argument
 from edgeplan.runtime.layouts import same_bytes
 
 #: The most post-operations of a kernel.
@@ -78,7 +78,7 @@ def arguments(step: Step, shapes: Mapping[str, Shape], start: int = 0) -> tuple[
     kinds, given = 0, []
     for index in range(MOST):
         post = step.post_ops[index] if index < len(step.post_ops) else PostOp("none")
-        code, operand = _code(step, post, shapes), Place(f"operand:{index}", start) if post.tensor else 0
+        code, operand = _code(step, post, shapes), ArenaOffset(f"operand:{index}", start) if post.tensor else 0
         kinds |= code << _CODE_BITS * index
         given += [float(post.alpha), float(post.beta), operand]
     return (kinds, *given)

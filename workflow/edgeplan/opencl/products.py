@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, Place, Work
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
 from edgeplan.opencl.spaces import LackingError, Layouts, Shapes, Space, activation, dispatched, is_blocked
 from edgeplan.opencl.tiles import ceil, grouped
 
@@ -41,7 +41,7 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     size, group = grouped((ceil(columns, width), ceil(rows, height)), numbers)
     arguments: tuple[Argument, ...] = (
         Memory.arena,
-        *(Place(role) for role in ("input:0", "input:1", "output")),
+        *(ArenaOffset(role) for role in ("input:0", "input:1", "output")),
         *(second, rows, columns, inner),
         *(step_of for one in strides for step_of in one),
     )
@@ -49,7 +49,7 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
     kernel = "matmul_dots" if dots else "matmul"
     launch = Launch("matmul", kernel, defines, (*size[:2], first * second), (*group[:2], 1), arguments)
     padded = ceil(rows, height) * height * first * second
-    work = Work(rows * first * second, columns, padded, ceil(columns, width) * width, inner)
+    work = UsefulWork(rows * first * second, columns, padded, ceil(columns, width) * width, inner)
     return Dispatch(f"matmul.{'dots' if dots else 'columns'}", (launch,), (height, width), work, numbers.units)
 
 
@@ -83,7 +83,7 @@ def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
     scales, shifts = "scale" in step.weights, "shift" in step.weights
     space = Space(1, 1, rows, numbers.block, padded=False)
     arguments: list[Argument] = [
-        *(Memory.arena, Memory.weights, Place("input:0"), Place("output"), rows, size),
+        *(Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"), rows, size),
         *(step.number("epsilon"), int(scales), int(shifts), size if scales else 0),
     ]
     launch = space.launch("layer_norm", "layer_norm", numbers, arguments)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch, Launch, Memory, Place, Work
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, UsefulWork
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes, size_bytes
 
 #: Work items of a group along the axis that has the most of them.
@@ -30,7 +30,7 @@ class LackingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class DeviceTensor:
     """An activation, or what a step keeps between its launches.
 
     Attributes:
@@ -40,7 +40,7 @@ class Tensor:
     """
 
     memory: Memory
-    place: Place | int
+    place: ArenaOffset | int
     shape: Shape
     layout: str
 
@@ -74,10 +74,10 @@ class Space:
         defines = (("B", numbers.block), ("V", numbers.vector), ("R", 1), ("N", 1))
         return Launch(source, kernel, defines, tuple(size), group, tuple(arguments))
 
-    def work(self, launch: Launch, block: int, multiplications: float) -> Work:
+    def work(self, launch: Launch, block: int, multiplications: float) -> UsefulWork:
         """Tell how much of the space's work is of use."""
         width, height, blocks = launch.global_size
-        return Work(self.height * self.width, self.lanes, width * height, blocks * block, multiplications)
+        return UsefulWork(self.height * self.width, self.lanes, width * height, blocks * block, multiplications)
 
 
 def _rounded(count: int) -> int:
@@ -90,17 +90,17 @@ def dispatched(implementation: str, space: Space, launches: Sequence[Launch], nu
     return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
 
 
-def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: int = 0) -> Tensor:
-    """An activation of a step by its role (see `Place`), an output by `output` or `output:1`."""
+def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: int = 0) -> DeviceTensor:
+    """An activation of a step by its role (see `ArenaOffset`), an output by `output` or `output:1`."""
     kind, _, number = role.partition(":")
     index = int(number or 0)
     name = {"input": step.inputs, "output": step.outputs}[kind][index] if kind != "operand" else step.post_ops[index].tensor
     if layouts[name] not in (BLOCKED, NCHW) and len(shapes[name]) == _RANK:
         raise LackingError(f"activations in the layout {layouts[name]}")
-    return Tensor(Memory.arena, Place(role, extra), shapes[name], layouts[name])
+    return DeviceTensor(Memory.arena, ArenaOffset(role, extra), shapes[name], layouts[name])
 
 
-def is_blocked(tensor: Tensor, block: int) -> bool:
+def is_blocked(tensor: DeviceTensor, block: int) -> bool:
     """Tell whether a tensor's bytes are those of blocks, and of no row-major tensor.
 
     Raises:
@@ -113,13 +113,13 @@ def is_blocked(tensor: Tensor, block: int) -> bool:
     return True
 
 
-def walked(out: Tensor, others: Sequence[tuple[Shape, str]], block: int) -> tuple[Space, list[Strides]]:
+def walked(out: DeviceTensor, others: Sequence[tuple[Shape, str]], block: int) -> tuple[Space, list[Strides]]:
     """The space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape.
 
     Raises:
         LackingError: there are more axes than kernels have.
     """
-    tensors = [out, *(Tensor(Memory.arena, 0, shape, layout) for shape, layout in others)]
+    tensors = [out, *(DeviceTensor(Memory.arena, 0, shape, layout) for shape, layout in others)]
     if any(is_blocked(one, block) for one in tensors):
         if any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
             raise LackingError("operands of other ranks beside images in blocks, or a batch")
@@ -127,7 +127,7 @@ def walked(out: Tensor, others: Sequence[tuple[Shape, str]], block: int) -> tupl
     return rows(out.shape, [plain_strides(one.shape, out.shape) for one in tensors], block)
 
 
-def image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
+def image_strides(tensor: DeviceTensor, out: Shape, block: int) -> Strides:
     """Return the strides of an image, in blocks or not, that is broadcast to a shape."""
     _, channels, height, width = tensor.shape
     if is_blocked(tensor, block):
@@ -143,7 +143,7 @@ def image_strides(tensor: Tensor, out: Shape, block: int) -> Strides:
     )
 
 
-def _image(out: Tensor, strides: list[Strides], block: int) -> tuple[Space, list[Strides]]:
+def _image(out: DeviceTensor, strides: list[Strides], block: int) -> tuple[Space, list[Strides]]:
     _, channels, height, width = out.shape
     if all(row == width * pixel for _, row, pixel, _ in strides):
         height, width = 1, height * width

@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.errors import DeviceError, StoreError
-from edgeplan.measurement.process.child import ColdRunError, work_apart
 from edgeplan.opencl.building import remembered, sources_digest
 from edgeplan.opencl.platforms import OpenclOptions, describe, identity
 from edgeplan.support.files import write_text
+from edgeplan.support.workers import ColdRunError, work_apart
 
 #: It runs a model of every kernel with vectors of one width (`engines.opencl.trial`).
 _TRIAL = "edgeplan.engines.opencl.trial"

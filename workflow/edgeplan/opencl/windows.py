@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from edgeplan.graph.steps import Step
-from edgeplan.opencl.copies import Chain
+from edgeplan.opencl.copies import LaunchChain
 from edgeplan.opencl.launch import Argument, DeviceNumbers, Dispatch
-from edgeplan.opencl.spaces import LackingError, Layouts, Shapes, Space, Tensor, activation
+from edgeplan.opencl.spaces import DeviceTensor, LackingError, Layouts, Shapes, Space, activation
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 
 #: Codes of `sources/window.cl`.
@@ -58,7 +58,7 @@ def _in_blocks(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, kernel: tuple[str, list[Argument]], work: float
 ) -> Dispatch:
     """A kernel of `window.cl` from an image in blocks to another, which are put into blocks and out of them if need be."""
-    chain, (name, given) = Chain(numbers), kernel
+    chain, (name, given) = LaunchChain(numbers), kernel
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.blocked(source)
     written = target if chain.in_blocks(target) else chain.temporary(target.shape, BLOCKED)
@@ -78,7 +78,7 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     Raises:
         LackingError: there is no kernel.
     """
-    chain, axis = Chain(numbers), step.integer("axis")
+    chain, axis = LaunchChain(numbers), step.integer("axis")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.plain(source)
     written = _plain_target(chain, target)
@@ -94,7 +94,7 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     return chain.done("softmax.rows", done)
 
 
-def _plain_target(chain: Chain, target: Tensor) -> Tensor:
+def _plain_target(chain: LaunchChain, target: DeviceTensor) -> DeviceTensor:
     """Where a row-major result is written: to the target, or before it."""
     plain = len(target.shape) != 4 or target.layout == NCHW  # an image
     return target if plain else chain.temporary(target.shape, NCHW)

@@ -58,7 +58,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DocumentStep:
     """One step of a plan; `place` is "main" or "prepare:<queue>"."""
 
     name: str
@@ -213,10 +213,10 @@ class Plan(BaseModel):
         positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
         return Plan.model_validate({**self.model_dump(), "implementations": tuple(known), **positions})
 
-    def step(self, k: int) -> Step:
+    def step(self, k: int) -> DocumentStep:
         """Describe step `k` as a record."""
         implementation, source = self.implementations[self.implementation[k]], SOURCES[self.source[k]]
-        return Step(self.steps[k], implementation, source, core_name(self.places[k]))
+        return DocumentStep(self.steps[k], implementation, source, core_name(self.places[k]))
 
 
 def plan_text(plan: Plan) -> str:

@@ -16,7 +16,7 @@ with finish(k) the end of preparation k on its queue: main preparations need no 
 steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
 
 What is paid before all of it (`Profile.start_ms`) is the same for every schedule: it is added to makespans and bounds once they
-are found (`planner.Outcome`), and is in no `Costs`.
+are found (`planning.outcome.Outcome`), and is in no `Costs`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from edgeplan.planning.machine import MAIN, Costs, Floats, Ints
 
 
 @dataclass(frozen=True)
-class Program:
+class MixedIntegerProgram:
     """One program: rows `lower <= matrix @ variables <= upper`; the variables are x, C, P, E in this order.
 
     Attributes:
@@ -52,7 +52,7 @@ class Program:
         return len(self.step)
 
 
-class Rows:
+class SparseEntries:
     """Entries of a sparse matrix, gathered as arrays."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Rows:
         return csr_array((v, (r, c)), shape=(rows, columns))
 
 
-def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> Program:
+def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> MixedIntegerProgram:
     """Build the mixed-integer program of a schedule.
 
     Args:
@@ -91,7 +91,7 @@ def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, c
     x, c = np.arange(len(step)), len(step)
     p, e = c + 1 + np.arange(n), c + 1 + n + np.arange(n)
     due = np.arange(min(widen_from, n))  # steps that wait for their own preparation alone; the one that widens waits for all
-    rows, every = Rows(), np.arange(n)
+    rows, every = SparseEntries(), np.arange(n)
     rows.put(step, x, 1.0)
     rows.put(n + step, x, -prepare / queues)
     rows.put(n + every, p, 1.0)
@@ -121,7 +121,7 @@ def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, c
     lower[:n] = 1.0
     upper = np.where(np.arange(at) < equalities, lower, np.inf)
     matrix = rows.matrix(at, c + 1 + 2 * n)
-    return Program(step, candidate, np.where(on_queue, 0, MAIN), matrix, lower, upper, equalities, cutoff)
+    return MixedIntegerProgram(step, candidate, np.where(on_queue, 0, MAIN), matrix, lower, upper, equalities, cutoff)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Relaxation:
     prices: Floats
 
 
-def relax(p: Program) -> Relaxation:
+def relax(p: MixedIntegerProgram) -> Relaxation:
     """Solve the linear relaxation of a program."""
     cost = np.zeros(p.matrix.shape[1])
     cost[p.choices] = 1.0
@@ -156,7 +156,9 @@ def relax(p: Program) -> Relaxation:
     return Relaxation(float(result.fun), result.x[: p.choices], reduced, multipliers, result.eqlin.marginals)
 
 
-def promising(p: Program, found: Relaxation, cutoff: float, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def promising(
+    p: MixedIntegerProgram, found: Relaxation, cutoff: float, present: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """The x that can be 1 in a schedule no slower than the cutoff, by their reduced costs: `keep` for the program to solve.
 
     Args:
@@ -172,7 +174,7 @@ def promising(p: Program, found: Relaxation, cutoff: float, present: npt.NDArray
 
 
 @dataclass(frozen=True)
-class Solution:
+class MixedIntegerSolution:
     """A solution holds the schedule and the bound that the solver found.
 
     Attributes:
@@ -184,7 +186,7 @@ class Solution:
     schedule: tuple[Ints, Ints] | None
 
 
-def solve(p: Program, *, gap: float, time_limit_s: float) -> Solution:
+def solve(p: MixedIntegerProgram, *, gap: float, time_limit_s: float) -> MixedIntegerSolution:
     """Solve the program to a relative gap."""
     cost = np.zeros(p.matrix.shape[1])
     cost[p.choices] = 1.0
@@ -202,9 +204,9 @@ def solve(p: Program, *, gap: float, time_limit_s: float) -> Solution:
     )
     infeasible = 2
     if result.status == infeasible:
-        return Solution(p.cutoff, None)
+        return MixedIntegerSolution(p.cutoff, None)
     bound = min(float(result.mip_dual_bound), p.cutoff) if result.mip_dual_bound is not None else -np.inf
     if result.x is None:
-        return Solution(bound, None)
+        return MixedIntegerSolution(bound, None)
     chosen = np.flatnonzero(result.x[: p.choices] > 0.5)  # binary, and x is sorted by step
-    return Solution(bound, (p.candidate[chosen], p.place[chosen]))
+    return MixedIntegerSolution(bound, (p.candidate[chosen], p.place[chosen]))

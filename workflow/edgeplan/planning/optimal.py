@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeplan.planning.local_search import assigned, carried_bounds, cheap_bounds, priced, shaken
 from edgeplan.planning.machine import MAIN, Costs, Ints, Schedule, makespan_ms, sequential
-from edgeplan.planning.mixed_integer import Program, Relaxation, program, promising, relax, solve
+from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, program, promising, relax, solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Incumbent:
             self.schedule, self.makespan_ms = schedule, time_ms
 
 
-def _rounded(costs: Costs, full: Program, relaxation: Relaxation) -> tuple[Ints, Ints]:
+def _rounded(costs: Costs, full: MixedIntegerProgram, relaxation: Relaxation) -> tuple[Ints, Ints]:
     """Candidate and place (0: a queue) of each step with the largest share in the relaxation."""
     x = np.zeros((*costs.main.shape, 2))
     x[full.step, full.candidate, np.where(full.place == MAIN, 1, 0)] = relaxation.x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
-from edgeplan.predictors.sizes import unpacked
+from edgeplan.predictors.sizes import TrainedSizes, unpacked
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
@@ -69,7 +70,7 @@ class Regressor(_Strict):
         return self
 
 
-class Variant(_Strict):
+class ImplementationLayouts(_Strict):
     """An implementation with the layouts it reads and writes."""
 
     implementation: str
@@ -77,7 +78,7 @@ class Variant(_Strict):
     output_layout: str
 
 
-class Dispatch(_Strict):
+class KindDispatch(_Strict):
     """Which implementation a kind of kernel gets, in which layouts.
 
     Attributes:
@@ -89,7 +90,7 @@ class Dispatch(_Strict):
     """
 
     kind: str
-    variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
+    variants: Annotated[tuple[ImplementationLayouts, ...], Field(min_length=1)]
     file: Annotated[str, Field(pattern=rf"^({_FILE.pattern})?$")] = ""
     by_state: dict[str, Annotated[int, Field(ge=0)]]
     accuracy: Finite = 1.0
@@ -154,7 +155,7 @@ class Card(_Strict):
     states: tuple[str, ...]
     implementations: tuple[str, ...]
     regressors: tuple[Regressor, ...]
-    dispatch: tuple[Dispatch, ...] = ()
+    dispatch: tuple[KindDispatch, ...] = ()
     interval: Interval
     learnt: dict[str, dict[Checked, tuple[int, int]]] = {}
     growth: Annotated[Finite, Field(ge=0)] = 0.0
@@ -194,3 +195,13 @@ class Card(_Strict):
     def files(self) -> tuple[str, ...]:
         """Names of the text models, in the order in which they are packed."""
         return tuple(r.file for r in self.regressors) + tuple(d.file for d in self.dispatch if d.file)
+
+
+def known_sizes(regressors: Sequence[Regressor], growth: float) -> TrainedSizes:
+    """Collect the sizes that regressors were trained on; intervals grow by `growth` an octave beyond them."""
+    return TrainedSizes(
+        tuple(unpacked(r.samples) for r in regressors),
+        np.array([r.near for r in regressors], dtype=np.float64),
+        np.array([r.far for r in regressors], dtype=np.float64),
+        growth,
+    )

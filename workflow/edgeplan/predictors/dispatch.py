@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.predictors.card import Dispatch, Variant
+from edgeplan.predictors.card import ImplementationLayouts, KindDispatch
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import slim_text
@@ -29,7 +29,7 @@ _PARAMETERS: Mapping[str, Any] = {
 _ROUNDS = 25
 
 
-def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: TrainingSettings) -> tuple[Dispatch, str] | None:
+def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: TrainingSettings) -> tuple[KindDispatch, str] | None:
     """The implementations of a kind, and the text of a classifier where the state of the inputs does not decide alone.
 
     Args:
@@ -55,9 +55,9 @@ def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: Training
     for state in sorted(set(states) - {""}):
         by_state[state] = int(np.bincount(target[states == state]).argmax())
     usual = np.array([by_state.get(state, 0) for state in states])
-    variants = tuple(Variant(implementation=i, input_layout=r, output_layout=w) for i, r, w in classes)
+    variants = tuple(ImplementationLayouts(implementation=i, input_layout=r, output_layout=w) for i, r, w in classes)
     if (usual == target).all():
-        return Dispatch(kind=kind, variants=variants, by_state=by_state), ""
+        return KindDispatch(kind=kind, variants=variants, by_state=by_state), ""
     folds = group_folds(labels.group, settings.folds, settings.seeds[0])
     guess = np.zeros(len(target), dtype=np.int64)
     for fold in np.unique(folds):
@@ -66,11 +66,11 @@ def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: Training
             guess[held] = _classify(_train(matrix[train], target[train], len(classes), settings), matrix[held])
     accuracy, plain = float((guess == target).mean()), float((usual == target).mean())
     if accuracy <= plain:  # the classifier sees no more than the state of the inputs does
-        return Dispatch(kind=kind, variants=variants, by_state=by_state, accuracy=plain), ""
+        return KindDispatch(kind=kind, variants=variants, by_state=by_state, accuracy=plain), ""
     text = _train(matrix, target, len(classes), settings).model_to_string()
-    return Dispatch(kind=kind, variants=variants, file=f"dispatch.{kind}.txt", by_state=by_state, accuracy=accuracy), slim_text(
-        text
-    )
+    return KindDispatch(
+        kind=kind, variants=variants, file=f"dispatch.{kind}.txt", by_state=by_state, accuracy=accuracy
+    ), slim_text(text)
 
 
 def _train(matrix: Floats, target: Any, classes: int, settings: TrainingSettings) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.predictors.boosting import Parameters
-from edgeplan.predictors.card import Dispatch, Regressor
+from edgeplan.predictors.card import KindDispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
@@ -42,7 +42,7 @@ class Kind:
 
     regressors: list[Regressor]
     texts: dict[str, str]
-    dispatch: Dispatch | None
+    dispatch: KindDispatch | None
     out_of_fold: Floats
     beyond: Floats
     error: Floats

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.predictors.card import Card, Dispatch, Variant
+from edgeplan.predictors.card import Card, ImplementationLayouts, KindDispatch
 from edgeplan.predictors.configs import ConfigTable, Integers, kind_codes
 from edgeplan.predictors.features import LABELLED_TYPES, features, work_terms
-from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, Choices
+from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, ImplementationChoices
 from edgeplan.predictors.trees import Forest
 
 if TYPE_CHECKING:  # numba's import takes longer than a small prediction
@@ -57,16 +57,16 @@ class Evaluator:
         return tuple(dict.fromkeys(r.kind for r in self.card.regressors))
 
     @cached_property
-    def choices(self) -> tuple[tuple[str, Variant], ...]:
+    def choices(self) -> tuple[tuple[str, ImplementationLayouts], ...]:
         """Return the choices of a kernel by code: its kind, and a variant; one without names where the engine tells none."""
         told = {d.kind: d.variants for d in self.card.dispatch}
-        silent = (Variant(implementation="", input_layout="", output_layout=""),)
+        silent = (ImplementationLayouts(implementation="", input_layout="", output_layout=""),)
         return tuple((kind, variant) for kind in self.kinds for variant in told.get(kind, silent))
 
-    def layouts(self, table: ConfigTable) -> Choices:
+    def layouts(self, table: ConfigTable) -> ImplementationChoices:
         """Implementation and layouts of every configuration in every state; kinds without predictor get -1."""
         plain = {int(rank): self.states[name] for rank, name in self.card.plain_layouts.items()}
-        return Choices(self._dispatch(table), *self.layout_codes, plain, len(self.states))
+        return ImplementationChoices(self._dispatch(table), *self.layout_codes, plain, len(self.states))
 
     @cached_property
     def layout_codes(self) -> tuple[Integers, Integers]:
@@ -94,7 +94,7 @@ class Evaluator:
         return chosen
 
     def _classify(
-        self, table: ConfigTable, rows: Integers, dispatch: Dispatch, number: int, first: int, chosen: Integers
+        self, table: ConfigTable, rows: Integers, dispatch: KindDispatch, number: int, first: int, chosen: Integers
     ) -> None:
         """Fill in what the classifier of a kind says of its rows in every state it has learnt."""
         seen = [self.states[s] for s in dispatch.by_state if s]

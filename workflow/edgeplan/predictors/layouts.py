@@ -20,7 +20,7 @@ FIRST_STATES = ("", "mixed")
 
 
 @dataclass(frozen=True)
-class Choices:
+class ImplementationChoices:
     """Choices say which implementation each configuration gets in each state of its inputs; states and layouts are codes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Layouts:
     reorder_to: Integers
 
 
-def propagate(tables: KernelTables, choices: Choices) -> Layouts:
+def propagate(tables: KernelTables, choices: ImplementationChoices) -> Layouts:
     """Walk all models in topological order.
 
     Graph inputs come in the plain layout of their rank. A kernel's implementation follows from its configuration and the state

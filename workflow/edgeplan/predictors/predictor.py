@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError, PredictionError
 from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
-from edgeplan.predictors.card import Card
+from edgeplan.predictors.card import Card, known_sizes
 from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.predictors.familiarity import unfamiliar
 from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
@@ -22,7 +22,7 @@ from edgeplan.predictors.latency import NO_PREDICTOR, Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
 from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
-from edgeplan.predictors.sizes import Sizes, places
+from edgeplan.predictors.sizes import TrainedSizes, places
 from edgeplan.predictors.stand_ins import FACTOR, StandIns, stand_ins
 from edgeplan.predictors.trees import Forest
 from edgeplan.support.files import read_json, write_text
@@ -60,8 +60,8 @@ class DevicePredictor:
         return Evaluator(self.card, self.forest)
 
     @cached_property
-    def _sizes(self) -> Sizes:
-        return Sizes.of(self.card.regressors, self.card.growth)
+    def _sizes(self) -> TrainedSizes:
+        return known_sizes(self.card.regressors, self.card.growth)
 
     @staticmethod
     def load(folder: Path) -> DevicePredictor:

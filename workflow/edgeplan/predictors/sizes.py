@@ -10,15 +10,11 @@ Between the two an interval grows in proportion; beyond it grows no more, and th
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from edgeplan.predictors.card import Regressor
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -145,23 +141,13 @@ def unpacked(text: str) -> Places:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TrainedSizes:
     """The sizes that regressors were trained on, with distances to them."""
 
     known: tuple[Places, ...]
     near: Floats
     far: Floats
     growth: float
-
-    @staticmethod
-    def of(regressors: Sequence[Regressor], growth: float) -> Sizes:
-        """Collect the sizes of a card's regressors."""
-        return Sizes(
-            tuple(unpacked(r.samples) for r in regressors),
-            np.array([r.near for r in regressors], dtype=np.float64),
-            np.array([r.far for r in regressors], dtype=np.float64),
-            growth,
-        )
 
     def distance(self, at: Places, regressor: Integers) -> Floats:
         """Octaves to the nearest sample of each kernel's regressor (n,); 0 without a regressor, or one that tells none."""

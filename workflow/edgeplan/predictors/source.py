@@ -8,12 +8,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.support.files import read_json
+from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
 
 _CARD = "card.json"

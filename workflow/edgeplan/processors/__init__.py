@@ -1,1 +1,8 @@
-"""Processors that run steps of one program side by side, on memory that they share."""
+"""Processors that run steps of one program side by side, on memory that they share.
+
+Modules:
+
+* `onednn`: oneDNN on some cores: the CPU of a pair.
+* `opencl`: OpenCL devices as processors: own kernels on memory that the host shares as far as the
+  device can.
+"""

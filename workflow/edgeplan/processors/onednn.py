@@ -11,14 +11,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.devices.machine import memory_bytes
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Capabilities, Host, Kernel, Sharing
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker
+from edgeplan.runtime.processor import Capabilities, Host, Kernel, Sharing
+from edgeplan.support.machine import memory_bytes
 
 
 class OnednnProcessor(Host):

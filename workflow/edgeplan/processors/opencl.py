@@ -20,16 +20,16 @@ import numpy as np
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
-from edgeplan.opencl.building import Programs, Variant, variant
-from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch, Launch, Memory, Place
+from edgeplan.opencl.building import Programs, ProgramSource, variant
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
 from edgeplan.opencl.transforms import packed
 from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
-from edgeplan.processors.base import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import same_bytes
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.transform import folded
 
@@ -113,7 +113,7 @@ class OpenclProcessor(Processor):
         self._maps: list[Any] = []
         self._given = True
         self._workspace: Any = None
-        self._run_once: set[tuple[Variant, str, tuple[int, ...]]] = set()
+        self._run_once: set[tuple[ProgramSource, str, tuple[int, ...]]] = set()
         self._tried: set[int] = set()
         self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
@@ -221,7 +221,7 @@ class OpenclProcessor(Processor):
         for argument in launch.arguments:
             if isinstance(argument, Memory):
                 given.append(memories[argument])
-            elif isinstance(argument, Place):
+            elif isinstance(argument, ArenaOffset):
                 given.append(np.int32(program.offsets[_tensor(step, argument.role)] // _FLOAT_BYTES + argument.extra))
             elif isinstance(argument, float):
                 given.append(np.float32(argument))

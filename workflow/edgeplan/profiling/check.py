@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from edgeplan.engines.onednn.cold import prepared
-from edgeplan.measurement.process.child import ColdRunError, run_cold
+from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.inputs import job_inputs
 from edgeplan.measurement.process.job import RunJob, RunResult
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
 from edgeplan.planning.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
 from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked_file import read_linked
+from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)
 STAGES = ("open", "read", "create", "transform", "execute")

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scipy.optimize import nnls
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
 from edgeplan.planning.profile import Disk
 from edgeplan.runtime.bringing import Bringer
 from edgeplan.support.files import write_json
+from edgeplan.support.machine import fingerprint
 
 _PROBES = 7
 _PARTS = (32, 16, 8, 4, 2, 1)  # of the file: a 32nd of it, and so on

@@ -19,20 +19,17 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
+from edgeplan.measurement.process.first_execution import STEPS_NAME
 from edgeplan.measurement.process.job import OnceJob
 from edgeplan.planning.profile import kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
-from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PROGRAM_NAME
-from edgeplan.runtime.linked import LinkedStep
-from edgeplan.runtime.linked_file import read_linked, write_linked
-from edgeplan.runtime.preparation import Executor, Preparer, Shared
-from edgeplan.runtime.process import prepare_process
+from edgeplan.runtime.linked_file import write_linked
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"
-_STAGE, _STEPS_NAME = "once", "steps.jsonl"
+_STAGE = "once"
 _LEAST_MS = 0.5  # below, it is what cold caches do, and in every first execution
 
 
@@ -91,7 +88,7 @@ def measure_once(
     write_linked(trials.program, folder / PROGRAM_NAME)
     chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
     lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
-    (folder / _STEPS_NAME).write_bytes(b"\n".join(lines))
+    (folder / STEPS_NAME).write_bytes(b"\n".join(lines))
     times_ms = []
     for number in range(len(chosen)):
         before = clock.now()
@@ -106,27 +103,3 @@ def measure_once(
 
 def _stored(time_ms: float) -> float:
     return float(np.float32(time_ms)) if time_ms >= _LEAST_MS else 0.0  # as rows are stored
-
-
-def first_execution_ms(folder: Path, number: int) -> float:
-    """Measure how much longer the first execution of a step takes than the second, in this process.
-
-    Args:
-        folder: of the program and its steps, see `measure_once`.
-        number: of the step.
-    """
-    program = read_linked(folder / PROGRAM_NAME)
-    line = (folder / _STEPS_NAME).read_bytes().splitlines()[number]
-    index, step = msgspec.json.decode(line, type=tuple[int, LinkedStep])
-    dnnl = Dnnl()
-    prepare_process(dnnl)
-    dnnl.warm_up(1)
-    with Shared(dnnl, program, folder) as shared:
-        shared.memory.data[: program.arena_bytes] = 0
-        preparer, executor = Preparer(shared), Executor(dnnl)
-        calls = preparer.prepare(index, step, [])
-        start = time.thread_time()
-        executor.execute(calls)
-        first = time.thread_time()
-        executor.execute(calls)
-        return 1e3 * ((first - start) - (time.thread_time() - first))

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgeplan.errors import NoiseError
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.interference import LIMIT
-from edgeplan.profiling.rounds import Harness, Round, Sample, Times
+from edgeplan.profiling.rounds import Harness, Round, RoundTimes, Sample
 from edgeplan.profiling.settings import ProfileSettings
 from edgeplan.profiling.store import NOISE, Row
 from edgeplan.profiling.subjects import Group
@@ -50,7 +50,7 @@ def measure(
     settings: ProfileSettings,
     clock: Clock,
     advance: Callable[[int], None],
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
     promising: Promising = lambda _: True,
 ) -> list[Row]:
     """Measure groups of steps; the other steps of the model run along.
@@ -68,7 +68,7 @@ def measure(
         NoiseError: noise is refused, and too many rounds stayed disturbed.
     """
     opened = [_Open(g, list(range(len(g.sizes))), samples=[{} for _ in g.sizes]) for g in groups]
-    widths, budget = rig.widths, budget or Budget()
+    widths, budget = rig.widths, budget or TimeBudget()
     told = done = noisy = 0
     for block in range(settings.blocks + (0 if settings.strict else settings.retries)):
         width, again = widths[block % len(widths)], set[int]()
@@ -130,7 +130,7 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
     return dict(sorted(choice.items()))
 
 
-def quiet_round(rig: Harness, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[Times, float, bool]:
+def quiet_round(rig: Harness, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[RoundTimes, float, bool]:
     """One round: its times, their scale, and whether the machine stayed as it was.
 
     Where noise is refused, a quiet moment is waited for, and a round that was disturbed is run again, for as often as settings
@@ -154,7 +154,7 @@ def quiet_round(rig: Harness, what: Round, settings: ProfileSettings, clock: Clo
     return times, 1 / clock.slowness(before, after), quiet
 
 
-def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: Times, scale: float, *, quiet: bool) -> None:
+def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: RoundTimes, scale: float, *, quiet: bool) -> None:
     for o in opened:
         for step in set(o.group.steps) & set(choice):
             samples = o.samples[choice[step]]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.errors import PredictionError, StoreError
+from edgeplan.graph.cost import footprint_bytes
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.graph.steps import Step
@@ -28,7 +29,7 @@ from edgeplan.profiling.preparation_costs import STAGES, PreparationCosts
 from edgeplan.profiling.profiles import profile_of
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, Row
-from edgeplan.profiling.subjects import Group, Subject, signatures, subject, touched_pages
+from edgeplan.profiling.subjects import Group, ProfilingSubject, signatures, subject, touched_pages
 from edgeplan.runtime.creation import MOVING_KINDS, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, same_bytes
@@ -95,7 +96,7 @@ def predicted_profiles(
 
 
 def _profile(
-    found: Subject,
+    found: ProfilingSubject,
     name: str,
     execution: _Execution,
     costs: PreparationCosts,
@@ -138,12 +139,12 @@ class _Execution:
         self._code = {name: code for code, name in enumerate(card.implementations)}
         self._states = self._evaluator.states
 
-    def times_ms(self, found: Subject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
+    def times_ms(self, found: ProfilingSubject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
         """Execution of each implementation on one core, conversions included; NaN without a predictor."""
         if step.kind == "reshape" or not step.members:
             return [0.0] * len(implementations)
         kernel = make_kernel(self._graph, step.members).config
-        config = replace(kernel, model_bytes=self._graph.footprint_bytes)
+        config = replace(kernel, model_bytes=footprint_bytes(self._graph))
         home = found.program.home
         asked: list[tuple[int, KernelConfig, str, str]] = []
         for position, choice in enumerate(implementations):
@@ -163,7 +164,9 @@ class _Execution:
             total[position] += time_us / 1e3
         return total
 
-    def _conversions(self, found: Subject, step: Step, choice: Implementation) -> Iterable[tuple[KernelConfig, str, str]]:
+    def _conversions(
+        self, found: ProfilingSubject, step: Step, choice: Implementation
+    ) -> Iterable[tuple[KernelConfig, str, str]]:
         program, block = found.program, self._dnnl.info.block
         sides = [(t, program.layouts[t], choice.variant.source) for t in step.reads]
         sides += [(t, choice.variant.output, program.layouts[t]) for t in step.outputs]

@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import StoreError
 from edgeplan.profiling.first_call_costs import ONCE, once_ms
 from edgeplan.profiling.fresh_process_factors import START, Start, start_of
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row
 from edgeplan.support.files import read_json, write_text
+from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import SHIPPED
 
 FILE_NAME = "preparation.json"

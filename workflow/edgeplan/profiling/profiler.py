@@ -13,7 +13,7 @@ from typing import Any
 
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.measurement.process.child import Forks
@@ -73,7 +73,7 @@ def profile_model(
     name: str,
     store: ProfileStore | None = None,
     layouts: Sequence[str] = HOMES,
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
     lock_timeout_seconds: float = LOCK_SECONDS,
 ) -> tuple[Profile, ...]:
     """Profile a model under every home layout; only what the store lacks is measured.
@@ -109,7 +109,7 @@ def profile_model(
     constants = rows.constants()
     if missing or constants is None:
         with machine_lock(lock_timeout_seconds):
-            budget = budget or Budget.of(settings.budget_seconds)  # the wait for the machine takes none of it
+            budget = budget or TimeBudget.of(settings.budget_seconds)  # the wait for the machine takes none of it
             prepare_process(dnnl)
             constants = _Measuring(known, rows, settings, cores, budget).go(missing or list(layouts)[:1])
         rows.merge()
@@ -211,7 +211,7 @@ class _Measuring:
     programs are started.
     """
 
-    def __init__(self, model: _Model, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: Budget) -> None:
+    def __init__(self, model: _Model, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: TimeBudget) -> None:
         self._model, self._store, self._settings, self._cores, self._budget = model, store, settings, cores, budget
         self._pairs: dict[str, Pairs] = {}
         self._looked: set[str] = set()  # layouts that are clearly worse
@@ -254,7 +254,7 @@ class _Measuring:
             _profile(model, home, self._store, self._settings, self._cores, constants, start)
             for home, start in zip(homes, plain, strict=True)
         ]
-        starter = Starter(self._of_starts, self._forks, _TRIALS, 0, Budget())
+        starter = Starter(self._of_starts, self._forks, _TRIALS, 0, TimeBudget())
         found = tried(model.dnnl, model.path, pooled(made), starter, cores=self._cores, scratch=self._scratch)
         for home, start, scale in zip(homes, plain, found, strict=True):
             starts[home] = replace(start, scale=scale)
@@ -290,7 +290,7 @@ class _Measuring:
             with rig:
                 self._layout(rig, home, part, advance)
 
-    def _layout(self, rig: Harness, home: str, budget: Budget, advance: Callable[[int], None]) -> None:
+    def _layout(self, rig: Harness, home: str, budget: TimeBudget, advance: Callable[[int], None]) -> None:
         settings, store, thorough = self._settings, self._store, self._settings.thorough
         signed = self._signed(home)
         missing = [group for group in rig.subject.groups if not store.has(group.digest)]

@@ -29,7 +29,7 @@ from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array
 from edgeplan.profiling.memory import pinned, release_freed
 from edgeplan.profiling.samples import Trials
-from edgeplan.profiling.subjects import Subject
+from edgeplan.profiling.subjects import ProfilingSubject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.memory import Region
@@ -68,7 +68,7 @@ class Sample:
 
 
 @dataclass
-class Times:
+class RoundTimes:
     """Times of one round: stage -> step -> samples. The stages are those of `store.Row`."""
 
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Harness:
     def __init__(
         self,
         dnnl: Dnnl,
-        subject: Subject,
+        subject: ProfilingSubject,
         model: Path,
         inputs: Mapping[str, Array],
         *,
@@ -157,13 +157,13 @@ class Harness:
             value = self.inputs[border.name]
             np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
-    def run(self, what: Round, warm_runs: int) -> Times:
+    def run(self, what: Round, warm_runs: int) -> RoundTimes:
         """Run one round of preparations and executions.
 
         Raises:
             FormatError: the model file changed meanwhile.
         """
-        times = Times()
+        times = RoundTimes()
         release_freed()
         collecting = gc.isenabled()
         gc.disable()
@@ -195,7 +195,7 @@ class Harness:
     def _step(self, what: Round, index: int) -> LinkedStep:
         return self.trials.step(index, what.choice[index], what.width)
 
-    def _prepare(self, what: Round, core: str, times: Times, stack: ExitStack) -> dict[int, Calls]:
+    def _prepare(self, what: Round, core: str, times: RoundTimes, stack: ExitStack) -> dict[int, Calls]:
         """Prepare steps from the model file, each as the first of its equals: with no objects of the library made before."""
         self._evict()
         self.dnnl.set_threads(1)
@@ -212,7 +212,7 @@ class Harness:
                 times.add(f"{stage}:{core}", index, spent, preempted=preempted)
         return prepared
 
-    def _fetch(self, what: Round, core: str, source: str, times: Times) -> None:
+    def _fetch(self, what: Round, core: str, source: str, times: RoundTimes) -> None:
         """Fetch weights as from a cache that nobody touched: copied, or mapped."""
         program = self.trials.cached
         steps = {i: self.trials.stored(i, position, what.width, source) for i, position in what.choice.items()}
@@ -238,7 +238,7 @@ class Harness:
                     )
                 times.add(f"{source}:{core}", index, _sums(marks)["read"], preempted=switches() > before)
 
-    def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: Times) -> None:
+    def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: RoundTimes) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches, or behind all of them."""
         standing = self.standing[what.width]
         self.feed()
@@ -258,7 +258,7 @@ class Harness:
             times.add(f"{stage}:{what.width}", index, spent, preempted=switches() > before)
         self.dnnl.set_threads(1)
 
-    def _repeat(self, what: Round, times: Times) -> None:
+    def _repeat(self, what: Round, times: RoundTimes) -> None:
         """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only.
 
         A step without an equal here is created after itself: another model that has the same one may have several.

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 
 from edgeplan.profiling.memory import stand_in_cache
-from edgeplan.profiling.subjects import Group, Subject
+from edgeplan.profiling.subjects import Group, ProfilingSubject
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep, converted, linked_program
@@ -43,7 +43,7 @@ class Trials:
         weights_bytes: transformed weights of the model.
     """
 
-    def __init__(self, dnnl: Dnnl, subject: Subject, model: Path, widths: Sequence[int], scratch: Path) -> None:
+    def __init__(self, dnnl: Dnnl, subject: ProfilingSubject, model: Path, widths: Sequence[int], scratch: Path) -> None:
         self.subject, self._widths = subject, tuple(widths)
         self.group: dict[int, Group] = {index: group for group in subject.groups for index in group.steps}
         self._recorder = Recorder()

@@ -7,11 +7,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edgeplan.measurement.budget import Budget
-from edgeplan.measurement.process.child import ColdRunError, Forks
+from edgeplan.measurement.budget import TimeBudget
+from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.profiling.check import STAGES, measured_ms
+from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)
 _MOST_LOST = 0.9
@@ -43,7 +44,7 @@ class Starter:
     forks: Forks
     repeats: int
     retries: int
-    budget: Budget
+    budget: TimeBudget
     thorough: bool = True
 
     def start(self, jobs: Mapping[Key, RunJob]) -> tuple[dict[Key, dict[str, float]], float]:

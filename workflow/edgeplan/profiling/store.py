@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.runtime.library import LibraryInfo
 from edgeplan.support.files import read_json, write_atomically
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import FORMAT_VERSION, FileFormat, KeyedStore, identity_file, journal_of, key_of
 

@@ -46,7 +46,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProfilingSubject:
     """A model under one home layout.
 
     Attributes:
@@ -76,7 +76,7 @@ def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
     return tuple(signature(creator, step) for step in lowered.steps)
 
 
-def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
+def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> ProfilingSubject:
     """Ask for the candidates of every step, equal ones once: those that exist on one core and on `width` cores.
 
     Raises:
@@ -86,7 +86,7 @@ def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weigh
         return _subject(dnnl, lowered, home, weights, width)
 
 
-def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> Subject:
+def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> ProfilingSubject:
     layouts = activation_layouts(lowered, home)
     offsets, scratch_offset = plan_buffers(lowered, layouts, dnnl.info.block)
     creator = Creator(dnnl, lowered.shapes, layouts, offsets, lowered.types)
@@ -131,7 +131,7 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
         weights,
         lowered.types,
     )
-    return Subject(program, tuple(groups))
+    return ProfilingSubject(program, tuple(groups))
 
 
 def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> tuple[int, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.planning.document import Target
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.machine import fingerprint
 
 LIBRARY = "onednn"
 

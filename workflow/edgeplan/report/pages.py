@@ -30,7 +30,7 @@ _NARROW_PT = 880
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A chapter of one target, with a place of its own on the page: several targets have a chapter of the same kind."""
 
     target: str
@@ -50,7 +50,7 @@ class Section:
         return self.place(f"{name}-figure" if name in {table.id for table in self.page.tables} else name)
 
 
-def render_page(sections: Sequence[Section], others: Sequence[Section] = ()) -> str:
+def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] = ()) -> str:
     """The report as HTML: one file that asks for no other.
 
     Args:

@@ -11,8 +11,8 @@ from pathlib import Path
 from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import HANDED_OVER, parts_of_report
 from edgeplan.errors import FormatError
-from edgeplan.report.pages import Section, render_page, tally
-from edgeplan.reporting.page import SUFFIX, Card, ChapterPage, read_chapter, with_texts
+from edgeplan.report.pages import PageSection, render_page, tally
+from edgeplan.reporting.page import SUFFIX, ChapterPage, PageCard, read_chapter, with_texts
 from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
@@ -37,9 +37,9 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
     pages = {path: read_chapter(path) for path in parts if path.name.endswith(SUFFIX)}
     for target, figures in _merged(parts, pages).items():
         write_json(report.parent / target / "metrics.json", figures)
-    shown = [Section(path.parent.name, _complete(path, page, parts[path], remarks)) for path, page in pages.items()]
+    shown = [PageSection(path.parent.name, _complete(path, page, parts[path], remarks)) for path, page in pages.items()]
     others = (path for path in sorted(chapters.glob(f"*/*{SUFFIX}")) if path not in pages)
-    write_text(report, render_page(shown, [Section(path.parent.name, read_chapter(path)) for path in others]))
+    write_text(report, render_page(shown, [PageSection(path.parent.name, read_chapter(path)) for path in others]))
 
 
 def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[str]:
@@ -56,7 +56,7 @@ def _line(target: str, page: ChapterPage) -> str:
     return f"{page.title} on {target}: {'; '.join(told)}; bars: {tally(page.lines)}; {grade}"
 
 
-def _figure(card: Card) -> str:
+def _figure(card: PageCard) -> str:
     return f"{card.title} {card.value}" + (f" ({card.verdict})" if card.verdict else "")
 
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from edgeplan.reporting.page import (
+    PageTable,
     Picture,
-    Table,
     table,
 )
 from edgeplan.reporting.svg import svg
@@ -159,7 +159,7 @@ def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
 
 def page_tables(
     specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
-) -> tuple[Table, ...]:
+) -> tuple[PageTable, ...]:
     """Tables as the page shows them, in the order of the report; those named last are unfolded at first."""
     return tuple(
         table(name, spec.title, added.get(name, ""), tables[name], unfolded=name in unfolded)

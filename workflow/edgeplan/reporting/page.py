@@ -38,7 +38,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class PageCard:
     """A figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
 
     title: str
@@ -61,7 +61,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """A table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
 
     id: str
@@ -103,13 +103,13 @@ class ChapterPage:
     about: str
     measured_at: str
     headline: str = ""
-    cards: tuple[Card, ...] = ()
+    cards: tuple[PageCard, ...] = ()
     lines: tuple[Line, ...] = ()
     metrics: tuple[tuple[str, str], ...] = ()
     told: str = "Findings"
     findings: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[PageTable, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     machine: str = ""
     rows: tuple[str, ...] = ()
@@ -227,11 +227,11 @@ def rows_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(environment.get("fingerprint", "")), *map(str, environment.get("commits", ())))
 
 
-def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bool = False) -> Table:
+def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bool = False) -> PageTable:
     """A table with its cells as text."""
     numeric = tuple(bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns)
     rows = tuple(tuple(cell_text(v) for v in row) for row in frame.itertuples(index=False, name=None))
-    return Table(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
+    return PageTable(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
 
 
 def number(value: float | str, *, share: bool = False) -> str:
@@ -272,7 +272,7 @@ class CardOf:
     share: bool = False
 
 
-def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[Card]:
+def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[PageCard]:
     """The cards, each held against the bars of its figures; one without a value says so."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
@@ -288,7 +288,7 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         aims = " / ".join(dict.fromkeys(bar.aim for bar in held))
         ends = [_interval(metrics, key, share=card.share) for key in card.keys]
         interval = " / ".join(ends) if all(ends) else ""
-        cards.append(Card(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper, interval))
+        cards.append(PageCard(card.title, f"{value} {unit}".rstrip(), verdict, limits, aims, card.paper, interval))
     return cards
 
 

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
@@ -27,6 +26,7 @@ from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
+from edgeplan.support.machine import fingerprint
 
 Array = npt.NDArray[Any]
 _NS_PER_MS = 1e6

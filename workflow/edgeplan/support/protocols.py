@@ -79,7 +79,7 @@ _RUNTIME = (
 _PROFILES = (
     *_files("support", "compiled", "machine_code", "object_code"),
     "measurement/preemption.py",
-    *_files("measurement/process", "clock", "interference", "prepare_machine", "host_memory"),
+    *_files("measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory"),
     *_files(
         "profiling",
         "rounds",

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import InputError
-from edgeplan.graph.ir import Shape
 from edgeplan.support.files import write_atomically
 
 Array = npt.NDArray[np.float32]
+Shape = tuple[int, ...]
+#: Outputs of our runtime agree with ONNX Runtime's when they differ by at most this share of their largest magnitude.
+OUTPUT_TOLERANCE = 1e-4
 
 
 class Border(Protocol):

@@ -1,1 +1,11 @@
-"""Suites that hold what others add to what edgeplan asks of it. They need pytest."""
+"""Suites that hold what others add to what edgeplan asks of it. They need pytest.
+
+Modules:
+
+* `engines`: This contract holds an engine to edgeplan's demands by tests: subclass `EngineContract`
+  and name the engine.
+* `processors`: What edgeplan asks of a processor of a pair, as tests: subclass `ProcessorContract`
+  and name the engine that it is of.
+* `settings`: This contract holds a setting that is started cold to edgeplan's demands: subclass
+  `SettingContract` and name the setting.
+"""

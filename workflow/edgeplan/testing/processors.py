@@ -28,13 +28,13 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.base import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Split, partition, program_of
+from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
 from edgeplan.runtime.session import bind_inputs, outputs_of
 from edgeplan.testing.engines import reference_outputs, require_close

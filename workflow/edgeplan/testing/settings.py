@@ -13,12 +13,13 @@ from typing import ClassVar
 
 import pytest
 
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting, setting_protocol
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
-from edgeplan.measurement.process.job import Artefact, PrepareJob, RunJob, RunResult
+from edgeplan.measurement.process.job import PrepareJob, RunJob, RunResult
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 _INPUTS: dict[str, tuple[int, ...]] = {"input": (1, 3, 32, 32)}
 _REFERENCE = "onnxruntime"

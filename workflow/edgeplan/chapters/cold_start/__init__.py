@@ -1,1 +1,19 @@
-"""Starting a network cold: kernels, weights and cores for each step, so that the first inference ends soonest (NNV12)."""
+"""Starting a network cold: kernels, weights and cores for each step, so that the first inference ends soonest (NNV12).
+
+Modules:
+
+* `chapter`: The chapter on cold starts: what it measures, plans and shows.
+* `estimate`: How long the stages of the chapter take.
+* `evaluation/`: What the chapter shows: evidence, tables, figures, figures of merit and findings.
+* `measuring/`: What the chapter measures: plans and stock engines, started cold in processes of
+  their own.
+* `paper`: The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4
+  is beside the models of the zoo.
+* `plan`: From a model file to a plan: profile or predict, then plan.
+* `planners/`: The planners of the chapter: pure functions from a profile to a schedule; they know
+  no device.
+* `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
+* `settings`: The `cold_start` section of params.yaml.
+* `shared_cores`: How much longer cold starts take where other processes use the cores.
+* `stages/`: The stages of the chapter: each reads files, calls the library, and writes files.
+"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
-from edgeplan.chapters.cold_start.settings import Params
+from edgeplan.chapters.cold_start.settings import ColdStartParams
 
 _TARGETS = Targets("cold_start.devices")
 _RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
@@ -42,7 +42,7 @@ CHAPTER = Chapter(
     name="cold_start",
     title="Cold starts planned for the first inference",
     paper="NNV12 (MobiSys 2023)",
-    settings=Params,
+    settings=ColdStartParams,
     targets=_TARGETS,
     stages=(COLD_START, COLD_TABLES),
     tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeplan.chapters.cold_start.settings import Params
+from edgeplan.chapters.cold_start.settings import ColdStartParams
 
 # Typical of two cores of an AMD EPYC, not of this machine, as the committed rows tell.
 _COLD_PROFILE_S, _COLD_PLANS_S, _COLD_RUN_S = 20.0, 30.0, 1.2  # a block of a model's profile; its plans; a fresh process
 
 
-def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
+def estimate(params: ColdStartParams, engines: Sequence[str]) -> dict[str, float]:
     """Seconds that cold starts take on all their devices, where nothing is stored yet; `engines` are those of the devices."""
     del engines
     cold = params.cold_start

@@ -106,7 +106,7 @@ class ColdStartSettings(Section):
         return self
 
 
-class Params(ChapterParams):
+class ColdStartParams(ChapterParams):
     """What the chapter reads of params.yaml."""
 
     cold_start: ColdStartSettings

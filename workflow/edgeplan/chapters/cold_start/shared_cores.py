@@ -20,17 +20,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeplan.engines.onednn.cold import prepared
+from edgeplan.engines.cold import Artefact
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.background import background_load
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.inputs import job_inputs
-from edgeplan.measurement.process.job import Artefact, RunJob, RunResult
+from edgeplan.measurement.process.job import RunJob, RunResult
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.runtime.folder import PROGRAM_NAME
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.workers import ColdRunError
 
 _OURS, _ONNX_RUNTIME = "edgeplan", "onnxruntime"
 _BEGIN_SECONDS = 0.5  # until a loop runs
@@ -38,7 +39,7 @@ _TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class TimedStarter:
     """Something whose starts are timed.
 
     Attributes:
@@ -87,7 +88,7 @@ def _model_file(folder: Path, program: LinkedProgram) -> Path:
     return (near if near.is_file() else path).resolve()
 
 
-def _job(folder: Path, starter: Starter, cores: Sequence[int]) -> RunJob:
+def _job(folder: Path, starter: TimedStarter, cores: Sequence[int]) -> RunJob:
     program = read_linked(folder / PROGRAM_NAME)
     artefact: Artefact | None
     if starter.setting == _ONNX_RUNTIME:
@@ -99,7 +100,7 @@ def _job(folder: Path, starter: Starter, cores: Sequence[int]) -> RunJob:
     return RunJob.model_validate(given | {"artefact": artefact, "state": "cached", **job_inputs(program.inputs)})
 
 
-def measure(folders: Sequence[Path], starters: Sequence[Starter], *, rounds: int, seconds: float) -> Times:
+def measure(folders: Sequence[Path], starters: Sequence[TimedStarter], *, rounds: int, seconds: float) -> Times:
     """Starts in turn.
 
     Args:
@@ -160,10 +161,10 @@ def main() -> None:
     parser.add_argument("--spins", type=int, nargs="*", default=[300_000], help="GOMP_SPINCOUNT to compare with, cores free")
     parser.add_argument("--before", type=Path, help="folder `workflow` of another checkout to compare with, cores free")
     given = parser.parse_args()
-    others = [Starter(f"spins {count}", _OURS, {"GOMP_SPINCOUNT": str(count)}) for count in given.spins]
+    others = [TimedStarter(f"spins {count}", _OURS, {"GOMP_SPINCOUNT": str(count)}) for count in given.spins]
     if given.before is not None:
-        others.append(Starter("before", _OURS, {"PYTHONPATH": str(given.before.resolve())}))
-    starters = (Starter(_OURS, _OURS), Starter(_ONNX_RUNTIME, _ONNX_RUNTIME), *others)
+        others.append(TimedStarter("before", _OURS, {"PYTHONPATH": str(given.before.resolve())}))
+    starters = (TimedStarter(_OURS, _OURS), TimedStarter(_ONNX_RUNTIME, _ONNX_RUNTIME), *others)
     with machine_lock():
         times = measure(given.plans, starters, rounds=given.pairs, seconds=60 * given.minutes)
     medians = {f"{m}, {name}, {loops} loops": round(statistics.median(v), 2) for (m, name, loops), v in sorted(times.items())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
-from edgeplan.chapters.memory.settings import Params
+from edgeplan.chapters.memory.settings import MemoryParams
 
 _TARGETS = Targets("memory.devices")
 _MEASURED = "results/{device}/memory"
@@ -38,7 +38,7 @@ CHAPTER = Chapter(
     name="memory",
     title="Models in a fraction of their memory",
     paper="FlexNN (MobiCom 2024)",
-    settings=Params,
+    settings=MemoryParams,
     targets=_TARGETS,
     stages=(MEMORY, MEMORY_TABLES),
     tables="edgeplan.chapters.memory.evaluation.tables:MEMORY_TABLES",

@@ -11,7 +11,7 @@ from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.terminal import say
 
 if TYPE_CHECKING:
-    from edgeplan.planning.layout.buffers import Layout
+    from edgeplan.planning.layout.buffers import BufferLayout
 
 
 def register(_app: typer.Typer, plan_app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def plan_layout(
         say(line)
 
 
-def summary(found: Layout, count: int, path: Path, output: Path) -> list[str]:
+def summary(found: BufferLayout, count: int, path: Path, output: Path) -> list[str]:
     """What a user wants to know about a layout that was found."""
     if found.capacity is not None:
         verdict = f"{found.verdict}: {found.height} of {found.capacity}"
@@ -57,7 +57,7 @@ def summary(found: Layout, count: int, path: Path, output: Path) -> list[str]:
     ]
 
 
-def _failure(found: Layout, path: Path, output: Path, timeout: float) -> InfeasibleError | UndecidedError:
+def _failure(found: BufferLayout, path: Path, output: Path, timeout: float) -> InfeasibleError | UndecidedError:
     from edgeplan.planning.layout.buffers import Verdict  # noqa: PLC0415  see `plan_layout`
 
     command = f"edgeplan plan layout {path} -o {output}"

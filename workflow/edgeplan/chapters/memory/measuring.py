@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import Cores, MemoryPlanned, Planner
-from edgeplan.chapters.memory.studies import Subject, ablated, adapted, cuts, layers, offline
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
+from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, cuts, layers, offline
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.child import ColdRunError, answered
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
@@ -30,6 +29,7 @@ from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.support.workers import ColdRunError, answered
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
 NUMBERS = (
@@ -45,7 +45,7 @@ _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
 
 
-def measured(subject: Subject) -> Iterator[dict[str, Any]]:
+def measured(subject: StudiedModel) -> Iterator[dict[str, Any]]:
     """All rows of a model, one after the other; what cannot be measured has a reason.
 
     Raises:
@@ -64,7 +64,9 @@ def measured(subject: Subject) -> Iterator[dict[str, Any]]:
     yield from _second(subject, default)
 
 
-def _budgets(subject: Subject, planner: Planner, default: int, made: dict[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+def _budgets(
+    subject: StudiedModel, planner: Planner, default: int, made: dict[float, MemoryPlanned]
+) -> Iterator[dict[str, Any]]:
     """Plans for shares of what the first setting takes; those that fit are added to `made`."""
     started = time.perf_counter()
     for share in subject.settings.shares:
@@ -76,7 +78,7 @@ def _budgets(subject: Subject, planner: Planner, default: int, made: dict[float,
         started = time.perf_counter()
 
 
-def _attempted(subject: Subject, planner: Planner, budget: int, name: str) -> tuple[MemoryPlanned | None, dict[str, Any]]:
+def _attempted(subject: StudiedModel, planner: Planner, budget: int, name: str) -> tuple[MemoryPlanned | None, dict[str, Any]]:
     """A plan for a budget and what it measures; or why there is none, and what is needed where that is proven.
 
     A run that crashed has no outputs that are right: `equal` is 0.
@@ -93,7 +95,7 @@ def _attempted(subject: Subject, planner: Planner, budget: int, name: str) -> tu
         return made, {"reason": error.what.splitlines()[0]}
 
 
-def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
     """What is measured of a model besides: its layers, its least budget, and the studies."""
     yield from layers(planner)
     least = _least(subject, planner)
@@ -113,7 +115,7 @@ def _beside(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlann
     yield from cuts(subject, planner)
 
 
-def alone(subject: Subject, case: str) -> Iterator[dict[str, Any]]:
+def alone(subject: StudiedModel, case: str) -> Iterator[dict[str, Any]]:
     """The rows of one case of `ALONE`, of a model whose other rows are kept.
 
     Raises:
@@ -131,14 +133,14 @@ def alone(subject: Subject, case: str) -> Iterator[dict[str, Any]]:
 ALONE = ("least", "held")
 
 
-def _at_least(subject: Subject, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
+def _at_least(subject: StudiedModel, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
     """The least budget that a run holds, as it ran."""
     if least is None:
         return {"case": "least", "reason": "no run held a budget near the proven least"}
     return {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
 
 
-def _stock(subject: Subject, setting: str) -> dict[str, Any]:
+def _stock(subject: StudiedModel, setting: str) -> dict[str, Any]:
     row: dict[str, Any] = {"case": "stock", "setting": setting}
     folder = subject.work / setting
     folder.mkdir()
@@ -155,7 +157,7 @@ def _stock(subject: Subject, setting: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, Any]:
+def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> dict[str, Any]:
     """A plan run beside the same program with all weights in memory, and held to its budget by the system."""
     candidate, plan = made.candidate, made.document
     expected = reference_outputs(subject.model, planner.values)
@@ -184,7 +186,7 @@ def _ran(subject: Subject, planner: Planner, made: MemoryPlanned) -> dict[str, A
     return row | _limited(subject, planner, made, phase.run_ms)
 
 
-def _limited(subject: Subject, planner: Planner, made: MemoryPlanned, outside_ms: Sequence[float]) -> dict[str, Any]:
+def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outside_ms: Sequence[float]) -> dict[str, Any]:
     """The same, held to idle and the budget; `pause_ms` is here its median time over that outside."""
     gate = subject.work / f"gate-{made.budget}"
     gate.unlink(missing_ok=True)
@@ -213,7 +215,7 @@ def _failures(held: Limited) -> int:
     return max(held.failures, int(held.code == -signal.SIGKILL))
 
 
-def _least(subject: Subject, planner: Planner) -> MemoryPlanned | None:
+def _least(subject: StudiedModel, planner: Planner) -> MemoryPlanned | None:
     """The least budget that a run holds, to an eighth of a MiB."""
     step = MIB // 8
     budget = -(-planner.least_bytes() // step) * step
@@ -225,7 +227,7 @@ def _least(subject: Subject, planner: Planner) -> MemoryPlanned | None:
     return None
 
 
-def _slowed(subject: Subject, planner: Planner, least: MemoryPlanned) -> dict[str, Any]:
+def _slowed(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> dict[str, Any]:
     """A processor that computes `slowed_ratio` times as long as weights take to be read, stood for by waiting awake.
 
     Where this one computes for longer by itself, nothing is slowed; the factor (`predicted_ms`) is below 1 then.
@@ -251,7 +253,7 @@ def _slowed(subject: Subject, planner: Planner, least: MemoryPlanned) -> dict[st
     }  # fmt: skip
 
 
-def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
+def _held(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
     """The last stock setting, and our plan, each held to idle and as much."""
     budget = int(subject.settings.limited_mib * MIB)
     setting = subject.settings.settings[-1]
@@ -283,7 +285,7 @@ def _held(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         yield ours | {"reason": str(error).splitlines()[0]}
 
 
-def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+def _switched(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
     """A running session changes its budget, up and down, by the program of the smallest one, and plans itself each time.
 
     `pause_ms` is what a change costs: planning, the pause, and what the first inference takes longer than those behind it,
@@ -305,13 +307,13 @@ def _switched(subject: Subject, planner: Planner, made: Mapping[float, MemoryPla
         }  # fmt: skip
 
 
-def _second(subject: Subject, default: int) -> Iterator[dict[str, Any]]:
+def _second(subject: StudiedModel, default: int) -> Iterator[dict[str, Any]]:
     """Some budgets with more computing threads; where no processor is left, reading shares them."""
     settings = subject.settings
     threads = settings.second_threads
     if not settings.second_shares or threads > len(subject.cores.all):
         return
-    again = replace(subject, cores=Cores.of(subject.cores.all, threads), work=subject.work / "second")
+    again = replace(subject, cores=RunCores.of(subject.cores.all, threads), work=subject.work / "second")
     again = replace(again, settings=settings.model_copy(update={"threads": threads}))
     (again.work / "planner").mkdir(parents=True)
     planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)

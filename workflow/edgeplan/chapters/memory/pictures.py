@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.planning.memory.document import Held, MemoryPlan, Use
+from edgeplan.planning.memory.document import Held, MemoryPlan, MemoryUse
 from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend, legend_above, name_axes
 from edgeplan.reporting.svg import svg
 from edgeplan.runtime.streaming.program import WEIGHTS, StreamProgram
 from edgeplan.support.files import write_atomically
 
-_COLOURS = {Use.tensor: PALETTE[4], Use.weights: PALETTE[0], Use.stays: PALETTE[1]}
+_COLOURS = {MemoryUse.tensor: PALETTE[4], MemoryUse.weights: PALETTE[0], MemoryUse.stays: PALETTE[1]}
 
 
 def write_curve(points: Sequence[tuple[int, float, float]], model: str, path: Path) -> None:
@@ -60,7 +60,7 @@ def write_map(plan: MemoryPlan, program: StreamProgram, path: Path) -> None:
     _write(figure, path)
 
 
-def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[Use, list[Held]]:
+def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[MemoryUse, list[Held]]:
     """What memory holds, by what for; uses of which there is nothing are left out."""
     keeping = {
         operand.buffer
@@ -70,9 +70,9 @@ def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[Use, list[Held
         for operand in call
         if operand.buffer != WEIGHTS
     }
-    found: dict[Use, list[Held]] = {}
+    found: dict[MemoryUse, list[Held]] = {}
     for number, held in enumerate(plan.held()):  # tensors first, in the order of the program's buffers
-        found.setdefault(Use.weights if number in keeping else held.use, []).append(held)
+        found.setdefault(MemoryUse.weights if number in keeping else held.use, []).append(held)
     return found
 
 

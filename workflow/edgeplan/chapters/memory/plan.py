@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
@@ -53,6 +52,7 @@ from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySc
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.files import write_atomically
+from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
@@ -66,7 +66,7 @@ _GAIN = 0.005  # another form has to gain so much
 
 
 @dataclass(frozen=True, slots=True)
-class Cores:
+class RunCores:
     """Processors of a run: computing threads, and reading ones.
 
     Attributes:
@@ -78,7 +78,7 @@ class Cores:
     reader: tuple[int, ...]
 
     @classmethod
-    def of(cls, processors: Sequence[int], threads: int) -> Cores:
+    def of(cls, processors: Sequence[int], threads: int) -> RunCores:
         """The first processors compute, the others read; where there are no others, reading shares them all.
 
         Raises:
@@ -96,7 +96,7 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ModelCut:
     """How a model is cut.
 
     Attributes:
@@ -109,7 +109,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CostedProgram:
     """A program with what it takes.
 
     Attributes:
@@ -120,7 +120,7 @@ class Candidate:
     """
 
     folder: Path
-    form: Form
+    form: ModelCut
     program: StreamProgram
     profile: StreamProfile
     cutting_s: float = 0.0
@@ -153,7 +153,7 @@ class Candidate:
         """Less than this is not enough, objects counted."""
         return bounds.least_bytes(self.workload) + self.objects_bytes
 
-    def taking(self, more: int) -> Candidate:
+    def taking(self, more: int) -> CostedProgram:
         """The same, known to take so many bytes more besides the arena than was profiled."""
         profile = self.profile.model_copy(update={"objects_bytes": self.objects_bytes + more})
         return replace(self, profile=profile)
@@ -173,7 +173,7 @@ class MemoryPlanned:
 
     folder: Path
     document: MemoryPlan
-    candidate: Candidate
+    candidate: CostedProgram
     budget: int
     run: StreamRun
 
@@ -196,7 +196,7 @@ class Planner:
         ModelError: the model cannot be read, or holds operators that the runtime lacks.
     """
 
-    def __init__(self, model: Path, work: Path, threads: int, cores: Cores, runs: int = 7) -> None:
+    def __init__(self, model: Path, work: Path, threads: int, cores: RunCores, runs: int = 7) -> None:
         self._model, self._work, self._threads, self.cores, self._runs = model, work, threads, cores, runs
         graph = simplify(load_onnx(model))
         require_exact(graph, str(model))
@@ -204,11 +204,11 @@ class Planner:
         self._dnnl = Dnnl()
         layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
         ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
-        self.forms = tuple(Form(limit, regions) for regions in ladder for limit in LIMITS)
-        self._built: dict[Form, Built] = {}
+        self.forms = tuple(ModelCut(limit, regions) for regions in ladder for limit in LIMITS)
+        self._built: dict[ModelCut, Built] = {}
         self._chosen: dict[object, Implementation] = {}
-        self._candidates: dict[Form, Candidate] = {}
-        self._layouts: dict[Form, Ints] = {}
+        self._candidates: dict[ModelCut, CostedProgram] = {}
+        self._layouts: dict[ModelCut, Ints] = {}
         shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
@@ -218,11 +218,11 @@ class Planner:
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CostedProgram, ...]:
         """Those that were profiled."""
         return tuple(self._candidates.values())
 
-    def candidate(self, form: Form) -> Candidate:
+    def candidate(self, form: ModelCut) -> CostedProgram:
         """The program of a form, written with its weights and profiled.
 
         Raises:
@@ -245,10 +245,10 @@ class Planner:
             written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
             times = written - began, time.perf_counter() - written
-            self._candidates[form] = Candidate(folder, form, program, profile, *times)
+            self._candidates[form] = CostedProgram(folder, form, program, profile, *times)
         return self._candidates[form]
 
-    def built(self, form: Form) -> Built:
+    def built(self, form: ModelCut) -> Built:
         """The program of a form; nothing is written."""
         if form not in self._built:
             with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
@@ -257,15 +257,15 @@ class Planner:
                 )
         return self._built[form]
 
-    def _folder(self, form: Form) -> Path:
+    def _folder(self, form: ModelCut) -> Path:
         return self._work / f"form-{self.forms.index(form)}"
 
-    def _least(self, form: Form) -> int:
+    def _least(self, form: ModelCut) -> int:
         """What activations and weights of a form take at least, nothing measured."""
         program = self.built(form).program
         return bounds.least_bytes(workload_of(program, [0.0] * len(program.steps)))
 
-    def _estimated(self, form: Form) -> Candidate:
+    def _estimated(self, form: ModelCut) -> CostedProgram:
         """A form as if cutting cost no more than in one with the same bands, or nothing: a step's parts share its time."""
         alike = (f for f in self._candidates if f.regions == form.regions)
         base = self.candidate(next(alike, self.forms[0]))
@@ -282,9 +282,9 @@ class Planner:
             share = share if share.all() else np.ones(len(members))
             compute[members] = times.get(origin, 0.0) * share / share.sum()
         profile = base.profile.model_copy(update={"compute_ms": tuple(compute.tolist())})
-        return Candidate(self._folder(form), form, built.program, profile)
+        return CostedProgram(self._folder(form), form, built.program, profile)
 
-    def _lowest(self, form: Form) -> Ints:
+    def _lowest(self, form: ModelCut) -> Ints:
         if form not in self._layouts:
             program = self.built(form).program
             self._layouts[form] = lowest(workload_of(program, [0.0] * len(program.steps)))
@@ -302,7 +302,7 @@ class Planner:
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[Candidate, Planned]:
+    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, Planned]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
@@ -334,14 +334,14 @@ class Planner:
             raise self._does_not_fit(budget, excess)
         return min(pairs, key=lambda pair: pair[1].predicted_ms)
 
-    def _hope(self, form: Form, budget: int, mode: Mode) -> float:
+    def _hope(self, form: ModelCut, budget: int, mode: Mode) -> float:
         """Milliseconds of a form that was not profiled; infinite if it cannot fit."""
         guess = self._estimated(form)
         room = budget - guess.objects_bytes
         made = best(guess.workload, guess.reader, room, mode, [self._lowest(form)], again=True)
         return made.predicted_ms if made else bound_ms(guess.workload, guess.reader, room + _ROOM_BYTES, mode)
 
-    def _planned(self, form: Form, budget: int, mode: Mode) -> tuple[Candidate, Planned] | None:
+    def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, Planned] | None:
         candidate = self.candidate(form)
         try:
             return candidate, candidate.planned(budget, mode)
@@ -357,7 +357,7 @@ class Planner:
         """What the finest form needs at least, objects counted."""
         return self.candidate(min(self.forms, key=self._least)).least_bytes()
 
-    def documented(self, candidate: Candidate, made: Planned) -> MemoryPlan:
+    def documented(self, candidate: CostedProgram, made: Planned) -> MemoryPlan:
         """A plan as a document."""
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
@@ -455,7 +455,7 @@ class Planner:
         taken = run.peak_over_idle
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
-    def _put(self, candidate: Candidate, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
+    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
         """The folder, built aside and put in place at once."""
         p, cores = plan_document, self.cores
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
@@ -473,13 +473,13 @@ class Planner:
         return made_for(self._model, self._dnnl, self._threads)
 
 
-def all_bytes(candidate: Candidate) -> int:
+def all_bytes(candidate: CostedProgram) -> int:
     """Bytes with all weights in memory, objects counted."""
     weights = int(candidate.workload.weight_bytes.sum())
     return weights + int(candidate.workload.live_bytes.max()) + candidate.objects_bytes
 
 
-def _least_within(candidate: Candidate, target_ms: float, mode: Mode) -> int | None:
+def _least_within(candidate: CostedProgram, target_ms: float, mode: Mode) -> int | None:
     """The least budget, to a hundredth, with a plan within a time; None if there is none."""
     low, high = candidate.least_bytes(), all_bytes(candidate) + (1 << 20)
 
@@ -524,7 +524,7 @@ def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
     return MadeFor(str(model.resolve()), model_sha256(model), fingerprint(), info.version, info.isa, threads)
 
 
-def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: Cores | None = None) -> None:
+def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: RunCores | None = None) -> None:
     """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that.
 
     Raises:
@@ -552,7 +552,7 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
         BusyError: another process is measuring on this machine.
         StoreError: nothing can be written there.
     """
-    cores = Cores.of(processors, threads)
+    cores = RunCores.of(processors, threads)
     parent = near.resolve().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

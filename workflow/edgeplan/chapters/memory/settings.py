@@ -73,7 +73,7 @@ class MemorySettings(Section):
         return self
 
 
-class Params(ChapterParams):
+class MemoryParams(ChapterParams):
     """What the chapter reads of params.yaml."""
 
     memory: MemorySettings

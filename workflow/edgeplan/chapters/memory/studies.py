@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import LIMITS, Candidate, Cores, MemoryPlanned, Planner
+from edgeplan.chapters.memory.plan import LIMITS, CostedProgram, MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory.quick import Mode
@@ -17,7 +17,7 @@ from edgeplan.profiling.streaming import on_demand, run_apart
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class StudiedModel:
     """A model that is measured.
 
     Attributes:
@@ -31,7 +31,7 @@ class Subject:
     name: str
     model: Path
     work: Path
-    cores: Cores
+    cores: RunCores
     settings: MemorySettings
 
 
@@ -47,7 +47,7 @@ def layers(planner: Planner) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def cuts(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
+def cuts(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
     """Ways to cut a model: the least memory of each, what computing takes, and loading."""
     if subject.name == subject.settings.sliced_model:
         first = next((form.regions for form in planner.forms if form.regions), ())
@@ -66,7 +66,7 @@ def cuts(subject: Subject, planner: Planner) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def cut_name(candidate: Candidate) -> str:
+def cut_name(candidate: CostedProgram) -> str:
     """How a model is cut, as tables name it."""
     limit = candidate.form.limit
     parts = "whole layers" if limit == LIMITS[0] else f"weights in parts of {limit / MIB:g} MiB"
@@ -74,7 +74,7 @@ def cut_name(candidate: Candidate) -> str:
     return parts + (f", inputs in bands of {' and '.join(map(str, heights))} rows" if heights else "")
 
 
-def ablated(subject: Subject, planner: Planner, made: MemoryPlanned) -> Iterator[dict[str, Any]]:
+def ablated(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> Iterator[dict[str, Any]]:
     """A plan without what makes it fast: memory that goes back to the system, weights loaded once they are needed."""
     plan = made.document
     static = planner.settings(subject.settings.runs)
@@ -94,7 +94,7 @@ def ablated(subject: Subject, planner: Planner, made: MemoryPlanned) -> Iterator
         }  # fmt: skip
 
 
-def adapted(subject: Subject, planner: Planner, made: Sequence[MemoryPlanned]) -> Iterator[dict[str, Any]]:
+def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanned]) -> Iterator[dict[str, Any]]:
     """A running session goes through budgets, the smallest one first, with many inferences of each."""
     settings = planner.settings(subject.settings.adapted_runs)
     budgets = [one.budget for one in made]
@@ -108,7 +108,7 @@ def adapted(subject: Subject, planner: Planner, made: Sequence[MemoryPlanned]) -
             place += 1
 
 
-def offline(subject: Subject, planner: Planner) -> dict[str, Any]:
+def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
     """What planning takes at a budget of the paper's: storage, cutting, profiling, and planning in the process that runs."""
     budget = int(subject.settings.offline_mb[subject.name] * 1e6)
     row: dict[str, Any] = {"case": "offline", "budget": budget}

@@ -1,1 +1,27 @@
-"""The chapter on partitions: one model on two processors at once, split where it pays."""
+"""The chapter on partitions: one model on two processors at once, split where it pays.
+
+Modules:
+
+* `chapter`: The chapter on partitions: what it measures, learns and shows.
+* `choosing`: Where a single layer is split: what each way to choose would do (LiPG, section 2).
+* `costs`: Models to cost documents: what the predictors of a pair say of every step, whole and
+  split.
+* `eop/`: EOP (VEE 2022): operators sampled, fitted, tuned and run on a pair.
+* `estimate`: How long the stages of the chapter take.
+* `evaluation/`: Tables, figures and figures of merit of the chapter on partitions.
+* `layers`: Single layers: what is sampled to learn from, and what splits are tried on.
+* `learning/`: What is learnt from sampled layers: predictors of latency, and what they are compared
+  with.
+* `measuring/`: What is measured on a pair: layers in chains, splits, models, handshakes.
+* `names`: Names in stored rows, and a limit, that what measures, what shows and EOP's part have in
+  common.
+* `pair_check`: A pair looked at: how its processors wait for each other, and what that costs.
+* `paper`: What LiPG (EPEW 2025) prints.
+* `planned`: A model planned on a pair, and the folder that holds the plan.
+* `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
+* `sampling`: Which layers are measured: samples to learn from (LiPG, section 5.2) and layers to
+  split (section 5.3).
+* `settings`: The `partition` section of params.yaml.
+* `shown`: All tables and figures of the chapter on partitions: those of both papers.
+* `stages/`: The stages of the chapter on partitions.
+"""

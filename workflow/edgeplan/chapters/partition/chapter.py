@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage, Targets
-from edgeplan.chapters.partition.settings import Params
+from edgeplan.chapters.partition.settings import PartitionParams
 
 _MEASURED = "results/{pair}/partition"
 _CARD = f"{_MEASURED}/predictors/card.json"
@@ -75,7 +75,7 @@ CHAPTER = Chapter(
     name="partition",
     title="One model on two processors",
     paper="LiPG (EPEW 2025)",
-    settings=Params,
+    settings=PartitionParams,
     targets=PAIRS,
     stages=(PARTITION, PARTITION_TABLES, EOP, EOP_TABLES),
     tables="edgeplan.chapters.partition.shown:TABLES",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.chapters.partition.layers import Layer
+from edgeplan.chapters.partition.layers import LayerShape
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.sampling import splits
@@ -36,7 +36,7 @@ class Predicted:
         return np.asarray(self.parts_us.max(axis=1, initial=0.0))
 
 
-def predicted(predictors: PairPredictors, layer: Layer, step: int, variant: str = OURS) -> Predicted:
+def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant: str = OURS) -> Predicted:
     """All splits in steps of channels; of many, a coarse pass and then those around the best two of it."""
     every = splits(layer.outputs, step)
     stride = -(-len(every) // _FIRST_PASS) if every else 1
@@ -55,7 +55,7 @@ def predicted(predictors: PairPredictors, layer: Layer, step: int, variant: str 
     return Predicted((float(first[0]), float(second[0])), chosen, parts)
 
 
-def _times(predictors: PairPredictors, layer: Layer, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
+def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
     """Of the whole layer, then of each split, on both lanes."""
     first = predictors.us(0, [layer, *(layer.part(c) for c in channels)])
     second = predictors.us(1, [layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
@@ -86,7 +86,7 @@ def at_share(outputs: int, share: float, step: int) -> int:
     return min(every, key=lambda c: abs(c - share * outputs)) if every else outputs
 
 
-def fixed_share(predictors: PairPredictors, layers: Sequence[Layer], step: int, handshake_us: float) -> float:
+def fixed_share(predictors: PairPredictors, layers: Sequence[LayerShape], step: int, handshake_us: float) -> float:
     """The one share of lane 0 that is best for training layers: least mean of span over the better single processor."""
     shares = np.linspace(0.05, 0.95, 19)
     split = [layer for layer in layers if splits(layer.outputs, step)]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeplan.chapters.partition.choosing import predicted
-from edgeplan.chapters.partition.layers import Layer, layer_of
+from edgeplan.chapters.partition.layers import LayerShape, layer_of
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors, refused
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs
+from edgeplan.planning.partition.costs import KINDS, SPLIT, PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.simulate import whole_queues
@@ -40,7 +40,7 @@ class ModelCosts:
     """
 
     content: bytes
-    costs: Costs
+    costs: PairCosts
     channels: tuple[tuple[int, ...], ...]
 
 
@@ -116,7 +116,7 @@ def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: in
 
 
 def _layer(
-    layer: Layer, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool
+    layer: LayerShape, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     error = predictors.margin(layer.kind)
     if not on_both:

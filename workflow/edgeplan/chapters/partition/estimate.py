@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgeplan.chapters.partition.eop.variants import VARIED
-from edgeplan.chapters.partition.settings import Params
+from edgeplan.chapters.partition.settings import PartitionParams
 
 # Typical of two cores of an AMD EPYC, not of this machine, as the committed rows tell.
 _SAMPLE_S, _TRAINING_S, _LAYER_S, _MODEL_RUN_S, _MODEL_S = 0.006, 3.0, 0.01, 3.0, 16.0
 _SWEEP_S, _PLAN_S, _VARIANT_S = 4.0, 3.0, 12.0
 
 
-def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
+def estimate(params: PartitionParams, engines: Sequence[str]) -> dict[str, float]:
     """Seconds that all pairs take, where nothing is stored yet; engines do not matter."""
     del engines
     s = params.partition

@@ -23,7 +23,7 @@ _CLIP = PostOp("eltwise", "clip", 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Layer:
+class LayerShape:
     """A linear layer, or a convolution with as many zeros around as half its window.
 
     Attributes:
@@ -81,9 +81,9 @@ class Layer:
         """Bytes of weights."""
         return _FLOAT_BYTES * self.weights
 
-    def part(self, outputs: int) -> Layer:
+    def part(self, outputs: int) -> LayerShape:
         """The layer with some of its output channels alone."""
-        return Layer(
+        return LayerShape(
             self.kind, self.height, self.width, self.inputs, outputs, self.window, self.stride, self.window_width
         )  # `replace` takes ten times as long, and a plan asks for hundreds
 
@@ -141,7 +141,7 @@ class Layer:
         }
 
 
-def layer_of(step: Step, shapes: Mapping[str, Shape]) -> Layer | None:
+def layer_of(step: Step, shapes: Mapping[str, Shape]) -> LayerShape | None:
     """The layer that a step of a model is, None if it is none of these kinds.
 
     Windows and strides of one size in both directions, groups of one, no dilations. Its input is as large as its output and
@@ -149,7 +149,7 @@ def layer_of(step: Step, shapes: Mapping[str, Shape]) -> Layer | None:
     """
     if step.kind == "fc":
         weight, target = shapes[step.weights["weight"]], shapes[step.outputs[0]]
-        return Layer.linear(math.prod(target[:-1]), weight[1 if step.integer("transposed") else 0], target[-1])
+        return LayerShape.linear(math.prod(target[:-1]), weight[1 if step.integer("transposed") else 0], target[-1])
     if step.kind != "conv":
         return None
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
@@ -159,15 +159,15 @@ def layer_of(step: Step, shapes: Mapping[str, Shape]) -> Layer | None:
     if set(step.sizes("dilations")) != {1} or len(set(strides)) > 1:
         return None
     wide = kernel[1] if kernel[1] != kernel[0] else 0
-    return Layer(CONV, target[2] * strides[0], target[3] * strides[0], source[1], target[1], kernel[0], strides[0], wide)
+    return LayerShape(CONV, target[2] * strides[0], target[3] * strides[0], source[1], target[1], kernel[0], strides[0], wide)
 
 
-def lowered(name: str, layers: Sequence[Layer]) -> Lowered:
+def lowered(name: str, layers: Sequence[LayerShape]) -> Lowered:
     """Layers as steps `0`, `1`, ..., none of which reads what another wrote."""
     shapes = {key: shape for k, layer in enumerate(layers) for key, shape in layer.shapes(str(k)).items()}
     return Lowered(name, tuple(layer.step(str(k)) for k, layer in enumerate(layers)), (), (), MappingProxyType(shapes))
 
 
-def layouts(layers: Sequence[Layer]) -> Mapping[str, str]:
+def layouts(layers: Sequence[LayerShape]) -> Mapping[str, str]:
     """Layouts of what the steps of `lowered` read and write."""
     return MappingProxyType({key: layout for k, layer in enumerate(layers) for key, layout in layer.layouts(str(k)).items()})

@@ -13,12 +13,11 @@ import msgspec
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan, plan_of
 from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
@@ -28,6 +27,7 @@ from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, 
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.machine import fingerprint
 
 #: What a partition document predicts: the rest is the schedule.
 _PREDICTED = ("makespan_ms", "lower_bound_ms", "better_single", "better_single_ms", "admitted_splits", "planning_ms")
@@ -65,7 +65,7 @@ def plan_model(
     synchronisation: Synchronisation,
     variant: str = OURS,
     mode: Mode = "sequential",
-    search: Search | None = None,
+    search: SearchLimits | None = None,
 ) -> PlannedModel:
     """Plan a model.
 

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from edgeplan.chapters.partition.layers import CONV, LINEAR, Layer
+from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 
 _WINDOWS, _STRIDES = (1, 3, 5, 7), (1, 2)
 #: Intervals [2^k, 2^(k+1)] that sizes are drawn from: k of 2 to 9 in the paper. The layers of section 5.3 and of models go
@@ -26,14 +26,14 @@ _MOST_WEIGHTS = 40 << 20
 #: Layers of every chain of samples. How long they take beside their median over all chains says how fast the machine was in
 #: these seconds: on machines that others share it changes by more than predictors err.
 ANCHORS = (
-    Layer.linear(128, 512, 512),
-    Layer(CONV, 28, 28, 64, 96, 3),
-    Layer(CONV, 14, 14, 256, 256),
-    Layer(CONV, 20, 20, 48, 64, 5),
+    LayerShape.linear(128, 512, 512),
+    LayerShape(CONV, 28, 28, 64, 96, 3),
+    LayerShape(CONV, 14, 14, 256, 256),
+    LayerShape(CONV, 20, 20, 48, 64, 5),
 )
 
 
-def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tuple[Layer, ...]:
+def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tuple[LayerShape, ...]:
     """Different layers, each size from an interval that is drawn first, then uniformly within it.
 
     Args:
@@ -44,7 +44,7 @@ def sampled(kind: str, count: int, flops: tuple[float, float], seed: int) -> tup
     """
     rng = random.Random(f"{seed} {kind} samples")  # noqa: S311  no secrets
     draw = _linear if kind == LINEAR else _conv
-    found: dict[Layer, None] = {}
+    found: dict[LayerShape, None] = {}
     while len(found) < count:
         layer = draw(rng)
         if flops[0] <= layer.flops <= flops[1] and layer.weights <= _MOST_WEIGHTS:
@@ -57,23 +57,23 @@ def _size(rng: random.Random, powers: range) -> int:
     return rng.randint(2**power, 2 ** (power + 1))
 
 
-def _linear(rng: random.Random) -> Layer:
+def _linear(rng: random.Random) -> LayerShape:
     if rng.randrange(_SINGLE_ROWS) == 0:
-        return Layer.linear(1, _size(rng, _ROW_INPUTS), _size(rng, _ROW_OUTPUTS))
-    return Layer.linear(_size(rng, _ROWS), _size(rng, _INPUTS), _size(rng, _CHANNELS))
+        return LayerShape.linear(1, _size(rng, _ROW_INPUTS), _size(rng, _ROW_OUTPUTS))
+    return LayerShape.linear(_size(rng, _ROWS), _size(rng, _INPUTS), _size(rng, _CHANNELS))
 
 
-def _conv(rng: random.Random) -> Layer:
+def _conv(rng: random.Random) -> LayerShape:
     image = rng.randrange(_IMAGES) == 0
     height, width = (_size(rng, _IMAGE_SIZES if image else _SIZES) for _ in range(2))
     inputs, outputs = 3 if image else _size(rng, _CHANNELS), _size(rng, _IMAGE_OUTPUTS if image else _CHANNELS)
     window, stride = rng.choice(_WINDOWS), rng.choice(_STRIDES)
     if rng.randrange(_UNEQUAL) == 0 and window > 1:
-        return Layer(CONV, height, width, inputs, outputs, *rng.choice([(1, 1, window), (window, 1, 1)]))
-    return Layer(CONV, height, width, inputs, outputs, window, stride)
+        return LayerShape(CONV, height, width, inputs, outputs, *rng.choice([(1, 1, window), (window, 1, 1)]))
+    return LayerShape(CONV, height, width, inputs, outputs, window, stride)
 
 
-def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence[int], seed: int) -> tuple[Layer, ...]:
+def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence[int], seed: int) -> tuple[LayerShape, ...]:
     """Layers to split: a seeded choice of all that the rules of section 5.3 give.
 
     Args:
@@ -88,29 +88,29 @@ def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence
     return tuple(rng.sample(every, min(count, len(every))))
 
 
-def all_layers(kind: str, flops: tuple[float, float], divisors: Sequence[int]) -> list[Layer]:
+def all_layers(kind: str, flops: tuple[float, float], divisors: Sequence[int]) -> list[LayerShape]:
     """All layers of a kind by the rules of section 5.3, sorted."""
-    make: Callable[[], Iterator[Layer]] = _all_linear if kind == LINEAR else lambda: _all_convs(divisors)
+    make: Callable[[], Iterator[LayerShape]] = _all_linear if kind == LINEAR else lambda: _all_convs(divisors)
     return sorted({layer for layer in make() if flops[0] <= layer.flops <= flops[1]})
 
 
-def _all_linear() -> Iterator[Layer]:
+def _all_linear() -> Iterator[LayerShape]:
     for rows, inputs, outputs in itertools.product(_LINEAR_SIZES, repeat=3):
-        yield Layer.linear(rows, inputs, outputs)
+        yield LayerShape.linear(rows, inputs, outputs)
 
 
-def _all_convs(divisors: Sequence[int]) -> Iterator[Layer]:
+def _all_convs(divisors: Sequence[int]) -> Iterator[LayerShape]:
     for stage, (window, divisor) in itertools.product(range(_STAGES), zip(_WINDOWS, divisors, strict=True)):
         channels = [c * 2**stage // divisor for c in _STAGE_CHANNELS]
         for resolution, stride in itertools.product(_RESOLUTIONS, _STRIDES):
             size = resolution // 2**stage
             for inputs, outputs in itertools.product(channels, repeat=2):
-                yield Layer(CONV, size, size, inputs, outputs, window, stride)
+                yield LayerShape(CONV, size, size, inputs, outputs, window, stride)
 
 
-def chains(found: Sequence[Layer], length: int, most_bytes: float) -> Iterator[tuple[Layer, ...]]:
+def chains(found: Sequence[LayerShape], length: int, most_bytes: float) -> Iterator[tuple[LayerShape, ...]]:
     """Layers in their order, as many in a chain as there may be, and at least one."""
-    chain: list[Layer] = []
+    chain: list[LayerShape] = []
     size = 0
     for layer in found:
         if chain and (len(chain) >= length or size + layer.weight_bytes > most_bytes):
@@ -122,7 +122,7 @@ def chains(found: Sequence[Layer], length: int, most_bytes: float) -> Iterator[t
         yield tuple(chain)
 
 
-def anchored(chain: Sequence[Layer]) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+def anchored(chain: Sequence[LayerShape]) -> tuple[tuple[LayerShape, ...], tuple[int, ...]]:
     """A chain with `ANCHORS` spread over it, and of each layer its place in the chain; of anchor k it is -1 - k."""
     found, places = [*chain], [*range(len(chain))]
     for k in reversed(range(len(ANCHORS))):

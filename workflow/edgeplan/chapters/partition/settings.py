@@ -82,7 +82,7 @@ class PartitionSettings(Section):
         return self
 
 
-class Params(ChapterParams):
+class PartitionParams(ChapterParams):
     """What the chapter reads of params.yaml."""
 
     partition: PartitionSettings

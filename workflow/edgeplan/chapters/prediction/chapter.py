@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeplan.chapters.base import DEVICES, Chapter, Compared, Stage, Targets
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 
 _STAGES = "edgeplan.chapters.prediction.stages"
 _DEVICE = "config/devices/{device}.yaml"
@@ -199,7 +199,7 @@ CHAPTER = Chapter(
     name="prediction",
     title="Latency predicted kernel by kernel",
     paper="nn-Meter (MobiSys 2021)",
-    settings=Params,
+    settings=PredictionParams,
     targets=DEVICES,
     stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, UNSEEN, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",

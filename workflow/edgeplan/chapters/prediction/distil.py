@@ -17,7 +17,7 @@ from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.card import Regressor
+from edgeplan.predictors.card import Regressor, known_sizes
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import CARD, TREES, load_distilled, save_distilled
 from edgeplan.predictors.kind_training import LEAST_HALF_WIDTH, places_of, reach_of
@@ -25,7 +25,7 @@ from edgeplan.predictors.labels import Labels, read_labels
 from edgeplan.predictors.latency import Evaluator
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.prior import COLUMNS
-from edgeplan.predictors.sizes import Sizes, growth, packed
+from edgeplan.predictors.sizes import growth, packed
 from edgeplan.predictors.training_rows import trained_on
 from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
 from edgeplan.profiling.preparation_costs import PreparationCosts
@@ -104,7 +104,7 @@ def add_sizes(measurements: Path, folder: Path) -> tuple[float, int]:
     codes = np.array([implementation, state], np.int64)
     table = ConfigTable.of([KernelConfig.from_json(text) for text in held.column("config")])
     predicted, number = Evaluator(card, predictor.forest).latency(table, codes[0], codes[1])
-    distance = Sizes.of(regressors, 0.0).distance(places_of(held), number)
+    distance = known_sizes(regressors, 0.0).distance(places_of(held), number)
     near, far, low, high = (np.array([getattr(r, name) for r in regressors])[number] for name in ("near", "far", "low", "high"))
     residual = np.log(held.latency / predicted)
     error = np.abs(residual) / np.maximum(np.where(residual > 0, high, -low), LEAST_HALF_WIDTH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.zoo import FAMILIES
 
@@ -21,7 +21,7 @@ _PREDICTED_S, _CALL_S, _TABLES_S = 0.0045, 1.5, 10.0  # a model of the timed bat
 _UNSEEN_S = 120.0  # the architectures outside the zoo's families, on one device
 
 
-def estimate(params: Params, engines: Sequence[str]) -> dict[str, float]:
+def estimate(params: PredictionParams, engines: Sequence[str]) -> dict[str, float]:
     """Seconds that each part of a run takes on all devices, where nothing is stored yet; `engines` are those of the devices."""
     measurement, sampling = params.measurement, params.sampling
     devices, evaluated_models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)

@@ -22,7 +22,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class PaperFamily:
     """Table 2: average FLOPs (multiply-adds, in millions) and the range of latencies in ms on each device that ran it."""
 
     label: str
@@ -53,7 +53,7 @@ class PoolRelu:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class PaperKernel:
     """Tables 6 and 9 of one kernel: features, rows collected, and (RMSE in ms, +-10 % accuracy in percent), by device."""
 
     name: str
@@ -71,12 +71,12 @@ TABLE_1: Mapping[str, Sum] = MappingProxyType(
 )
 
 
-def _family(label: str, flops_m: float, *ranges: tuple[float, float] | None) -> Family:
-    return Family(label, flops_m, MappingProxyType({d: r for d, r in zip(DEVICES, ranges, strict=True) if r is not None}))
+def _family(label: str, flops_m: float, *ranges: tuple[float, float] | None) -> PaperFamily:
+    return PaperFamily(label, flops_m, MappingProxyType({d: r for d, r in zip(DEVICES, ranges, strict=True) if r is not None}))
 
 
 #: Table 2, keyed by this project's family names.
-TABLE_2: Mapping[str, Family] = MappingProxyType(
+TABLE_2: Mapping[str, PaperFamily] = MappingProxyType(
     {
         "alexnet": _family("AlexNets", 973, (7.1, 494.4), (0.4, 81.7), (2.1, 47.3)),
         "vgg": _family("VGGs", 28422, (178.4, 10289), (20.1, 1278), (25.6, 1467)),
@@ -124,8 +124,10 @@ TABLE_5: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _kernel(name: str, features: str, rows: tuple[int | None, ...], quality: tuple[tuple[float, float] | None, ...]) -> Kernel:
-    return Kernel(
+def _kernel(
+    name: str, features: str, rows: tuple[int | None, ...], quality: tuple[tuple[float, float] | None, ...]
+) -> PaperKernel:
+    return PaperKernel(
         name,
         features,
         MappingProxyType({d: r for d, r in zip(DEVICES, rows, strict=True) if r is not None}),
@@ -137,7 +139,7 @@ _CONV, _POOL = "HW, Cin, Cout, K, S, FLOPs, params", "HW, Cin, K, S"
 
 #: Tables 6 and 9, keyed by the kinds of kernels here. Squeeze-and-excite is one kernel in the paper, several here; its channel
 #: shuffle is the transpose here.
-TABLES_6_9: Mapping[str, Kernel] = MappingProxyType(
+TABLES_6_9: Mapping[str, PaperKernel] = MappingProxyType(
     {
         "conv": _kernel("Conv++bn++relu", _CONV, (15824, 14040, 39968), ((6.24, 89.1), (6.77, 82.0), (18.74, 67.9))),
         "dwconv": _kernel(

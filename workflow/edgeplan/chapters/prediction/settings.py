@@ -87,7 +87,7 @@ class TransferSettings(Section):
     target: DeviceName
 
 
-class Params(ChapterParams):
+class PredictionParams(ChapterParams):
     """The chapter reads these sections of params.yaml."""
 
     zoo: ZooSettings

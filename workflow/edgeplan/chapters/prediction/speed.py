@@ -14,8 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.prediction.settings import Params
-from edgeplan.devices.machine import environment
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.read import load_onnx
@@ -28,6 +27,7 @@ from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
 from edgeplan.support import cpus, lifeline
 from edgeplan.support.files import read_json, write_json
+from edgeplan.support.machine import environment
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.store import STORED_ROWS_ONLY, stored_rows_only
 from edgeplan.support.subprocesses import module_command, run
@@ -66,7 +66,7 @@ class Speed(BaseModel):
         return f"The speed of predictions (speed.*) was measured at {self.measured_at} UTC on {place}, with {whose}."
 
 
-def speed_of(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor, evaluation: Path) -> Speed:
+def speed_of(params: PredictionParams, device: str, rules: FusionRules, predictor: DevicePredictor, evaluation: Path) -> Speed:
     """The figures of speed: measured and written, or read where nothing may be measured.
 
     Args:
@@ -114,7 +114,7 @@ def stored_speed(path: Path) -> Speed:
         ) from error
 
 
-def measure_speed(params: Params, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
+def measure_speed(params: PredictionParams, device: str, rules: FusionRules, predictor: DevicePredictor) -> dict[str, float]:
     """Measure the speed of predictions on this machine.
 
     Returns:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 
 
-def open_bench(params: Params, device: DeviceFile, rows: Path) -> Bench:
+def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Bench:
     """A bench whose blocks of one model lie at least `truth.min_gap_seconds` apart."""
     settings = params.measurement.model_copy(update={"min_gap_seconds": params.truth.min_gap_seconds})
     return Bench(device, settings, rows)

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.cold import Array, UnsupportedError
 from edgeplan.engines.litert.context import Context, layout
 from edgeplan.graph.ir import Operator
-from edgeplan.measurement.process.inputs import Array
 
 _ABSENT = -1
 _GATES = 4  # input, output, forget, cell

@@ -1,4 +1,10 @@
-"""This package starts MNN cold as a stock engine."""
+"""This package starts MNN cold as a stock engine.
+
+Modules:
+
+* `cold`: MNN on the CPU, f32 (its "high" precision).
+* `convert`: ONNX to MNN by the converter of MNN's wheel.
+"""
 
 from __future__ import annotations
 

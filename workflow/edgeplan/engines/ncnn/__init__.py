@@ -1,4 +1,10 @@
-"""This package starts ncnn cold as a stock engine."""
+"""This package starts ncnn cold as a stock engine.
+
+Modules:
+
+* `cold`: ncnn on the CPU, f32: the engine the paper extends.
+* `convert`: ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its own.
+"""
 
 from __future__ import annotations
 

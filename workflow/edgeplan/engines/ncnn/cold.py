@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, model_outputs
-from edgeplan.measurement.process.inputs import Array
-from edgeplan.measurement.process.job import Artefact
+from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, model_outputs
 
 _REDUCED_PRECISION = (
     "use_fp16_packed",

@@ -1,4 +1,11 @@
-"""oneDNN, through the package's own runtime: measured by node, and started cold by plans."""
+"""oneDNN, through the package's own runtime: measured by node, and started cold by plans.
+
+Modules:
+
+* `cold`: Our own runtime: a plan folder, built elsewhere, executed as it was planned.
+* `session`: The package's own runtime on oneDNN, as an engine like the others: f32, the likely
+  fastest kernel of every step.
+"""
 
 from __future__ import annotations
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeplan.devices.machine import fingerprint
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
+from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError
 from edgeplan.errors import DeviceError, FormatError
-from edgeplan.measurement.process.inputs import Array
-from edgeplan.measurement.process.job import Artefact, PrepareResult
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
-from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME
 from edgeplan.runtime.process import prepare_process
-
-_DIGITS = 12
+from edgeplan.support.machine import fingerprint
 
 
 class Edgeplan(Baseline):
@@ -95,22 +87,3 @@ class _Session(ColdSession):
 
     def stages_ms(self) -> Mapping[str, float]:
         return self._session.stages_ms()
-
-
-def prepared(folder: Path) -> PrepareResult:
-    """A plan folder as what `cold.runs.measure` takes under `ready`: every file that a first run reads is named in it.
-
-    Its engine version changes with its content.
-
-    Raises:
-        FormatError: it is not a plan folder.
-    """
-    program = read_linked(folder / PROGRAM_NAME)
-    names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
-    files = [(folder / name).resolve() for name in names]
-    if "raw" in program.sources:
-        beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]
-        files += [near.resolve() if near.is_file() else far for near, far in beside]
-    digest = hashlib.sha256((folder / PROGRAM_NAME).read_bytes()).hexdigest()[:_DIGITS]
-    artefact = Artefact(main=files[0], files=tuple(files), note=f"layout {program.layout}")
-    return PrepareResult(engine_version=f"{program.library_version}+{digest}", artefact=artefact)

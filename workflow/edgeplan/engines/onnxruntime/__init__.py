@@ -1,4 +1,14 @@
-"""ONNX Runtime: measured by node, and started cold."""
+"""ONNX Runtime: measured by node, and started cold.
+
+Modules:
+
+* `cold`: ONNX Runtime, CPU execution provider, f32: its default, and what it offers for a faster
+  start.
+* `nodes`: Which operators of the original graph ONNX Runtime runs in each node of its optimised
+  model.
+* `reference`: ONNX Runtime's outputs are the reference that outputs of plans are checked against.
+* `session`: ONNX Runtime on the CPU.
+"""
 
 from __future__ import annotations
 

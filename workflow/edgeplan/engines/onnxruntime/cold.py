@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
-from edgeplan.measurement.process.inputs import Array
-from edgeplan.measurement.process.job import Artefact
+from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError
 
 _ERRORS_ONLY = 3
 

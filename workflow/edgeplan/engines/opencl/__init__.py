@@ -1,4 +1,12 @@
-"""An OpenCL device by itself, through the package's own kernels: the second processor of a pair, measured alone."""
+"""An OpenCL device by itself, through the package's own kernels: the second processor of a pair, measured alone.
+
+Modules:
+
+* `session`: A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
+  activations in blocks of channels.
+* `trial`: A process that tries vectors of one width: a model of the kernels is run and held against
+  ONNX Runtime (`opencl.widest`).
+"""
 
 from __future__ import annotations
 

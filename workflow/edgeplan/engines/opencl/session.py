@@ -27,13 +27,13 @@ from edgeplan.engines.base import (
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
-from edgeplan.processors.base import Kernel
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Prepared, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.processor import Kernel
 from edgeplan.runtime.program import Program, build_program, step_candidates
 from edgeplan.runtime.weights import locate_weights
 

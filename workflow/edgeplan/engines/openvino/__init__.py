@@ -1,4 +1,12 @@
-"""OpenVINO: measured by node, and started cold."""
+"""OpenVINO: measured by node, and started cold.
+
+Modules:
+
+* `cold`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16), with and without
+  its model cache.
+* `nodes`: Which operators of the original graph OpenVINO runs in each node of its runtime model.
+* `session`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError, beside, model_files
-from edgeplan.measurement.process.inputs import Array
-from edgeplan.measurement.process.job import Artefact
+from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, beside, model_files
 
 
 class OpenVino(Baseline):

@@ -1,1 +1,21 @@
-"""ONNX files in and out."""
+"""ONNX files in and out.
+
+Modules:
+
+* `compare`: A prepared model held against the original, on ONNX Runtime.
+* `constants`: Constants of an ONNX file: what they are made of, whether the file holds as much as
+  their shape says, and their values.
+* `contents`: An ONNX file's contents are checked once before a graph is made of it: later code
+  takes all of this for granted.
+* `names`: A model file whose nodes bear the names of the graph's operators, so that what an engine
+  says of nodes can be understood.
+* `old_softmax`: Softmax as it was before opset 13: over an axis and all behind it together.
+* `opsets`: Nodes of opsets 1 to 6 as opset 7 writes them, and sums of many as additions.
+* `patterns`: Layers that exporters write as arithmetic, as the operators that ONNX has for them:
+  GELU in both forms, layer normalisation.
+* `prepare`: Preparation turns an exporter's file into a model of static shape without shape
+  arithmetic.
+* `read`: ONNX files, which are untrusted, to graphs.
+* `shapes`: Shapes of all tensors of an ONNX file, by ONNX's own checker and shape inference.
+* `write`: Graphs to ONNX models with seeded random weights.
+"""

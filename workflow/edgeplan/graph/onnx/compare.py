@@ -12,8 +12,8 @@ from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 _INPUTS = 5
 _ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too

@@ -6,28 +6,13 @@ import contextlib
 import subprocess
 import tempfile
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from pydantic import BaseModel, ValidationError
 
-from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.support.subprocesses import end, ending, module_command, run, start
-
-Result = TypeVar("Result", bound=BaseModel)
-_STDERR_LINES = 6
-
-
-class ColdRunError(EdgeplanError):
-    """A worker crashed, hung or answered nonsense."""
-
-    exit_code = 10
-
-    @property
-    def reason(self) -> str:
-        """One line for a table: what happened, and the last thing the worker said."""
-        first, *rest = self.what.splitlines()
-        return f"{first}: {' '.join(rest[-1].split())}" if rest else first
+from edgeplan.support.subprocesses import end, module_command, start
+from edgeplan.support.workers import ColdRunError, Result, last_words, work_apart
 
 
 def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
@@ -50,49 +35,6 @@ def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareR
 
 def _work(job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
     return work_apart("edgeplan.measurement.process.worker", job, result, what, timeout_seconds)
-
-
-def work_apart(module: str, job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
-    """Have a module of this package do a job in a process of its own: the job on stdin, the result on stdout.
-
-    Args:
-        module: its name.
-        job: the document that it reads.
-        result: the document that it answers with.
-        what: is done, for messages.
-        timeout_seconds: for the process.
-
-    Raises:
-        ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
-    """
-    try:
-        done = run(module_command(module), input=job.model_dump_json().encode(), timeout=timeout_seconds)
-    except subprocess.TimeoutExpired as error:
-        raise ColdRunError(
-            f"{what}: no result within {timeout_seconds:g} s{_last_words(error.stderr)}",
-            next_step="raise the time limit, or leave the setting out",
-        ) from error
-    return answered(result, what, done.returncode, done.stdout, done.stderr)
-
-
-def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: bytes) -> Result:
-    """Parse the answer of such a process.
-
-    Raises:
-        ColdRunError: it failed, or answered nonsense.
-    """
-    if code != 0:
-        raise ColdRunError(
-            f"{what}: the process {ending(code)}{_last_words(stderr)}",
-            next_step="leave the setting out, or correct what its engine complains of",
-        )
-    try:
-        return result.model_validate_json(stdout)
-    except ValidationError as error:
-        raise ColdRunError(
-            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{_last_words(stderr)}",
-            next_step="this is a mistake in the setting's code: run its tests",
-        ) from error
 
 
 class Forks:
@@ -153,10 +95,5 @@ class Forks:
         except ValidationError as error:
             self._said.seek(0)
             raise ColdRunError(
-                f"a job failed in a fresh process{_last_words(self._said.read())}", next_step="run the same command again"
+                f"a job failed in a fresh process{last_words(self._said.read())}", next_step="run the same command again"
             ) from error
-
-
-def _last_words(stderr: bytes | None) -> str:
-    lines = [line for line in (stderr or b"").decode(errors="replace").splitlines() if line.strip()][-_STDERR_LINES:]
-    return "".join(f"\n    {line}" for line in lines)

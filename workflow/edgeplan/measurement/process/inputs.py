@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from edgeplan.support.tensors import Border
 
 Array = npt.NDArray[Any]
-#: Outputs of our runtime agree with ONNX Runtime's when they differ by at most this share of their largest magnitude.
-OUTPUT_TOLERANCE = 1e-4
 _BELOW = 2
 
 

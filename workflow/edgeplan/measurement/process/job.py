@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edgeplan.engines.cold import Artefact
+
 #: What the page cache holds of the files a run reads: nothing, or all of it.
 State = Literal["evicted", "cached"]
 #: What stock engines may differ by: an engine that picks fast approximations on some processor is slow or fast, not wrong.
@@ -114,33 +116,6 @@ class Resident(_Document):
     shared: Annotated[int, Field(ge=0)]
 
 
-class Artefact(_Document):
-    """An artefact names the files that a setting loads for one model.
-
-    Attributes:
-        main: the file that is opened.
-        files: every file the run reads, `main` among them: these are evicted or read through.
-        companions: further paths by role, e.g. the folder of a cache.
-        input_names: the engine's names of the inputs, in the order of the ONNX model; empty where they are the same.
-        outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
-            keeps both.
-        note: what a reader of the results should know, or "".
-    """
-
-    main: Path
-    files: Annotated[tuple[Path, ...], Field(min_length=1)]
-    companions: dict[str, Path] = Field(default_factory=dict)
-    input_names: tuple[str, ...] = ()
-    outputs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    note: str = ""
-
-    @model_validator(mode="after")
-    def _main_is_read(self) -> Self:
-        if self.main not in self.files:
-            raise ValueError(f"main ({self.main}) is not among files: it would not be evicted")
-        return self
-
-
 class PrepareResult(_Document):
     """Preparing gave an artefact, or the one-line reason why there is none."""
 
@@ -196,6 +171,3 @@ class RunResult(_Document):
     stolen_ms: float = 0.0
     output_digest: str = ""
     output_error: float | None = None
-
-
-RunJob.model_rebuild()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.engines.cold import Artefact
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.measurement.process.child import ColdRunError, prepare_offline, work_apart
-from edgeplan.measurement.process.job import Artefact, PrepareJob
+from edgeplan.measurement.process.child import prepare_offline
+from edgeplan.measurement.process.job import PrepareJob
 from edgeplan.measurement.process.stock_memory import StockJob, StockResult
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.workers import ColdRunError, work_apart
 
 MODULE = "edgeplan.measurement.process.stock_memory"
 #: What shares are of: ONNX Runtime as it comes.

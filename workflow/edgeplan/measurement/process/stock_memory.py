@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.process.inputs import digest, random_inputs
-from edgeplan.measurement.process.job import Artefact, Dimension, Name, Resident
-from edgeplan.measurement.process.memory_counters import reset_peak, resident, wait_at
+from edgeplan.measurement.process.job import Dimension, Name, Resident
+from edgeplan.support.memory_counters import reset_peak, resident, wait_at
 
 
 class _Document(BaseModel):

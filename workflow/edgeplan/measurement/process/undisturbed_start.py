@@ -17,7 +17,7 @@ ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ObservedStart:
     """A cold start and what was seen around it.
 
     Attributes:
@@ -35,7 +35,7 @@ def start_cold(
     watch: Interference | None,
     timeout_seconds: float = 300.0,
     attempts: int = ATTEMPTS,
-) -> Attempt:
+) -> ObservedStart:
     """Start cold until a start was not disturbed.
 
     What disturbs is looked for beside the start, never in its own time, so that this favours no engine.
@@ -54,13 +54,13 @@ def start_cold(
     Raises:
         ColdRunError: as `run_cold`.
     """
-    made: list[Attempt] = []
+    made: list[ObservedStart] = []
     for _ in range(attempts):
         if watch:
             watch.look()  # the worker waits: processors that are free now may not be when it is ready
         before = look()
         result = run_cold(job.model_copy(update={"usual_us": watch.usual_us if watch else 0.0}), timeout_seconds)
-        made.append(Attempt(result, least((before, look()))))
+        made.append(ObservedStart(result, least((before, look()))))
         if result.reason or (result.state_reached and result.interference <= LIMIT):
             return made[-1]
     reached = [attempt for attempt in made if attempt.result.state_reached]

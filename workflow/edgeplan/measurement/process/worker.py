@@ -66,14 +66,14 @@ def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
         return prepare(job)
     if isinstance(job, RunJob):
         return run(job)
-    from edgeplan.profiling.first_call_costs import first_execution_ms  # noqa: PLC0415  other workers need none of it
+    from edgeplan.measurement.process.first_execution import first_execution_ms  # noqa: PLC0415  other workers need none of it
 
     return OnceResult(time_ms=first_execution_ms(job.folder, job.number))
 
 
 def _serve(real_stdout: int) -> None:
     """Do each job in a child; end where one fails, which has said why."""
-    from edgeplan.profiling import first_call_costs  # noqa: F401, PLC0415  before the first fork
+    from edgeplan.measurement.process import first_execution  # noqa: F401, PLC0415  before the first fork
 
     setting("edgeplan").create()
     gc.collect()

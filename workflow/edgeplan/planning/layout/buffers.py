@@ -66,7 +66,7 @@ class Buffers:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BufferLayout:
     """A layout found by the search, with its proven bound.
 
     Attributes:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.planning.layout.buffers import Buffers, Ints
-from edgeplan.planning.layout.parts import Graph, Indices
+from edgeplan.planning.layout.parts import Indices, InterferenceGraph
 from edgeplan.support.compiled import compiled
 
 FOUND, EXHAUSTED, PAUSED, FULL = 0, 1, 2, 3
@@ -39,7 +39,7 @@ class State(NamedTuple):
     Attributes:
         size, alignment: of the buffers.
         first, last: sections of each buffer.
-        pointer, neighbour: see `parts.Graph`.
+        pointer, neighbour: see `parts.InterferenceGraph`.
         offset: of the placed buffers, -1 of the others.
         hard: the highest end of placed neighbours, aligned.
         low: lower bound of the offset of a buffer to come, at least `hard`.
@@ -72,7 +72,7 @@ class State(NamedTuple):
     cover: Ints
 
 
-def begin(graph: Graph, part: Buffers, order: Ints, room: int) -> State:
+def begin(graph: InterferenceGraph, part: Buffers, order: Ints, room: int) -> State:
     """A search that has not begun.
 
     Args:

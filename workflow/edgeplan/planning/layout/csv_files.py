@@ -22,7 +22,7 @@ _LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1}
 
 
 @dataclass(frozen=True)
-class Table:
+class BufferTable:
     """A table of buffers, as read from a CSV file.
 
     Attributes:
@@ -36,7 +36,7 @@ class Table:
     buffers: Buffers
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> BufferTable:
     """Read buffers from a CSV file.
 
     Raises:
@@ -70,7 +70,7 @@ def read(path: Path) -> Table:
             what = f"the lifetime [{low}, {high}) is empty: upper is not above lower"
             raise FormatError(what, where=f"{path}, line {number}", next_step=_AGAIN)
     found = buffers(columns["lower"], columns["upper"], columns["size"], columns.get(ALIGNMENT))
-    return Table(names, tuple(tuple(row) for _, row in body), found)
+    return BufferTable(names, tuple(tuple(row) for _, row in body), found)
 
 
 def _lines(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
@@ -111,7 +111,7 @@ def _integers(name: str, at: int, body: Sequence[tuple[int, list[str]]], path: P
     return values
 
 
-def write(table: Table, offsets: Ints, path: Path) -> None:
+def write(table: BufferTable, offsets: Ints, path: Path) -> None:
     """Write the rows with their offsets, atomically; offsets that are there already are replaced.
 
     Raises:

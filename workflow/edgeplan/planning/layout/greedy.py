@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgeplan.planning.layout.buffers import Buffers, Ints
-from edgeplan.planning.layout.parts import Graph, Indices
+from edgeplan.planning.layout.parts import Indices, InterferenceGraph
 from edgeplan.support.compiled import compiled
 
 
@@ -23,12 +23,12 @@ def orders(part: Buffers) -> dict[str, Ints]:
     return {name: np.lexsort(key) for name, key in keys.items()}
 
 
-def first_fit(graph: Graph, part: Buffers, order: Ints) -> Ints:
+def first_fit(graph: InterferenceGraph, part: Buffers, order: Ints) -> Ints:
     """Offsets by placing in this order; O(sum of degree log degree)."""
     return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
 
 
-def lowest(graph: Graph, part: Buffers) -> Ints:
+def lowest(graph: InterferenceGraph, part: Buffers) -> Ints:
     """Offsets by placing in the order that gives the lowest layout."""
     found = [first_fit(graph, part, order) for order in orders(part).values()]
     return min(found, key=lambda offsets: int((offsets + part.size).max(initial=0)))

@@ -16,7 +16,7 @@ Indices = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Part:
+class LayoutPart:
     """Buffers that are laid out apart from all others, from address `base` on.
 
     Attributes:
@@ -33,7 +33,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Graph:
+class InterferenceGraph:
     """A graph of the buffers of one part that live at the same time.
 
     Attributes:
@@ -60,7 +60,7 @@ def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
     yield from np.split(index, np.flatnonzero(all_of.lower[index][1:] >= reached[:-1]) + 1)
 
 
-def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
+def parts(all_of: Buffers) -> tuple[list[LayoutPart], Ints]:
     """Divide a problem into parts that can be solved independently.
 
     A buffer that overlaps all others of its component lies at the bottom without loss of
@@ -69,7 +69,7 @@ def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
     Returns:
         The parts, and offsets of the buffers in none of them; -1 for those in parts.
     """
-    found: list[Part] = []
+    found: list[LayoutPart] = []
     offsets = np.zeros(len(all_of), dtype=np.int64)
     waiting = [(index, 0) for index in components(all_of, np.arange(len(all_of)))]
     while waiting:
@@ -90,7 +90,7 @@ def parts(all_of: Buffers) -> tuple[list[Part], Ints]:
     return found, offsets
 
 
-def _part(all_of: Buffers, index: Ints, base: int) -> Part:
+def _part(all_of: Buffers, index: Ints, base: int) -> LayoutPart:
     part = all_of.subset(index)
     step = int(np.gcd.reduce(part.alignment))
     unit = int(np.gcd.reduce(np.concatenate([part.size, part.alignment[part.alignment > 1]])))
@@ -101,7 +101,7 @@ def _part(all_of: Buffers, index: Ints, base: int) -> Part:
         bound = max(
             bound, max_live(Buffers(part.lower, part.upper, rounded, part.alignment)) - int((rounded - part.size).max())
         )
-    return Part(index, base, base + -(-bound // unit) * unit, unit)
+    return LayoutPart(index, base, base + -(-bound // unit) * unit, unit)
 
 
 def pair_count(part: Buffers) -> int:
@@ -112,7 +112,7 @@ def pair_count(part: Buffers) -> int:
     return int(begun - ended - len(part) - (ties * (ties - 1) // 2).sum())
 
 
-def graph(part: Buffers) -> Graph:
+def graph(part: Buffers) -> InterferenceGraph:
     """Sections and neighbours of a part; O(n log n + pairs)."""
     lows, highs = part.lower, part.upper
     # A section ends where something ends that began since the last section's end.
@@ -124,7 +124,7 @@ def graph(part: Buffers) -> Graph:
     last = np.searchsorted(borders, highs, side="right")
     order = np.argsort(lows, kind="stable")
     pointer, neighbour = _neighbours(order, lows[order], highs, pair_count(part))
-    return Graph(first.astype(np.int64), last.astype(np.int64), len(borders), pointer, neighbour)
+    return InterferenceGraph(first.astype(np.int64), last.astype(np.int64), len(borders), pointer, neighbour)
 
 
 @compiled

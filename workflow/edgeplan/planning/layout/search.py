@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeplan.planning.layout import canonical, greedy
 from edgeplan.planning.layout.buffers import Buffers, Ints, Verdict
-from edgeplan.planning.layout.parts import Graph, Part, graph, pair_count
+from edgeplan.planning.layout.parts import InterferenceGraph, LayoutPart, graph, pair_count
 
 #: Beyond these a part is laid out by greedy heuristics alone.
 _PAIRS = 25_000_000
@@ -56,12 +56,12 @@ class PartSearch:
         lower_bound: proven, base included.
     """
 
-    part: Part
+    part: LayoutPart
     buffers: Buffers
     best: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     height: int = _NEVER
     lower_bound: int = 0
-    _graph: Graph | None = None
+    _graph: InterferenceGraph | None = None
     _attempts: list[Attempt] = field(default_factory=list)
     _fresh: Iterator[Ints] = field(default_factory=lambda: iter(()))
     _capacity: int = -1
@@ -102,7 +102,7 @@ class PartSearch:
         return self._in_turns(capacity, deadline, clock)
 
     @property
-    def _network(self) -> Graph:
+    def _network(self) -> InterferenceGraph:
         if self._graph is None:
             raise RuntimeError("the part is not laid out yet")
         return self._graph
@@ -147,7 +147,7 @@ class PartSearch:
         return Attempt(order, canonical.begin(self._network, self.buffers, order, self._room))
 
 
-def _orders(part: Buffers, network: Graph) -> Iterator[Ints]:
+def _orders(part: Buffers, network: InterferenceGraph) -> Iterator[Ints]:
     """Orders for breaking ties, those that find most first, then endless variations of them."""
     length = (part.upper - part.lower).astype(float)
     size = part.size.astype(float)
@@ -171,7 +171,7 @@ def _orders(part: Buffers, network: Graph) -> Iterator[Ints]:
             yield np.lexsort((part.lower, -area * noise[1], -first * noise[0]))
 
 
-def _crowd(part: Buffers, network: Graph) -> Ints:
+def _crowd(part: Buffers, network: InterferenceGraph) -> Ints:
     """The largest load in the lifetime of each buffer."""
     change = np.zeros(network.sections + 1, dtype=np.int64)
     np.add.at(change, network.first, part.size)

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, Ints, Layout, Verdict, max_live
-from edgeplan.planning.layout.parts import Part, parts
+from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints, Verdict, max_live
+from edgeplan.planning.layout.parts import LayoutPart, parts
 from edgeplan.planning.layout.search import Clock, PartSearch
 
 _SHARE = 0.25  # of the time left, for the first try at a capacity
@@ -17,7 +17,9 @@ _MOST_BUFFERS = 200_000  # beyond them greedy layouts are all there is time for
 _HALVINGS = 5  # of the distance between bound and height
 
 
-def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0, clock: Clock = time.perf_counter) -> Layout:
+def solve(
+    all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0, clock: Clock = time.perf_counter
+) -> BufferLayout:
     """Find addresses for buffers within a capacity, or the lowest layout.
 
     Args:
@@ -35,9 +37,9 @@ def solve(all_of: Buffers, capacity: int | None = None, timeout_s: float = 60.0,
     deadline = started + timeout_s
     bound = max_live(all_of)
 
-    def layout(verdict: Verdict, offsets: Ints | None) -> Layout:
+    def layout(verdict: Verdict, offsets: Ints | None) -> BufferLayout:
         height = None if offsets is None else int((offsets + all_of.size).max(initial=0))
-        return Layout(verdict, offsets, height, bound, capacity, clock() - started)
+        return BufferLayout(verdict, offsets, height, bound, capacity, clock() - started)
 
     if capacity is not None and bound > capacity:
         return layout(Verdict.infeasible, None)
@@ -77,7 +79,7 @@ def load() -> None:
     order = np.argsort(tiny.lower, kind="stable")
     greedy.sweep(tiny, order, len(order) ** 2)
     greedy.stack(tiny)
-    attempt = PartSearch(Part(order, 0, 0, 1), tiny)
+    attempt = PartSearch(LayoutPart(order, 0, 0, 1), tiny)
     attempt.start(np.inf)
     attempt.within(1, np.inf)
 
@@ -88,7 +90,7 @@ def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> In
     shown = np.flatnonzero(all_of.size)
     if not len(shown):
         return offsets
-    search = PartSearch(Part(shown, 0, enough, 1), all_of.subset(shown))
+    search = PartSearch(LayoutPart(shown, 0, enough, 1), all_of.subset(shown))
     search.start(deadline, clock)
     offsets[shown] = search.best
     return offsets

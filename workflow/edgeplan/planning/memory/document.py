@@ -26,7 +26,7 @@ Name = Annotated[str, Field(min_length=1)]
 _ROUGH_MS = 1e-6  # times are rounded to this in the document
 
 
-class Use(StrEnum):
+class MemoryUse(StrEnum):
     """A use says which kind of data a piece of memory holds."""
 
     tensor = "activations"
@@ -46,7 +46,7 @@ class Held:
     """
 
     name: str
-    use: Use
+    use: MemoryUse
     lower: int
     upper: int
     size: int
@@ -135,13 +135,13 @@ class MemoryPlan(BaseModel):
         """
         ranges = zip(self.tensor_lower, self.tensor_upper, self.tensor_bytes, self.tensor_offset, strict=True)
         for name, (lower, upper, size, offset) in zip(self.tensors, ranges, strict=True):
-            yield Held(name, Use.tensor, lower, upper, size, offset)
+            yield Held(name, MemoryUse.tensor, lower, upper, size, offset)
         n = len(self.steps)
         for k, (size, offset) in enumerate(zip(self.weight_bytes, self.weight_offset, strict=True)):
             if offset < 0:
                 continue
             name, again = f"weights of {self.steps[k]}", self.again[k]
-            use, upper = (Use.stays, n) if again == k else (Use.weights, k + 1)
+            use, upper = (MemoryUse.stays, n) if again == k else (MemoryUse.weights, k + 1)
             yield Held(name, use, self.after[k] + 1, upper, size, offset)
             if k < again < n - 1 and self.mode == "back-to-back":
                 yield Held(name, use, again + 1, n, size, offset)

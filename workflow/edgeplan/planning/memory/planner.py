@@ -8,7 +8,7 @@ import numpy as np
 
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, Ints, Layout, Verdict
+from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints, Verdict
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.layout.solve import solve
 from edgeplan.planning.memory import algorithm1, bounds
@@ -49,7 +49,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
     return found
 
 
-def least(workload: Workload, timeout_s: float = 60.0) -> Layout:
+def least(workload: Workload, timeout_s: float = 60.0) -> BufferLayout:
     """The least budget that is enough, with a layout that loads weights in their own step."""
     return solve(_one_by_one(workload), None, timeout_s)
 

@@ -9,7 +9,7 @@ Variables: x (one binary for each step and option), start and end of each step, 
 * end = start + sum of spans x; a reader starts after the end and the delay between the two kinds,
   if both are chosen.
 * M is at least the loads of both processors, sum of c x and sum of g x, which the solver does not
-  see by itself. With contention they are the sums of `Costs.load_weights`.
+  see by itself. With contention they are the sums of `PairCosts.load_weights`.
 * M is at least the largest end.
 
 Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
@@ -26,8 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from edgeplan.errors import DeviceError
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs
-from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
+from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
 
 _TICKS = 2**20  # of the best makespan known: a step's rounding is below a millionth of it
 _KINDS = range(3)
@@ -43,7 +43,7 @@ class Solution:
     """
 
     lower_bound_ms: float
-    schedule: Schedule | None
+    schedule: PairSchedule | None
 
 
 def solver() -> ModuleType:
@@ -64,7 +64,7 @@ def solver() -> ModuleType:
     return module
 
 
-def slowed(costs: Costs) -> Costs:
+def slowed(costs: PairCosts) -> PairCosts:
     """The same steps with the times that contention makes of whole options at worst."""
     worst = {side: {"compute": 1.0, "bandwidth": 1.0} for side in (CPU, GPU)}
     for loads, factors in (costs.contention or {}).items():
@@ -81,7 +81,7 @@ def slowed(costs: Costs) -> Costs:
 
 
 def solve(
-    costs: Costs, boundary: Boundary, known: tuple[Schedule, float], *, bound_ms: float, gap: float, seconds: float
+    costs: PairCosts, boundary: Boundary, known: tuple[PairSchedule, float], *, bound_ms: float, gap: float, seconds: float
 ) -> Solution:
     """Search for a faster schedule and prove a bound.
 
@@ -102,7 +102,7 @@ def solve(
 
 
 class _Program:
-    def __init__(self, cp: Any, costs: Costs, boundary: Boundary, best_ms: float, bound_ms: float) -> None:
+    def __init__(self, cp: Any, costs: PairCosts, boundary: Boundary, best_ms: float, bound_ms: float) -> None:
         self.cp, self.costs, self.tick = cp, costs, best_ms / _TICKS
         self.model = cp.CpModel()
         limit = math.ceil(best_ms / self.tick) + 1
@@ -174,7 +174,7 @@ class _Program:
             )
             self.model.add(self.makespan >= before + load)
 
-    def hint(self, schedule: Schedule) -> None:
+    def hint(self, schedule: PairSchedule) -> None:
         """Begin with a schedule's choice of options."""
         for x, chosen in zip(self.chosen, schedule.choice, strict=True):
             for position, var in enumerate(x):
@@ -191,4 +191,4 @@ class _Program:
             return Solution(bound_ms, None)
         choice = tuple(next(p for p, var in enumerate(x) if found.value(var)) for x in self.chosen)
         starts = [found.value(start) for start in self.starts]
-        return Solution(bound_ms, Schedule(choice, queues_by(self.costs, choice, starts)))
+        return Solution(bound_ms, PairSchedule(choice, queues_by(self.costs, choice, starts)))

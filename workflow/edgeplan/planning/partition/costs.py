@@ -47,7 +47,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PairStep:
     """An operator of the model.
 
     Attributes:
@@ -81,7 +81,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Costs:
+class PairCosts:
     """The costs of one model on a pair of processors.
 
     Attributes:
@@ -98,7 +98,7 @@ class Costs:
 
     model: str
     names: tuple[str, str]
-    steps: tuple[Step, ...]
+    steps: tuple[PairStep, ...]
     cpu_to_gpu_ms: float = 0.0
     gpu_to_cpu_ms: float = 0.0
     contention: Mapping[tuple[str, str], tuple[float, float]] | None = None
@@ -171,7 +171,7 @@ class Costs:
         """The chosen options, by step."""
         return [s.options[o] for s, o in zip(self.steps, choice, strict=True)]
 
-    def part(self, positions: Sequence[int]) -> Costs:
+    def part(self, positions: Sequence[int]) -> PairCosts:
         """Some of the steps, in order, without what they read from others."""
         local = {k: i for i, k in enumerate(positions)}
         steps = (replace(self.steps[k], inputs=tuple(local[i] for i in self.steps[k].inputs if i in local)) for k in positions)

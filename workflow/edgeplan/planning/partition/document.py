@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.partition.costs import KINDS, SPLIT, Costs, Option, Step
+from edgeplan.planning.partition.costs import KINDS, SPLIT, Option, PairCosts, PairStep
 from edgeplan.support.topology import topological
 
 _LONGEST_MS = 1e9  # 11 days: sums of ten thousand stay finite and exact enough
@@ -108,7 +108,7 @@ class CostDocument(_Part):
     operators: Annotated[tuple[OperatorEntry, ...], Field(min_length=1)]
 
 
-def read_costs(path: Path) -> Costs:
+def read_costs(path: Path) -> PairCosts:
     """Read a cost document from its file.
 
     Raises:
@@ -123,7 +123,7 @@ def read_costs(path: Path) -> Costs:
     return parse_costs(content, str(path))
 
 
-def parse_costs(content: bytes, where: str) -> Costs:
+def parse_costs(content: bytes, where: str) -> PairCosts:
     """Costs of a document's bytes.
 
     Args:
@@ -176,7 +176,7 @@ def _problems(error: ValidationError, raw: Any) -> str:
     return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
-def _costs(document: CostDocument, sha256: str, where: str) -> Costs:
+def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
     position: dict[str, int] = {}
     for k, entry in enumerate(document.operators):
         if entry.name in position:
@@ -194,7 +194,7 @@ def _costs(document: CostDocument, sha256: str, where: str) -> Costs:
     for k in order:
         entry = document.operators[k]
         steps.append(
-            Step(
+            PairStep(
                 name=entry.name,
                 inputs=tuple(sorted(place[i] for i in inputs[k])),
                 options=_options(entry, where),
@@ -206,7 +206,7 @@ def _costs(document: CostDocument, sha256: str, where: str) -> Costs:
             )
         )
     names = (document.processors.cpu, document.processors.gpu)
-    return Costs(document.model, names, tuple(steps), document.cpu_to_gpu_ms, document.gpu_to_cpu_ms, contention, sha256)
+    return PairCosts(document.model, names, tuple(steps), document.cpu_to_gpu_ms, document.gpu_to_cpu_ms, contention, sha256)
 
 
 def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[int]:

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.planning.partition.baselines import nearest
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs, Step
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts, PairStep
 from edgeplan.planning.partition.fitted import patterns
 from edgeplan.planning.partition.patterns import Pattern
 
@@ -84,7 +84,7 @@ class Eop:
     matched: tuple[Matched, ...]
 
 
-def pattern_match(costs: Costs, k: int) -> Matched:
+def pattern_match(costs: PairCosts, k: int) -> Matched:
     """Match patterns to operator `k` by Algorithm 1."""
     step = costs.steps[k]
     dimensions = sorted({o.dimension for o in step.options if o.kind == SPLIT})  # 2
@@ -92,7 +92,7 @@ def pattern_match(costs: Costs, k: int) -> Matched:
     return min(found, key=lambda m: float(m.total_ms.min()))  # 8, 9
 
 
-def _matched(costs: Costs, step: Step, dimension: str) -> Matched:
+def _matched(costs: PairCosts, step: PairStep, dimension: str) -> Matched:
     splits = any(o.kind == SPLIT and o.dimension == dimension for o in step.options)
     times: list[Floats] = []
     found = patterns(step, dimension)  # 4-6
@@ -146,7 +146,7 @@ def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
     return best  # 12
 
 
-def key_operators(costs: Costs) -> tuple[int, ...]:
+def key_operators(costs: PairCosts) -> tuple[int, ...]:
     """The fewest operators that take more than 95 % of the time, in the order of the model."""
     times = [s.best_whole.span_ms for s in costs.steps]
     total, taken, key = sum(times), 0.0, []
@@ -158,7 +158,7 @@ def key_operators(costs: Costs) -> tuple[int, ...]:
     return tuple(sorted(key))
 
 
-def eop(costs: Costs, *, overlapped: bool = False, every: bool = False) -> Eop:
+def eop(costs: PairCosts, *, overlapped: bool = False, every: bool = False) -> Eop:
     """Decide the options of all operators by Algorithm 3.
 
     Args:

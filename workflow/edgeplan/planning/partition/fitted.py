@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Costs, Option, Step
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Option, PairCosts, PairStep
 from edgeplan.planning.partition.patterns import Pattern, fit
 
 
-def fitted(costs: Costs) -> Costs:
+def fitted(costs: PairCosts) -> PairCosts:
     """The same costs; both times of each split are those of the patterns over its dimension, whole ones as measured."""
     return replace(costs, steps=tuple(replace(s, options=_fitted(s)) for s in costs.steps))
 
 
-def patterns(step: Step, dimension: str) -> tuple[Pattern | None, Pattern | None]:
+def patterns(step: PairStep, dimension: str) -> tuple[Pattern | None, Pattern | None]:
     """The patterns of a step's splits over a dimension and of it whole, by share of the step, on the CPU and the GPU.
 
     Args:
@@ -36,7 +36,7 @@ def patterns(step: Step, dimension: str) -> tuple[Pattern | None, Pattern | None
     return found[0], found[1]
 
 
-def _fitted(step: Step) -> tuple[Option, ...]:
+def _fitted(step: PairStep) -> tuple[Option, ...]:
     dimensions = {o.dimension for o in step.options if o.kind == SPLIT}
     known: Mapping[str, tuple[Pattern | None, Pattern | None]] = {name: patterns(step, name) for name in dimensions}
     return tuple(_on(o, *known[o.dimension]) if o.kind == SPLIT else o for o in step.options)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgeplan.planning.partition.costs import SPLIT, Choice, Costs, Option, Step
-from edgeplan.planning.partition.simulate import Timeline
+from edgeplan.planning.partition.costs import SPLIT, Choice, Option, PairCosts, PairStep
+from edgeplan.planning.partition.simulate import PairTimeline
 
 
-def admitted(costs: Costs) -> Costs:
+def admitted(costs: PairCosts) -> PairCosts:
     """The same costs with the options that a plan may use."""
     return replace(costs, steps=tuple(replace(s, options=_admitted(s)) for s in costs.steps))
 
 
-def _admitted(step: Step) -> tuple[Option, ...]:
+def _admitted(step: PairStep) -> tuple[Option, ...]:
     whole = [o for o in (step.best(kind) for kind in range(SPLIT)) if o is not None]
     limit_ms = step.best_whole.span_ms * (1 - step.error)
     splits = [o for o in step.options if o.kind == SPLIT and o.span_ms < limit_ms]
@@ -31,7 +31,9 @@ def _admitted(step: Step) -> tuple[Option, ...]:
     return (*whole, *kept)
 
 
-def why_whole(costs: Costs, admitted_costs: Costs, choice: Choice, timeline: Timeline, *, parallel: bool) -> list[str]:
+def why_whole(
+    costs: PairCosts, admitted_costs: PairCosts, choice: Choice, timeline: PairTimeline, *, parallel: bool
+) -> list[str]:
     """For each step why it is not split, "" for those that are.
 
     Args:
@@ -56,7 +58,7 @@ def why_whole(costs: Costs, admitted_costs: Costs, choice: Choice, timeline: Tim
     return reasons
 
 
-def _never(step: Step, kept: Step) -> str:
+def _never(step: PairStep, kept: PairStep) -> str:
     """Why no split of a step is admitted, "" if one is."""
     if any(o.kind == SPLIT for o in kept.options):
         return ""
@@ -71,7 +73,7 @@ def _never(step: Step, kept: Step) -> str:
     return f"the gain of its best split ({split.text()}), {gain:.4g} ms, is within the error of {error:.4g} ms"
 
 
-def _not_here(costs: Costs, chosen: Sequence[Option], k: int) -> str:
+def _not_here(costs: PairCosts, chosen: Sequence[Option], k: int) -> str:
     """Return what splitting would add where an admitted split is not chosen."""
     split = costs.steps[k].best(SPLIT)
     assert split is not None  # noqa: S101  `_never` looked
@@ -81,14 +83,14 @@ def _not_here(costs: Costs, chosen: Sequence[Option], k: int) -> str:
     return "the whole plan is faster so"
 
 
-def _with_hand_overs(costs: Costs, chosen: Sequence[Option], k: int, option: Option) -> float:
+def _with_hand_overs(costs: PairCosts, chosen: Sequence[Option], k: int, option: Option) -> float:
     total = option.span_ms
     step = costs.steps[k]
     total += max((costs.delays_ms[i][chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
     return total + max((costs.delays_ms[k][option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
 
 
-def _beside(chosen: Sequence[Option], timeline: Timeline) -> dict[int, int]:
+def _beside(chosen: Sequence[Option], timeline: PairTimeline) -> dict[int, int]:
     """For each step that overlaps with another one on the other processor, the first such."""
     events = sorted(range(len(chosen)), key=lambda k: timeline.spans[k].start_ms)
     found: dict[int, int] = {}

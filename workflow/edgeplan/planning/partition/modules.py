@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from edgeplan.planning.partition.costs import Costs
+from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.simulate import Boundary
 
 _NOTHING: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -28,13 +28,13 @@ class Module:
         before, after: positions of the cuts; None at the model's ends.
     """
 
-    model: Costs
+    model: PairCosts
     steps: tuple[int, ...]
     before: int | None
     after: int | None
 
     @cached_property
-    def costs(self) -> Costs:
+    def costs(self) -> PairCosts:
         """Return the costs of the module's steps."""
         return self.model.part(self.steps)
 
@@ -66,7 +66,7 @@ class Module:
         return (tuple(steps), surroundings)
 
 
-def cuts(costs: Costs) -> list[int]:
+def cuts(costs: PairCosts) -> list[int]:
     """Positions of the steps that are comparable with every other one and passed by no hand-over.
 
     A step is comparable with all before it if it is the only one that nothing before it or itself
@@ -94,7 +94,7 @@ def cuts(costs: Costs) -> list[int]:
     return _without_bypasses(costs, [k for k in range(n) if comparable[k]])
 
 
-def _without_bypasses(costs: Costs, found: list[int]) -> list[int]:
+def _without_bypasses(costs: PairCosts, found: list[int]) -> list[int]:
     n = len(costs.steps)
     fastest = [min(o.span_ms for o in s.options) for s in costs.steps]
     passed_ms, number = [0.0] * (n + 1), [0] * (n + 1)  # sums over the cuts before a position
@@ -119,7 +119,7 @@ def _without_bypasses(costs: Costs, found: list[int]) -> list[int]:
     return kept
 
 
-def modules(costs: Costs, at: Sequence[int]) -> list[Module]:
+def modules(costs: PairCosts, at: Sequence[int]) -> list[Module]:
     """The modules before, between and behind the cuts; one more than there are cuts."""
     borders = [None, *at, None]
     found = []

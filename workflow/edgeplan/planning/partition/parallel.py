@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgeplan.planning.partition.branches import slowed, solve
-from edgeplan.planning.partition.costs import Costs
+from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.modules import Module, cuts, modules
 from edgeplan.planning.partition.quick import list_schedules, load_bound_ms, path_bound_ms
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by, side_by_side
+from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by, side_by_side
 
 _KINDS = range(3)
 _PAIRS = tuple((a, b) for a in _KINDS for b in _KINDS)
@@ -31,7 +31,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchLimits:
     """A search is limited by a gap and a time.
 
     Attributes:
@@ -54,7 +54,7 @@ class SideBySide:
         note: how it was found.
     """
 
-    schedule: Schedule
+    schedule: PairSchedule
     makespan_ms: float
     lower_bound_ms: float
     note: str
@@ -64,14 +64,14 @@ class SideBySide:
 class _Solved:
     """A solved module keeps its schedules and bounds by the kinds of its cuts."""
 
-    costs: Costs
+    costs: PairCosts
     boundaries: dict[Pair, Boundary]
     makespan: dict[Pair, float] = field(default_factory=dict)
     bound: dict[Pair, float] = field(default_factory=dict)
-    schedule: dict[Pair, Schedule] = field(default_factory=dict)
+    schedule: dict[Pair, PairSchedule] = field(default_factory=dict)
     tried: dict[Pair, int] = field(default_factory=dict)
 
-    def offer(self, schedule: Schedule) -> None:
+    def offer(self, schedule: PairSchedule) -> None:
         """Price a schedule for every pair."""
         priced: dict[Boundary, float] = {}  # at the model's ends all kinds are equal
         for pair, boundary in self.boundaries.items():
@@ -99,7 +99,7 @@ def _excess(here: Sequence[Sequence[float]], there: Sequence[Sequence[float]]) -
     return max((a - b for x, y in zip(here, there, strict=True) for a, b in zip(x, y, strict=True)), default=0.0)
 
 
-def parallel(costs: Costs, search: Search) -> SideBySide:
+def parallel(costs: PairCosts, search: SearchLimits) -> SideBySide:
     """Plan with steps side by side.
 
     Args:
@@ -133,7 +133,7 @@ def parallel(costs: Costs, search: Search) -> SideBySide:
 class _Chain:
     """The cuts and the modules between them."""
 
-    def __init__(self, costs: Costs, gap: float) -> None:
+    def __init__(self, costs: PairCosts, gap: float) -> None:
         self.costs, self.gap = costs, gap
         self.cuts = cuts(costs)
         self.parts = modules(costs, self.cuts)
@@ -196,7 +196,7 @@ class _Chain:
             if not i:
                 known.prove(pair, found.lower_bound_ms)
 
-    def schedule(self, pairs: Sequence[Pair]) -> Schedule:
+    def schedule(self, pairs: Sequence[Pair]) -> PairSchedule:
         """The plan along a path."""
         choice = [0] * len(self.costs.steps)
         queues: tuple[list[int], list[int]] = ([], [])
@@ -214,7 +214,7 @@ class _Chain:
                 for queue, busy in zip(queues, (option.cpu_ms, option.gpu_ms), strict=True):
                     if busy > 0:
                         queue.append(self.cuts[i])
-        return Schedule(tuple(choice), (tuple(queues[0]), tuple(queues[1])))
+        return PairSchedule(tuple(choice), (tuple(queues[0]), tuple(queues[1])))
 
 
 _TRIES = 2
@@ -225,13 +225,13 @@ def _first(part: Module) -> _Solved:
     boundaries = {pair: part.boundary(*pair) for pair in _PAIRS}
     known = _Solved(part.costs, boundaries)
     if not part.steps:
-        nothing = Schedule((), ((), ()))
+        nothing = PairSchedule((), ((), ()))
         for pair, boundary in boundaries.items():
             known.makespan[pair] = known.bound[pair] = boundary.direct_ms
             known.schedule[pair] = nothing
         return known
     in_order = sequential(part.costs).choice
-    known.offer(Schedule(in_order, queues_by(part.costs, in_order, range(len(in_order)))))
+    known.offer(PairSchedule(in_order, queues_by(part.costs, in_order, range(len(in_order)))))
     for schedule in list_schedules(part.costs, boundaries[0, 0]):
         known.offer(schedule)
     load_ms = load_bound_ms(part.costs)

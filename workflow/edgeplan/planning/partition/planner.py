@@ -14,20 +14,20 @@ from typing import Literal
 
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, KINDS, SPLIT, Choice, PairCosts
 from edgeplan.planning.partition.eop import eop
 from edgeplan.planning.partition.margin import admitted, why_whole
-from edgeplan.planning.partition.parallel import Search, parallel
+from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import Schedule, Timeline, in_sequence, simulate
+from edgeplan.planning.partition.simulate import PairSchedule, PairTimeline, in_sequence, simulate
 
 Mode = Literal["sequential", "parallel"]
 _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PartitionOutcome:
     """An outcome is a planned partition, with its bound.
 
     Attributes:
@@ -38,39 +38,39 @@ class Outcome:
         note: how it was found.
     """
 
-    costs: Costs
-    schedule: Schedule
-    timeline: Timeline
+    costs: PairCosts
+    schedule: PairSchedule
+    timeline: PairTimeline
     lower_bound_ms: float
     note: str
 
 
-def _sequential(costs: Costs, _: Search) -> Outcome:
+def _sequential(costs: PairCosts, _: SearchLimits) -> PartitionOutcome:
     found = sequential(costs)
     note = "one step at a time, by dynamic programming"
-    return _better(costs, [Schedule(found.choice)], found.lower_bound_ms, note)
+    return _better(costs, [PairSchedule(found.choice)], found.lower_bound_ms, note)
 
 
-def _parallel(costs: Costs, search: Search) -> Outcome:
+def _parallel(costs: PairCosts, search: SearchLimits) -> PartitionOutcome:
     found = parallel(costs, search)
-    return _better(costs, [Schedule(sequential(costs).choice), found.schedule], found.lower_bound_ms, found.note)
+    return _better(costs, [PairSchedule(sequential(costs).choice), found.schedule], found.lower_bound_ms, found.note)
 
 
-def _better(costs: Costs, schedules: list[Schedule], bound_ms: float, note: str) -> Outcome:
+def _better(costs: PairCosts, schedules: list[PairSchedule], bound_ms: float, note: str) -> PartitionOutcome:
     """The fastest of some schedules and both single processors; the first of equally fast ones."""
-    schedules = [*(Schedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
+    schedules = [*(PairSchedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
     best, timeline = schedules[0], simulate(costs, schedules[0])
     for schedule in schedules[1:]:
         found = simulate(costs, schedule)
         if found.makespan_ms < timeline.makespan_ms * (1 - _SAME):
             best, timeline = schedule, found
-    return Outcome(costs, best, timeline, min(bound_ms, timeline.makespan_ms), note)
+    return PartitionOutcome(costs, best, timeline, min(bound_ms, timeline.makespan_ms), note)
 
 
-_MODES: dict[str, Callable[[Costs, Search], Outcome]] = {"sequential": _sequential, "parallel": _parallel}
+_MODES: dict[str, Callable[[PairCosts, SearchLimits], PartitionOutcome]] = {"sequential": _sequential, "parallel": _parallel}
 
 #: Plans to compare with, all in sequence and from all options, admitted or not.
-BASELINES: dict[str, Callable[[Costs], Choice]] = {
+BASELINES: dict[str, Callable[[PairCosts], Choice]] = {
     "all on the CPU": lambda costs: baselines.single(costs, CPU),
     "all on the GPU": lambda costs: baselines.single(costs, GPU),
     "equal": baselines.equal,
@@ -81,7 +81,7 @@ BASELINES: dict[str, Callable[[Costs], Choice]] = {
 }
 
 
-def outcome(costs: Costs, mode: str, search: Search | None = None) -> Outcome:
+def outcome(costs: PairCosts, mode: str, search: SearchLimits | None = None) -> PartitionOutcome:
     """Plan a partition in one mode.
 
     Raises:
@@ -90,10 +90,10 @@ def outcome(costs: Costs, mode: str, search: Search | None = None) -> Outcome:
     """
     if mode not in _MODES:
         raise ParamsError(f"there is no mode {mode!r}", next_step=f"choose one of {', '.join(_MODES)}")
-    return _MODES[mode](admitted(costs), search or Search())
+    return _MODES[mode](admitted(costs), search or SearchLimits())
 
 
-def plan(costs: Costs, mode: Mode, search: Search | None = None) -> PartitionPlan:
+def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> PartitionPlan:
     """Plan a partition and write down what is known about it.
 
     Args:
@@ -146,6 +146,6 @@ def plan(costs: Costs, mode: Mode, search: Search | None = None) -> PartitionPla
     )
 
 
-def compared(costs: Costs) -> dict[str, float]:
+def compared(costs: PairCosts) -> dict[str, float]:
     """Makespans of the plans to compare with, by name."""
     return {name: in_sequence(costs, choose(costs)).makespan_ms for name, choose in BASELINES.items()}

@@ -7,20 +7,20 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from edgeplan.planning.partition.costs import CPU, GPU, Costs, Option
-from edgeplan.planning.partition.simulate import Boundary, Schedule, queues_by
+from edgeplan.planning.partition.costs import CPU, GPU, Option, PairCosts
+from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
 
 #: How much an option's busy time counts against it, beside when it ends: splits keep both busy.
 _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
 
 
-def list_schedules(costs: Costs, boundary: Boundary) -> list[Schedule]:
+def list_schedules(costs: PairCosts, boundary: Boundary) -> list[PairSchedule]:
     """Schedules of steps taken by their longest way to the end, with the option that ends first."""
     ranks = _ranks(costs, boundary)
     return list(dict.fromkeys(_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS))
 
 
-def _ranks(costs: Costs, boundary: Boundary) -> list[float]:
+def _ranks(costs: PairCosts, boundary: Boundary) -> list[float]:
     """Longest way from the start of each step to the end, with the fastest of all."""
     ranks = [0.0] * len(costs.steps)
     for k in range(len(ranks) - 1, -1, -1):
@@ -29,7 +29,7 @@ def _ranks(costs: Costs, boundary: Boundary) -> list[float]:
     return ranks
 
 
-def _listed(costs: Costs, boundary: Boundary, ranks: list[float], weight: float) -> Schedule:
+def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: float) -> PairSchedule:
     n = len(costs.steps)
     free = [0.0, 0.0]
     ends, starts, choice = [0.0] * n, [0.0] * n, [0] * n
@@ -51,10 +51,10 @@ def _listed(costs: Costs, boundary: Boundary, ranks: list[float], weight: float)
         ends[k] = starts[k] + option.span_ms
         free[CPU] = starts[k] + option.cpu_ms if option.cpu_ms else free[CPU]
         free[GPU] = starts[k] + option.gpu_ms if option.gpu_ms else free[GPU]
-    return Schedule(tuple(choice), queues_by(costs, tuple(choice), starts))
+    return PairSchedule(tuple(choice), queues_by(costs, tuple(choice), starts))
 
 
-def path_bound_ms(costs: Costs, boundary: Boundary) -> float:
+def path_bound_ms(costs: PairCosts, boundary: Boundary) -> float:
     """The longest path of a module, with the fastest options."""
     n = len(costs.steps)
     at = [0.0] * n
@@ -66,11 +66,11 @@ def path_bound_ms(costs: Costs, boundary: Boundary) -> float:
     return max(boundary.direct_ms, longest)
 
 
-def load_bound_ms(costs: Costs) -> float:
+def load_bound_ms(costs: PairCosts) -> float:
     """The larger load of the two processors at best, slowed by contention where both are busy.
 
     It is the linear relaxation, by its one multiplier: for every m between 0 and 1 the makespan is
-    at least the sum over the steps of the least of m times one sum of `Costs.load_weights` and
+    at least the sum over the steps of the least of m times one sum of `PairCosts.load_weights` and
     1 - m times the other. That is concave in m; any m gives a bound.
     """
     if not costs.steps:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts
 
 _HELD = (1, 2, 0)  # memories with all of an output, by its step's kind: bit 0 the CPU's
 _NEEDED = (1, 2, 3)
@@ -33,7 +33,7 @@ class InSequence:
     lower_bound_ms: float
 
 
-def sequential(costs: Costs) -> InSequence:
+def sequential(costs: PairCosts) -> InSequence:
     """Plan one step at a time.
 
     Args:
@@ -85,7 +85,7 @@ def sequential(costs: Costs) -> InSequence:
 class _Moves:
     """Which outputs are still to be read and cost something to move, and where they are."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: PairCosts) -> None:
         self.costs = costs
         last = [readers[-1] if readers else -1 for readers in costs.readers]
         movable = [bool(s.to_cpu_ms or s.to_gpu_ms) for s in costs.steps]

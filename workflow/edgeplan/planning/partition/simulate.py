@@ -13,11 +13,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs, Option
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Option, PairCosts
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PairSpan:
     """When a step runs (ms).
 
     Attributes:
@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PairSchedule:
     """A schedule gives each step its option and each processor its order.
 
     Attributes:
@@ -62,11 +62,11 @@ def whole_queues(starts_ms: Sequence[float], kinds: Sequence[int]) -> tuple[tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class PairTimeline:
     """A timeline holds the simulated times of all steps."""
 
     makespan_ms: float
-    spans: tuple[Span, ...]
+    spans: tuple[PairSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +84,27 @@ class Boundary:
     direct_ms: float = 0.0
 
 
-def open_boundary(costs: Costs) -> Boundary:
+def open_boundary(costs: PairCosts) -> Boundary:
     """Return a boundary with nothing before and nothing after."""
     nothing = ((0.0,) * 3,) * len(costs.steps)
     return Boundary(nothing, nothing)
 
 
-def simulate(costs: Costs, schedule: Schedule) -> Timeline:
+def simulate(costs: PairCosts, schedule: PairSchedule) -> PairTimeline:
     """Execute a schedule under the costs."""
     if schedule.queues is None:
         return in_sequence(costs, schedule.choice)
     return side_by_side(costs, schedule, open_boundary(costs))
 
 
-def in_sequence(costs: Costs, choice: Choice) -> Timeline:
+def in_sequence(costs: PairCosts, choice: Choice) -> PairTimeline:
     """Execute one step at a time, in the order of the steps.
 
     An output is moved into a processor's memory once, before its first reader there; both
     directions move at once.
     """
     now, before = 0.0, -1
-    spans: list[Span] = []
+    spans: list[PairSpan] = []
     there: list[set[int]] = []
     for step, option in zip(costs.steps, costs.chosen(choice), strict=True):
         if before >= 0:
@@ -118,20 +118,20 @@ def in_sequence(costs: Costs, choice: Choice) -> Timeline:
                         source = costs.steps[i]
                         moved[processor] += source.to_gpu_ms if processor == GPU else source.to_cpu_ms
         now += max(moved)
-        spans.append(Span(now, now + option.cpu_ms, now + option.gpu_ms))
+        spans.append(PairSpan(now, now + option.cpu_ms, now + option.gpu_ms))
         there.append({option.kind} - {SPLIT})
         now, before = spans[-1].end_ms, option.kind
-    return Timeline(now, tuple(spans))
+    return PairTimeline(now, tuple(spans))
 
 
-def queues_by(costs: Costs, choice: Choice, keys: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def queues_by(costs: PairCosts, choice: Choice, keys: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Queues of both processors, by the steps' keys, equal ones in the order of the model."""
     order = sorted(range(len(choice)), key=lambda k: (keys[k], k))
     options = costs.chosen(choice)
     return tuple(k for k in order if options[k].cpu_ms > 0), tuple(k for k in order if options[k].gpu_ms > 0)
 
 
-def side_by_side(costs: Costs, schedule: Schedule, boundary: Boundary) -> Timeline:
+def side_by_side(costs: PairCosts, schedule: PairSchedule, boundary: Boundary) -> PairTimeline:
     """Simulate both queues side by side.
 
     Raises:
@@ -141,7 +141,7 @@ def side_by_side(costs: Costs, schedule: Schedule, boundary: Boundary) -> Timeli
 
 
 class _Execution:
-    def __init__(self, costs: Costs, schedule: Schedule, boundary: Boundary) -> None:
+    def __init__(self, costs: PairCosts, schedule: PairSchedule, boundary: Boundary) -> None:
         self.costs, self.boundary = costs, boundary
         self.options: list[Option] = costs.chosen(schedule.choice)
         self.queues = schedule.queues or ((), ())
@@ -163,16 +163,16 @@ class _Execution:
             if sorted(queue) != busy:
                 raise ValueError("the queues do not hold what the options run there")
 
-    def run(self) -> Timeline:
+    def run(self) -> PairTimeline:
         while True:
             while self._begin():
                 pass
             if self.done == len(self.options):
                 break
             self._advance()
-        spans = tuple(Span(s, *(e if e >= 0 else s for e in ends)) for s, ends in zip(self.start, self.ends, strict=True))
+        spans = tuple(PairSpan(s, *(e if e >= 0 else s for e in ends)) for s, ends in zip(self.start, self.ends, strict=True))
         last = (span.end_ms + self.boundary.exit_ms[k][self.options[k].kind] for k, span in enumerate(spans))
-        return Timeline(max(self.boundary.direct_ms, *last) if spans else self.boundary.direct_ms, spans)
+        return PairTimeline(max(self.boundary.direct_ms, *last) if spans else self.boundary.direct_ms, spans)
 
     def _head(self, processor: int) -> int:
         queue, at = self.queues[processor], self.heads[processor]

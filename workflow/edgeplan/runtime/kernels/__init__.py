@@ -3,6 +3,15 @@
 A kernel has the arguments of `dnnl_primitive_execute`, and so is called where a primitive is: its block of numbers
 (`graph.blocks`), a pointer that stands for the element type alone, the number of operands, their addresses. It allocates
 nothing, and returns 0 or `BAD_INDEX`. Machine code of kernels is kept; `build` compiles what is not.
+
+Modules:
+
+* `build`: Kernels compiled into images, one for each type of elements.
+* `elements`: Kernels that compute a value from elements at one place, with ONNX's semantics of NaN,
+  infinity and signs.
+* `moving`: Kernels that pick elements, whatever they hold, and those that go along an axis.
+* `registry`: All kernels by name, and the types of elements that each is compiled for.
+* `walking`: How kernels go over their operands: a loop over all axes but one, a row along that one.
 """
 
 from __future__ import annotations

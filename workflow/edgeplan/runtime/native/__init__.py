@@ -6,6 +6,26 @@ every C call, which takes as long again. Compiled code needs it for neither. It 
 Here are the functions that Python calls, while other threads have the interpreter. They take a context (`Context`) and memory
 of the calling thread (`own`, rows `OWN_...`). Whatever goes wrong is returned as a code, and Python does that step again in its
 own words. `build` compiles the modules beside it into one image, which is mapped here.
+
+Modules:
+
+* `build`: The compiled loops as functions that C calls: what Python hands over are words and
+  addresses of arrays.
+* `code_slots`: Functions of the C types of `mmap`, `mprotect` and `munmap` that hand out slots of a
+  region, as LLVM assembly.
+* `intrinsics`: What numba has no words for: calls by address, and words that other threads see in
+  order.
+* `lanes`: The lanes of a cold start: who prepares what next, and the execution that follows.
+* `making`: The library's objects, made by the operations of a tape.
+* `mixing`: Words mixed into a few, at the speed of memory: what `runtime.memory.checksum` is made
+  from.
+* `partner`: The CPU's lane of a pair, compiled: wait for the other processor's counter, run a
+  sub-step, count it.
+* `stages`: The stages of a step: its objects made, its weights fetched, its calls written down and
+  executed.
+* `waiting`: The clock, and how a thread waits for another one.
+* `words`: What compiled code and Python agree on: kinds, rows of tables, and the arrays that pass
+  between them.
 """
 
 from __future__ import annotations

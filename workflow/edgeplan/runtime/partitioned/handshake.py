@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeplan.processors.base import Host, Processor
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, PollingLanes
 from edgeplan.runtime.partitioned.session import LIMIT_SECONDS, Synchronisation, cannot_poll, synchronisation_of
+from edgeplan.runtime.processor import Host, Processor
 
 _US_PER_NS = 1e-3
 

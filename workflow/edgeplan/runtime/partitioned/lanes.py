@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Host, Kernel, Processor, Sharing
 from edgeplan.runtime import native
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.native import words
 from edgeplan.runtime.objects import library_places
+from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 
 _NS_PER_S = 1e9
 _CPU = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Host, Processor
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder
 from edgeplan.runtime.partitioned.document import PairProgram, PairSchedule, ProcessorSpec
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.processor import Host, Processor
+from edgeplan.support.machine import fingerprint
 
 
 def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:

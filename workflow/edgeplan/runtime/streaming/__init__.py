@@ -1,1 +1,22 @@
-"""Models that run in less memory than their weights take: weights come from the disk while steps run (FlexNN, section 3.4)."""
+"""Models that run in less memory than their weights take: weights come from the disk while steps run (FlexNN, section 3.4).
+
+Modules:
+
+* `again`: Plans made again in the process that runs one, for another budget: from the stored
+  profile, without anything heavy.
+* `build`: From a model to a program that streams: steps cut into ranges, kernels chosen, buffers
+  named, weights laid out.
+* `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
+  not needed now.
+* `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
+  budget can be changed.
+* `program`: What is executed, apart from where it lies and when: kernels, the calls of each step,
+  buffers and segments of weights.
+* `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
+  order of execution.
+* `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices
+  name, and no others.
+* `session`: Running a streamed program: one arena, weights loaded into it while steps run.
+* `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
+  on stdin, JSON on stdout.
+"""

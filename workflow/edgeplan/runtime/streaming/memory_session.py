@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import FormatError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
@@ -18,6 +17,7 @@ from edgeplan.runtime.open_plan import Session
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
     from edgeplan.runtime.streaming.again import Again

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import EVICTED_PLAN, OPTIMAL, OWN, ColdEvidence
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 #: Planners that prove how far from the optimum a plan can be: for weights in memory, and for weights on the disk.
 PROVING = (OPTIMAL, EVICTED_PLAN)

@@ -9,16 +9,17 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.cold import model_files
 from edgeplan.engines.registry import owner, setting, setting_protocol
 from edgeplan.errors import FormatError
-from edgeplan.measurement.process.child import ColdRunError, prepare_offline, run_cold
+from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
 from edgeplan.support.files import files_sha256, read_json, write_text
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.protocols import PACKAGE, protocol
 from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.store import key_of
+from edgeplan.support.workers import ColdRunError
 
 #: Why something was neither prepared nor run.
 OVER = "left out: the time for measuring cold starts was over"

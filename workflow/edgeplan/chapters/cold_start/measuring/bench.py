@@ -26,7 +26,7 @@ from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, Cold
 from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSettings, ExtraRun, PlannedRun, measure
 from edgeplan.chapters.cold_start.measuring.variants import VARIANTS
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.job import PrepareResult, State
 from edgeplan.support.files import state_folder
@@ -42,7 +42,7 @@ Plans = Mapping[tuple[str, str, int], PrepareResult]
 
 
 @dataclass(frozen=True)
-class Bench:
+class ColdStartBench:
     """What every kind of run needs.
 
     Attributes:
@@ -59,7 +59,7 @@ class Bench:
     seed: int
     store: ArtefactStore
     journal: Path
-    budget: Budget = field(default_factory=Budget)
+    budget: TimeBudget = field(default_factory=TimeBudget)
 
     def knobs(self, **changes: object) -> ColdSettings:
         """How to run, with changes."""
@@ -78,7 +78,7 @@ class Bench:
         return ColdSettings.model_validate(values | changes)
 
 
-def measure_all(bench: Bench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """All runs, and the probes of the disk among them.
 
     Returns:
@@ -161,7 +161,7 @@ def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> d
 
 
 def _on_uneven_cores(
-    bench: Bench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
+    bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
 ) -> ColdResults:
     """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
     guests = group.guests(models, plans, names)
@@ -193,7 +193,7 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
     return runs.assign(model=parts[0], setting=setting, plan=plan, load_percent=percent, load_core=core)
 
 
-def _under_load(bench: Bench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
+def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
     """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]

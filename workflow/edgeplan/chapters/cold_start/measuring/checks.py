@@ -13,7 +13,7 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -43,7 +43,7 @@ def check_outputs(
     seed: int,
     choices: int,
     kept: TableStore,
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
 ) -> tuple[pd.DataFrame, int]:
     """Run the model with the k-th candidate of every step (its last where it has fewer), for all k, home layouts and widths.
 
@@ -72,7 +72,7 @@ def check_outputs(
     inputs = random_inputs(model.inputs, seed)
     lowered = lower(graph)
     weights = locate_weights(model.path, lowered)
-    rows, left_out, budget = list[dict[str, Any]](), 0, budget or Budget()
+    rows, left_out, budget = list[dict[str, Any]](), 0, budget or TimeBudget()
     for home, width in product(HOMES, threads):
         dnnl.set_threads(width)
         with dnnl.without_primitive_cache():  # what profiling left there would be offered, too, and could not be created

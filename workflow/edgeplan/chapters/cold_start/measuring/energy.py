@@ -9,16 +9,17 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import OPTIMAL, OWN
 from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ColdModel
-from edgeplan.chapters.cold_start.measuring.bench import Bench, Plans
+from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, Plans
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process.child import ColdRunError, run_cold
+from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.energy import counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.support.store import Journal, key_of
+from edgeplan.support.workers import ColdRunError
 
 
-def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, int]:
+def measure_energy(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, int]:
     """Joules of whole processes that start cold, page cache warm, settings taking turns; for who holds the machine.
 
     Beyond the bench's budget nothing is measured that is not known.
@@ -74,7 +75,7 @@ def measure_energy(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept
     return pd.DataFrame(rows, columns=["model", "setting", "repeat", "joules"]), left_out
 
 
-def energy_or_reason(bench: Bench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, str]:
+def energy_or_reason(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, str]:
     """`measure_energy`, or an empty table, and why there is nothing or not all."""
     empty = pd.DataFrame(columns=["model", "setting", "repeat", "joules"])
     if bench.settings.energy_runs == 0:

@@ -14,7 +14,7 @@ from edgeplan.chapters.cold_start.measuring.variants import VARIANTS, on_cores, 
 from edgeplan.chapters.cold_start.planners.later import with_warm_kernels
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.planning.document import Plan
 from edgeplan.planning.optimal import Search
@@ -27,7 +27,7 @@ _Job = tuple[str, str, int]
 
 
 @dataclass
-class Planned:
+class PlanningResult:
     """What planning gave.
 
     Attributes:
@@ -55,7 +55,7 @@ class Planning:
         no_time: what the notes say of those left out.
     """
 
-    def __init__(self, tools: Tools, plans: TableStore, predictors: Path, work: Path, budget: Budget, no_time: str) -> None:
+    def __init__(self, tools: Tools, plans: TableStore, predictors: Path, work: Path, budget: TimeBudget, no_time: str) -> None:
         self._tools, self._plans, self._predictors = tools, plans, predictors
         self._work, self._budget, self._no_time = work, budget, no_time
         self._settings = tools.settings
@@ -63,9 +63,9 @@ class Planning:
 
     def plan(
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
-    ) -> Planned:
+    ) -> PlanningResult:
         """Plans of all models, by their profiles under every layout."""
-        found, by_name = Planned(), {model.name: model for model in models}
+        found, by_name = PlanningResult(), {model.name: model for model in models}
         disk = self._measured_disk(models, found.notes)
         names = (OPTIMAL, *(name for name in VARIANTS if name in self._settings.plans))
         jobs = [(model.name, name, threads) for model in models for name in names for threads in self._thread_counts(name)]
@@ -114,7 +114,7 @@ class Planning:
 
     def _plan_one(
         self,
-        found: Planned,
+        found: PlanningResult,
         model: ColdModel,
         graph: Graph,
         name: str,

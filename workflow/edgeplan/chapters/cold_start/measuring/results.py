@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.engines.registry import setting
-from edgeplan.measurement.process.inputs import OUTPUT_TOLERANCE
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareResult, RunResult
 from edgeplan.measurement.provenance import NOT_RECORDED
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 #: Columns of the runs; one row a process. `reason` is "" for a run that counts; `stages_ms` is a JSON object, `warm_ms` a JSON
 #: list of the warm runs in their order; `compute_us` and `bandwidth_us` are the references timed around the run, `interference`

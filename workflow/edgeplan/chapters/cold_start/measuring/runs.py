@@ -18,20 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.cold_start.measuring.artefacts import OVER, ArtefactStore, ColdModel, protocol_of
 from edgeplan.chapters.cold_start.measuring.results import bandwidth_frame, result_frame
-from edgeplan.devices.machine import fingerprint
 from edgeplan.engines.registry import SETTINGS, setting
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.child import ColdRunError
 from edgeplan.measurement.process.clock import LOOK_RUNS
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult, State
-from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, Attempt, start_cold
+from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, ObservedStart, start_cold
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.profiling.memory import pinned
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import Journal, key_of
+from edgeplan.support.workers import ColdRunError
 
 _PREPARING_SHARE = 0.5  # of the budget; the rest is for runs
 #: Model, setting and threads.
@@ -146,7 +146,7 @@ def measure(
     on_run: Callable[[PlannedRun, int, int], None] | None = None,
     ready: Mapping[tuple[str, str, int], PrepareResult] = MappingProxyType({}),
     guests: Sequence[ExtraRun] = (),
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
     must: Callable[[PlannedRun], bool] = lambda run: run.repeat == 0,
 ) -> ColdResults:
     """Make every run that the journal does not hold yet, and give all.
@@ -172,7 +172,7 @@ def measure(
     for name in knobs.settings:
         setting(name)
     with machine_lock(knobs.lock_timeout_seconds):
-        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or Budget(), must).go(on_run)
+        return _Measuring(models, knobs, store, Journal(journal_path), ready, guests, budget or TimeBudget(), must).go(on_run)
 
 
 class _Measuring:
@@ -184,7 +184,7 @@ class _Measuring:
         journal: Journal,
         ready: Mapping[tuple[str, str, int], PrepareResult],
         guests: Sequence[ExtraRun],
-        budget: Budget,
+        budget: TimeBudget,
         must: Callable[[PlannedRun], bool],
     ) -> None:
         self._budget, self._must = budget, must
@@ -263,7 +263,7 @@ class _Measuring:
             watch, attempts = (None, 1) if hurried else (self._watch, ATTEMPTS)
             made = start_cold(job, self._look, watch, self._knobs.run_timeout_seconds, attempts)
         except ColdRunError as error:
-            made = Attempt(RunResult(reason=error.reason), self._look())
+            made = ObservedStart(RunResult(reason=error.reason), self._look())
         return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
 
     def _look(self) -> ReferenceTimes:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process import host_memory as grounds
@@ -22,6 +21,7 @@ from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepare_machine import settle
 from edgeplan.planning.machine import Span
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of
 from edgeplan.support.subprocesses import module_command, run

@@ -18,7 +18,7 @@ from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.settings import ColdStartSettings
 from edgeplan.devices.config import DeviceFile
 from edgeplan.graph.ir import Graph
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.planning.document import Plan, Target
 from edgeplan.planning.profile import Disk, Profile
@@ -87,7 +87,7 @@ class Tools:
 
         return ProfileStore(self.profiles, identity(self.dnnl.info, self._profile_settings, self.cores))
 
-    def profile(self, model: Path, graph: Graph, name: str, budget: Budget) -> tuple[Profile, ...]:
+    def profile(self, model: Path, graph: Graph, name: str, budget: TimeBudget) -> tuple[Profile, ...]:
         """Profiles of a model, one a home layout; only what the rows lack is measured, within a budget as far as can be."""
         from edgeplan.profiling.profiler import profile_model  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ class Tools:
             plan: the plan.
             folder: where to build.
         """
-        from edgeplan.engines.onednn.cold import prepared  # noqa: PLC0415
+        from edgeplan.measurement.process.prepared_plan import prepared  # noqa: PLC0415
         from edgeplan.runtime.plan_folder import build_plan_folder  # noqa: PLC0415
         from edgeplan.runtime.weight_cache import stamp as file_stamp  # noqa: PLC0415
 

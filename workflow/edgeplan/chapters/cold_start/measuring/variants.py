@@ -30,7 +30,7 @@ Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class PlanVariant:
     """A plan that is executed.
 
     Attributes:
@@ -51,19 +51,19 @@ class Variant:
 
 
 #: Plans by the name that they have in tables and in params.yaml.
-VARIANTS: Mapping[str, Variant] = MappingProxyType(
+VARIANTS: Mapping[str, PlanVariant] = MappingProxyType(
     {
-        "optimal": Variant("optimal"),
-        "evicted": Variant("evicted", disk=True),
-        "nnv12": Variant("nnv12"),
-        "nnv12-reprofiled": Variant("nnv12", reprofile=True),
-        "warm": Variant("warm"),
-        "K": Variant("K"),
-        "K+C": Variant("K+C"),
-        "predicted": Variant("optimal", costs="predicted"),
-        "continuous": Variant("optimal", continuous=True),
-        "asymmetric": Variant("optimal", uneven=True),
-        "asymmetric-nnv12": Variant("nnv12", uneven=True),
+        "optimal": PlanVariant("optimal"),
+        "evicted": PlanVariant("evicted", disk=True),
+        "nnv12": PlanVariant("nnv12"),
+        "nnv12-reprofiled": PlanVariant("nnv12", reprofile=True),
+        "warm": PlanVariant("warm"),
+        "K": PlanVariant("K"),
+        "K+C": PlanVariant("K+C"),
+        "predicted": PlanVariant("optimal", costs="predicted"),
+        "continuous": PlanVariant("optimal", continuous=True),
+        "asymmetric": PlanVariant("optimal", uneven=True),
+        "asymmetric-nnv12": PlanVariant("nnv12", uneven=True),
     }
 )
 

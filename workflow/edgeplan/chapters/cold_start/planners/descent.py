@@ -20,7 +20,7 @@ _JUMPS = np.array([1, 2, 4, 8, 16, -1, -2, -4, -8, -16])
 _HELPS = 1 - 1e-9
 
 
-class Times(NamedTuple):
+class SearchTimes(NamedTuple):
     """What a search knows; arrays of shape (steps, candidates) in ms, as in `streams.Streams` and `machine.Costs`.
 
     Attributes:
@@ -101,7 +101,7 @@ def _prepare_all(m: Scratch, lane: int, now: float) -> float:
 
 
 @compiled
-def priced(t: Times, m: Scratch, choice: Ints, place: Ints, widen_from: int, cutoff: float) -> float:
+def priced(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, cutoff: float) -> float:
     """When the last step has been executed (ms); given up, with what has passed by then, once that is not below the cutoff.
 
     Args:
@@ -151,7 +151,7 @@ def priced(t: Times, m: Scratch, choice: Ints, place: Ints, widen_from: int, cut
 
 
 @compiled
-def descended(t: Times, m: Scratch, choice: Ints, place: Ints, widen_from: int, now_ms: float) -> tuple[int, float, bool]:
+def descended(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, now_ms: float) -> tuple[int, float, bool]:
     """One round of single changes: the widening, then candidate and place of each step; each is kept if it helps.
 
     Args:
@@ -192,7 +192,7 @@ def load() -> None:
     """Compile or load for the types that it is called with: a search that is timed does not wait for it."""
     times, steps, real = types.float64[:, ::1], types.int64[::1], types.float64
     profile = types.NamedTuple(  # type: ignore[no-untyped-call]
-        (*[times] * 7, steps, types.int64, types.int64, real), Times
+        (*[times] * 7, steps, types.int64, types.int64, real), SearchTimes
     )
     memory = types.NamedTuple(  # type: ignore[no-untyped-call]
         (*[types.float64[::1]] * 4, types.int64[:, ::1], *[steps] * 3), Scratch

@@ -25,7 +25,7 @@ from scipy.sparse import csr_array, hstack, vstack
 
 from edgeplan.chapters.cold_start.planners.streams import Streams
 from edgeplan.planning.machine import MAIN, Floats, Ints
-from edgeplan.planning.mixed_integer import Program, Relaxation, Rows, program
+from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, SparseEntries, program
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StreamedProgram:
             those on all cores; meant for one preparing core or none.
     """
 
-    program: Program
+    program: MixedIntegerProgram
     widen_from: int
     due: Ints
 
@@ -72,7 +72,7 @@ def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | 
     width = base.matrix.shape[1]
     c, e = base.choices, base.choices + 1 + n + every
     r, m, f = (width + i * n + every for i in range(3))
-    equal, rows = Rows(), Rows()
+    equal, rows = SparseEntries(), SparseEntries()
     for at, chain, values in ((0, r, read), (n, m, np.where(on_main, late, 0.0))):
         equal.put(at + at_step, x, -values)
         equal.put(at + every, chain, 1.0)
@@ -104,14 +104,14 @@ def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | 
 _NEVER = np.iinfo(np.int64).max  # rows that end with no executions
 
 
-def _base_due(base: Program, n: int, widen_from: int) -> Ints:
+def _base_due(base: MixedIntegerProgram, n: int, widen_from: int) -> Ints:
     """Steps of the rows of a program with one preparing core: all work, each step before widening, widening itself."""
     rest = base.matrix.shape[0] - base.equalities
     steps = [-1, *range(min(widen_from, n)), *([n] if widen_from < n else [])]
     return np.array((steps + [_NEVER] * rest)[:rest], dtype=np.int64)
 
 
-def _joined(base: Program, equal: csr_array, rows: csr_array) -> Program:
+def _joined(base: MixedIntegerProgram, equal: csr_array, rows: csr_array) -> MixedIntegerProgram:
     """The program with more columns, equations and rows; all of them have the right side 0, equal or at least."""
     count, more = base.matrix.shape[0], equal.shape[1] - base.matrix.shape[1]
     wide = hstack([base.matrix, csr_array((count, more))], format="csr")

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from edgeplan.chapters.cold_start.planners import descent
-from edgeplan.chapters.cold_start.planners.descent import Scratch, Times, priced, scratch
+from edgeplan.chapters.cold_start.planners.descent import Scratch, SearchTimes, priced, scratch
 from edgeplan.planning.machine import Costs, Floats, Schedule, costs_of
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
@@ -43,11 +43,11 @@ class Streams:
     latency_ms: float
 
     @cached_property
-    def times(self) -> Times:
+    def times(self) -> SearchTimes:
         """The same for compiled code."""
         costs = self.costs
         wide = costs.narrow if costs.wide is None else costs.wide
-        return Times(
+        return SearchTimes(
             read=self.read,
             early_main=self.early_main,
             early_queue=self.early_queue,

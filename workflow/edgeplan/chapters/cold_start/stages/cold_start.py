@@ -13,28 +13,28 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
-from edgeplan.chapters.cold_start.measuring.bench import Bench, measure_all, shared_journal
+from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
-from edgeplan.chapters.cold_start.measuring.planning import Planned, Planning
+from edgeplan.chapters.cold_start.measuring.planning import Planning, PlanningResult
 from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
 from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
 from edgeplan.chapters.cold_start.measuring.tools import Tools
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
-from edgeplan.chapters.cold_start.settings import Params
+from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.budget import Budget
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.profile import Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.support.table_store import table_store
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -46,7 +46,9 @@ _PROFILES_SHARE = 0.5  # of the budget
 _CHECKS_SHARE, _PLANS_SHARE, _TIMELINES_SHARE = 0.2, 0.3, 0.1  # of what is left before each; the rest is for runs
 
 
-def measure_cold_start(params: Params, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path) -> None:
+def measure_cold_start(
+    params: ColdStartParams, *, device: Path, predictors: Path, rows: Path, work: Path, measured: Path
+) -> None:
     """Measure what the rows lack, and write all of it.
 
     Args:
@@ -81,11 +83,11 @@ def _require_measured(measured: Path) -> None:
 
 
 class _Stage:
-    def __init__(self, params: Params, tools: Tools, rows: Path, work: Path, predictors: Path) -> None:
+    def __init__(self, params: ColdStartParams, tools: Tools, rows: Path, work: Path, predictors: Path) -> None:
         self._settings, self._seed = params.cold_start, params.seed
         self._tools, self._rows, self._work = tools, rows, work
         self._notes: dict[str, str] = {}
-        self._budget = Budget.of(self._settings.budget_seconds)
+        self._budget = TimeBudget.of(self._settings.budget_seconds)
         self._predictors = predictors
         self._plans = table_store(rows / "plans", *PLAN_COLUMNS)
         self._checked = table_store(rows / "checks", *CHECK_COLUMNS)
@@ -113,7 +115,7 @@ class _Stage:
         self._notes |= planned.notes
         spans = self._timelines(models, profiles, planned)
         with shared_journal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
-            bench = Bench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
+            bench = ColdStartBench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
             runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
         if left_out:
             self._notes["runs"] = f"{left_out} runs were left out: {self._no_time}"
@@ -198,7 +200,7 @@ class _Stage:
         return found
 
     def _timelines(
-        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: Planned
+        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: PlanningResult
     ) -> pd.DataFrame:
         """The optimal plan on all cores, planned and measured, of one start where there is no time for more."""
         threads, budget = max(self._settings.threads), self._budget.part(_TIMELINES_SHARE)

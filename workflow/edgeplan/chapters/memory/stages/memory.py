@@ -16,17 +16,17 @@ import pandas as pd
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
 from edgeplan.chapters.memory.measuring import ALONE, COLUMNS, NUMBERS, TEXTS, alone, measured
-from edgeplan.chapters.memory.plan import Cores
-from edgeplan.chapters.memory.settings import MemorySettings, Params
-from edgeplan.chapters.memory.studies import Subject
+from edgeplan.chapters.memory.plan import RunCores
+from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
+from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment
 from edgeplan.errors import InputError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import STORED_ROWS_ONLY, key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import TableStore, table_store
@@ -37,7 +37,7 @@ _WHEN = "measured_at"
 _LAYOUTS = "layouts"  # in the place of a model: what is laid out without being run
 
 
-def measure_memory(params: Params, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
+def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
     """Measure what the rows lack, and write all of it.
 
     Args:
@@ -101,7 +101,7 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
     return key_of(what, 16)
 
 
-def measure_again(params: Params, cases: Sequence[tuple[str, str]], *, device: Path, rows: Path, work: Path) -> None:
+def measure_again(params: MemoryParams, cases: Sequence[tuple[str, str]], *, device: Path, rows: Path, work: Path) -> None:
     """Measure single cases of models again; from now on their rows stand for those that were kept, which stay in their files.
 
     Rows say which machine they were measured on. `measure_memory` brings them into the table of the stage.
@@ -151,17 +151,17 @@ def _with_newer(found: pd.DataFrame, again: TableStore, key: str) -> pd.DataFram
 
 
 def _rows(
-    name: str, params: Params, device: Path, work: Path, measure: Callable[[Subject], Iterator[dict[str, Any]]]
+    name: str, params: MemoryParams, device: Path, work: Path, measure: Callable[[StudiedModel], Iterator[dict[str, Any]]]
 ) -> Iterator[Mapping[str, Any]]:
     """Measure a model in a folder of its own, this machine to itself."""
     settings = params.memory
-    cores = Cores.of(cores_of(load_device(device)).all, settings.threads)
+    cores = RunCores.of(cores_of(load_device(device)).all, settings.threads)
     folder = (work / name).resolve()
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     folder.mkdir(parents=True)
     model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
     with machine_lock(settings.lock_timeout_seconds):
-        for row in measure(Subject(name, model, folder, cores, settings)):
+        for row in measure(StudiedModel(name, model, folder, cores, settings)):
             if row["case"] not in ("layer", "adapted"):
                 log.info("%s: %s", name, ", ".join(f"{key} {value}" for key, value in row.items()))
             yield {"model": name} | row

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from edgeplan.chapters.partition.eop.sweeps import Subject
-from edgeplan.planning.partition.costs import SPLIT, Costs
+from edgeplan.chapters.partition.eop.sweeps import SweptModel
+from edgeplan.planning.partition.costs import SPLIT, PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -30,7 +30,7 @@ class MeasuredCosts:
     """
 
     content: bytes
-    costs: Costs
+    costs: PairCosts
     block: int
     assigned: tuple[tuple[Assignment, ...], ...]
 
@@ -41,7 +41,7 @@ class MeasuredCosts:
 
 
 def measured_costs(
-    subject: Subject,
+    subject: SweptModel,
     swept: pd.DataFrame,
     refused: Sequence[str],
     *,
@@ -101,7 +101,7 @@ def measured_costs(
 
 
 def at_ratios(
-    subject: Subject, block: int, assigned: Sequence[Assignment], ratios: Mapping[int, tuple[str, float]]
+    subject: SweptModel, block: int, assigned: Sequence[Assignment], ratios: Mapping[int, tuple[str, float]]
 ) -> list[Assignment]:
     """The same with some steps split at ratios of their own, each at the nearest that can be executed.
 
@@ -118,7 +118,7 @@ def at_ratios(
     return found
 
 
-def best_options(costs: Costs, steps: Sequence[int]) -> dict[int, int]:
+def best_options(costs: PairCosts, steps: Sequence[int]) -> dict[int, int]:
     """Of some steps the option that took least, a split with its hand-overs."""
     over = costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms
 

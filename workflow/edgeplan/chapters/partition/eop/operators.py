@@ -47,7 +47,7 @@ def dimension_of(step: Step, dimension: Dimension) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledOperator:
     """An operator that is sampled over a dimension.
 
     Attributes:
@@ -101,23 +101,27 @@ def _alone(
 #: Hidden units, inputs of gates, and features of transformers.
 _UNITS, _GATES, _FEATURES = 64, 256, 768
 _PADS = [1, 1, 1, 1]
-SAMPLED: tuple[Sampled, ...] = (
-    Sampled("conv2d", BATCH, "batches", _alone("Conv", lambda n: (n, 64, 28, 28), "window", kernel_shape=[3, 3], pads=_PADS)),
-    Sampled("conv2d", HW, "heights", _alone("Conv", lambda n: (1, 64, n, n), "window", kernel_shape=[3, 3], pads=_PADS)),
-    Sampled("relu", BATCH, "batches", _alone("Relu", lambda n: (n, 64, 28, 28))),
-    Sampled("relu", HW, "heights", _alone("Relu", lambda n: (1, 64, n, n))),
-    Sampled("dense", BATCH, "batches", _alone("Gemm", lambda n: (n, _FEATURES), "matrix")),
-    Sampled("dense", PRODUCT, "widths", _alone("Gemm", lambda n: (n, n), "matrix")),
-    Sampled("sigmoid", BATCH, "batches", _alone("Sigmoid", lambda n: (n, _UNITS))),
-    Sampled("sigmoid", HW, "heights", _alone("Sigmoid", lambda n: (1, n))),
-    Sampled("tanh", BATCH, "batches", _alone("Tanh", lambda n: (n, _UNITS))),
-    Sampled("tanh", HW, "heights", _alone("Tanh", lambda n: (1, n))),
-    Sampled("add", BATCH, "batches", _alone("Add", lambda n: (n, _UNITS), "pair")),
-    Sampled("add", HW, "heights", _alone("Add", lambda n: (1, n), "pair")),
-    Sampled("multiply", BATCH, "batches", _alone("Mul", lambda n: (n, _UNITS), "pair")),
-    Sampled("multiply", HW, "heights", _alone("Mul", lambda n: (1, n), "pair")),
-    Sampled("concatenate", BATCH, "batches", _alone("Concat", lambda n: (n, _UNITS), "pair", axis=1)),
-    Sampled("split", BATCH, "batches", _alone("Split", lambda n: (n, _GATES), "parts", axis=1)),
-    Sampled("split", HW, "heights", _alone("Split", lambda n: (16, 4 * n), "parts", axis=1)),
-    Sampled("transpose", HW, "heights", _alone("Transpose", lambda n: (n, n), perm=[1, 0])),
+SAMPLED: tuple[SampledOperator, ...] = (
+    SampledOperator(
+        "conv2d", BATCH, "batches", _alone("Conv", lambda n: (n, 64, 28, 28), "window", kernel_shape=[3, 3], pads=_PADS)
+    ),
+    SampledOperator(
+        "conv2d", HW, "heights", _alone("Conv", lambda n: (1, 64, n, n), "window", kernel_shape=[3, 3], pads=_PADS)
+    ),
+    SampledOperator("relu", BATCH, "batches", _alone("Relu", lambda n: (n, 64, 28, 28))),
+    SampledOperator("relu", HW, "heights", _alone("Relu", lambda n: (1, 64, n, n))),
+    SampledOperator("dense", BATCH, "batches", _alone("Gemm", lambda n: (n, _FEATURES), "matrix")),
+    SampledOperator("dense", PRODUCT, "widths", _alone("Gemm", lambda n: (n, n), "matrix")),
+    SampledOperator("sigmoid", BATCH, "batches", _alone("Sigmoid", lambda n: (n, _UNITS))),
+    SampledOperator("sigmoid", HW, "heights", _alone("Sigmoid", lambda n: (1, n))),
+    SampledOperator("tanh", BATCH, "batches", _alone("Tanh", lambda n: (n, _UNITS))),
+    SampledOperator("tanh", HW, "heights", _alone("Tanh", lambda n: (1, n))),
+    SampledOperator("add", BATCH, "batches", _alone("Add", lambda n: (n, _UNITS), "pair")),
+    SampledOperator("add", HW, "heights", _alone("Add", lambda n: (1, n), "pair")),
+    SampledOperator("multiply", BATCH, "batches", _alone("Mul", lambda n: (n, _UNITS), "pair")),
+    SampledOperator("multiply", HW, "heights", _alone("Mul", lambda n: (1, n), "pair")),
+    SampledOperator("concatenate", BATCH, "batches", _alone("Concat", lambda n: (n, _UNITS), "pair", axis=1)),
+    SampledOperator("split", BATCH, "batches", _alone("Split", lambda n: (n, _GATES), "parts", axis=1)),
+    SampledOperator("split", HW, "heights", _alone("Split", lambda n: (16, 4 * n), "parts", axis=1)),
+    SampledOperator("transpose", HW, "heights", _alone("Transpose", lambda n: (n, n), perm=[1, 0])),
 )

@@ -37,7 +37,7 @@ _WARM = 1
 
 
 @dataclass(frozen=True)
-class Subject:
+class SweptModel:
     """A model to measure.
 
     Attributes:
@@ -55,7 +55,7 @@ class Subject:
     inputs: Mapping[str, Array]
 
 
-def subject_of(name: str, model: Path, seed: int) -> Subject:
+def subject_of(name: str, model: Path, seed: int) -> SweptModel:
     """A model with inputs of a seed: ids and masks of 0 and 1, all else normal.
 
     Raises:
@@ -70,20 +70,20 @@ def subject_of(name: str, model: Path, seed: int) -> Subject:
         inputs[tensor] = (
             rng.integers(0, 2, shape).astype(dtype) if dtype is not None else rng.standard_normal(shape).astype(np.float32)
         )
-    return Subject(name, model, lowered, activation_layouts(lowered, BLOCKED if images else NCHW), inputs)
+    return SweptModel(name, model, lowered, activation_layouts(lowered, BLOCKED if images else NCHW), inputs)
 
 
-def inside(subject: Subject) -> Subject:
+def inside(subject: SweptModel) -> SweptModel:
     """The same with images in blocks at the border, too, as they are inside a model; what they hold is then any value."""
     return replace(subject, layouts=dict.fromkeys(subject.layouts, BLOCKED))
 
 
-def on_gpu(pair: Opened, subject: Subject) -> list[str]:
+def on_gpu(pair: Opened, subject: SweptModel) -> list[str]:
     """For each step why the GPU does not run it; "" where it does."""
     return [pair.other.refuses(subject.lowered, step, subject.layouts) for step in subject.lowered.steps]
 
 
-def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) -> pd.DataFrame:
+def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int) -> pd.DataFrame:
     """All rows of a model.
 
     Args:
@@ -120,7 +120,7 @@ def sweep(pair: Opened, subject: Subject, shares: Sequence[float], runs: int) ->
 
 
 def _rows(
-    pair: Opened, subject: Subject, assigned: list[Assignment], runs: int, names: Mapping[int, tuple[str, int, int]]
+    pair: Opened, subject: SweptModel, assigned: list[Assignment], runs: int, names: Mapping[int, tuple[str, int, int]]
 ) -> list[dict[str, Any]]:
     made = executable_parts(pair, subject, assigned)
     cpu, gpu, span = timed_steps(pair, subject, made, runs)
@@ -132,7 +132,9 @@ def _is_split(made: Partitioned, step: int) -> bool:
     return len({lane for lane, origin in zip(made.lanes, made.ranged.origin, strict=True) if origin == step}) > 1
 
 
-def executable_parts(pair: Opened, subject: Subject, assigned: list[Assignment], orders: Orders | None = None) -> Partitioned:
+def executable_parts(
+    pair: Opened, subject: SweptModel, assigned: list[Assignment], orders: Orders | None = None
+) -> Partitioned:
     """The steps on two lanes; where the GPU has no kernel of its part of a step, the CPU runs it whole."""
     block = pair.block
     made = partition(subject.lowered, subject.layouts, block, assigned, orders)
@@ -147,7 +149,7 @@ def executable_parts(pair: Opened, subject: Subject, assigned: list[Assignment],
     return partition(subject.lowered, subject.layouts, block, given)
 
 
-def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) -> tuple[Floats, Floats, Floats]:
+def timed_steps(pair: Opened, subject: SweptModel, made: Partitioned, runs: int) -> tuple[Floats, Floats, Floats]:
     """Of each step, in us, the median over runs: the CPU's part, the GPU's, and the time from the first start to the last end.
 
     A part that there is not is not a number.
@@ -171,7 +173,7 @@ def timed_steps(pair: Opened, subject: Subject, made: Partitioned, runs: int) ->
     return cpu, gpu, span
 
 
-def session_of(pair: Opened, subject: Subject, made: Partitioned) -> PairSession:
+def session_of(pair: Opened, subject: SweptModel, made: Partitioned) -> PairSession:
     """A new session of a model's parts."""
     return PairSession.of(*pair.processors, made, subject.model, pair.synchronisation)
 

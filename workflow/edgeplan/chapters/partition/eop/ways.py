@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.planning.partition import baselines
-from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, Costs
+from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, Choice, PairCosts
 from edgeplan.planning.partition.eop import Eop, eop
 from edgeplan.planning.partition.fitted import fitted
-from edgeplan.planning.partition.parallel import Search
+from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.planner import outcome
 from edgeplan.planning.partition.simulate import in_sequence, whole_queues
 
@@ -53,7 +53,7 @@ class Way:
     ratios: Mapping[int, tuple[str, float]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
+def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
     """All of `WAYS` that follow from measured costs, and what EOP's algorithms found.
 
     Args:
@@ -80,7 +80,7 @@ def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
     smooth = fitted(costs)
     for name, mode in ((OURS, "sequential"), (BESIDE, "parallel")):
         began = time.perf_counter()
-        planned = outcome(smooth, mode, Search(time_limit_s=search_seconds))
+        planned = outcome(smooth, mode, SearchLimits(time_limit_s=search_seconds))
         seconds, makespan = time.perf_counter() - began, planned.timeline.makespan_ms
         gap = makespan / planned.lower_bound_ms - 1 if planned.lower_bound_ms > 0 else 0.0
         options = planned.costs.chosen(planned.schedule.choice)
@@ -91,7 +91,7 @@ def ways(costs: Costs, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
     return {name: found[name] for name in WAYS if name in found}, tuned[EOP]
 
 
-def as_predicted(costs: Costs) -> Way:
+def as_predicted(costs: PairCosts) -> Way:
     """`PREDICTED`.
 
     Args:
@@ -103,7 +103,7 @@ def as_predicted(costs: Costs) -> Way:
     return _way(costs, made, simulated, time.perf_counter() - began)
 
 
-def _way(costs: Costs, made: Eop, simulated_ms: float, seconds: float) -> Way:
+def _way(costs: PairCosts, made: Eop, simulated_ms: float, seconds: float) -> Way:
     tuned = {
         k: (matched.dimension, ratio)
         for k, ratio, matched in zip(made.key, made.ratios, made.matched, strict=True)
@@ -113,5 +113,5 @@ def _way(costs: Costs, made: Eop, simulated_ms: float, seconds: float) -> Way:
     return Way(made.choice, splits, None, made.estimate_ms, simulated_ms, seconds, ratios=MappingProxyType(tuned))
 
 
-def _splits(costs: Costs, choice: Choice) -> int:
+def _splits(costs: PairCosts, choice: Choice) -> int:
     return sum(o.kind == SPLIT for o in costs.chosen(choice))

@@ -1,1 +1,11 @@
-"""Tables, figures and figures of merit of the chapter on partitions."""
+"""Tables, figures and figures of merit of the chapter on partitions.
+
+Modules:
+
+* `evidence`: What the chapter on partitions measured, and the parts of it.
+* `figures`: The figures of the chapter on partitions, after the paper's 2, 3, 5, 6 and 7.
+* `metrics`: The figures of merit of the chapter on partitions: functions of the measured rows, the
+  formula of each in its docstring.
+* `page`: The chapter on partitions: its headline figure and cards, findings, figures and tables.
+* `tables`: The tables of the chapter on partitions, each beside the paper's values.
+"""

@@ -1,1 +1,15 @@
-"""What is learnt from sampled layers: predictors of latency, and what they are compared with."""
+"""What is learnt from sampled layers: predictors of latency, and what they are compared with.
+
+Modules:
+
+* `boosted`: Gradient-boosted trees, tuned as in LiPG's section 5.2, and walked by compiled code.
+* `features`: Features of layers: their shapes, and what the dispatcher of a processor tells.
+* `others`: Steps that are neither linear layers nor convolutions: their time follows from what they
+  move and how often they touch it.
+* `plain`: What boosted trees are compared with in the paper's Figure 3: a linear regression and a
+  small network, on shapes alone.
+* `predictors`: The predictors of a pair: one for each implementation of a kind on each processor,
+  in a folder with a card.
+* `training`: Training the predictors of a pair from sampled layers, and their errors on held-out
+  ones (LiPG, section 5.2).
+"""

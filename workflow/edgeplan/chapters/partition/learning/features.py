@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.chapters.partition.layers import Layer
+from edgeplan.chapters.partition.layers import LayerShape
 
 Floats = npt.NDArray[np.float64]
 #: Of the shape alone, the configuration and what follows from it.
@@ -17,7 +17,7 @@ SHAPE = (
 )
 
 
-def shape_matrix(layers: Sequence[Layer]) -> Floats:
+def shape_matrix(layers: Sequence[LayerShape]) -> Floats:
     """Features of shapes (layers, features)."""
     rows = np.array([(v.height, v.width, v.inputs, v.outputs, *v.kernel, v.stride, *v.out_size) for v in layers], np.float64)
     rows = rows.reshape(len(layers), 9)

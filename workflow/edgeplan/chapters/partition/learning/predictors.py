@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.chapters.partition.layers import Layer
+from edgeplan.chapters.partition.layers import LayerShape
 from edgeplan.chapters.partition.learning.boosted import Trees
 from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
@@ -24,7 +24,7 @@ from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
-from edgeplan.processors.base import Dispatcher
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 
 #: Variants of the predictors of lane 1: with dispatch features and a model for each implementation, or on shapes alone.
@@ -58,7 +58,7 @@ class Model(_Part):
     file: Annotated[str, Field(pattern=r"^[a-z0-9_.-]+\.txt$")]
 
 
-class Card(_Part):
+class PartitionCard(_Part):
     """What the predictors are of.
 
     Attributes:
@@ -105,11 +105,11 @@ class PairPredictors:
         dispatcher: of the processor of lane 1.
     """
 
-    card: Card
+    card: PartitionCard
     trees: Mapping[tuple[str, str, str, str], Trees] = field(repr=False)
     dispatcher: Dispatcher = field(repr=False)
 
-    def us(self, lane: int, layers: Sequence[Layer], variant: str = OURS) -> Floats:
+    def us(self, lane: int, layers: Sequence[LayerShape], variant: str = OURS) -> Floats:
         """Latency of layers of one kind on a lane, in us (layers,).
 
         The host's library tells no kernel before it is asked for one: there layers have the implementation that most samples of
@@ -154,7 +154,7 @@ class PairPredictors:
         return min(self.card.gain_errors.get(kind, max(errors)), 1.0)
 
 
-def augmented(layers: Sequence[Layer], dispatcher: Dispatcher) -> tuple[list[str], Floats]:
+def augmented(layers: Sequence[LayerShape], dispatcher: Dispatcher) -> tuple[list[str], Floats]:
     """Implementations of layers by a dispatcher, and features of their shapes and dispatches (layers, features)."""
     names, found = [], []
     for layer in layers:
@@ -165,17 +165,17 @@ def augmented(layers: Sequence[Layer], dispatcher: Dispatcher) -> tuple[list[str
 
 
 @lru_cache(maxsize=256)
-def _step(layer: Layer) -> Step:
+def _step(layer: LayerShape) -> Step:
     """The step of a layer, which all of its parts share: it does not say how many outputs there are."""
     return layer.step(_NAME)
 
 
-def refused(layer: Layer, dispatcher: Dispatcher) -> str:
+def refused(layer: LayerShape, dispatcher: Dispatcher) -> str:
     """Why there is no kernel for a layer, "" if there is one."""
     return dispatcher.refusal(layer.step(_NAME), layer.shapes(_NAME), layer.layouts(_NAME))
 
 
-def shape_class(layer: Layer) -> str:
+def shape_class(layer: LayerShape) -> str:
     """Layers of one class have one implementation on the host.
 
     OneDNN's pointwise kernels take strides that divide the image, and leave others to a kernel that is several times slower.
@@ -212,7 +212,7 @@ def load(folder: Path, pair: PairFile) -> PairPredictors:
             where=str(folder),
             next_step=f"measure the pair here, in a checkout of edgeplan: dvc repro partition@{pair.name}",
         )
-    card = read_json(folder / _CARD, Card, "the predictors of the pair")
+    card = read_json(folder / _CARD, PartitionCard, "the predictors of the pair")
     try:
         dispatcher = pair.dispatcher(card.numbers)
     except (TypeError, ValueError) as error:

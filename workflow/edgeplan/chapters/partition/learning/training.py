@@ -13,21 +13,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning import boosted, others, plain
 from edgeplan.chapters.partition.learning.boosted import Trees
 from edgeplan.chapters.partition.learning.features import Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
     PLAIN,
-    Card,
     Model,
     PairPredictors,
+    PartitionCard,
     file_name,
     shape_class,
 )
 from edgeplan.chapters.partition.names import SIDES
-from edgeplan.processors.base import Dispatcher
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support import cpus
 
 Rows = npt.NDArray[np.bool_]
@@ -44,8 +44,8 @@ LINEAR_REGRESSION, NETWORK = "linear regression", "network"
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What the samples are of; see `Card`."""
+class SampledPair:
+    """What the samples are of; see `PartitionCard`."""
 
     pair: str
     fingerprint: str
@@ -85,12 +85,12 @@ class Trained:
         return pd.concat(parts, ignore_index=True)
 
 
-def layers_of(frame: pd.DataFrame) -> list[Layer]:
+def layers_of(frame: pd.DataFrame) -> list[LayerShape]:
     """The layers of rows."""
-    return [Layer(str(kind), *map(int, sizes)) for kind, *sizes in frame[list(LAYER)].itertuples(index=False, name=None)]
+    return [LayerShape(str(kind), *map(int, sizes)) for kind, *sizes in frame[list(LAYER)].itertuples(index=False, name=None)]
 
 
-def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float, seed: int) -> Trained:
+def train(samples: pd.DataFrame, about: SampledPair, *, trials: int, test_share: float, seed: int) -> Trained:
     """Train on all samples but a held-out share.
 
     Args:
@@ -141,7 +141,7 @@ def train(samples: pd.DataFrame, about: About, *, trials: int, test_share: float
     tested = errors[errors["split"] == "test"]
     relative = (tested["predicted_us"] / tested["measured_us"] - 1).abs()
     means = relative.groupby([tested["side"], tested["kind"], tested["predictor"]]).mean()
-    card = Card(
+    card = PartitionCard(
         pair=about.pair,
         fingerprint=about.fingerprint,
         versions=about.versions,

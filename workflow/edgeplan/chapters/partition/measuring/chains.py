@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from edgeplan.chapters.partition.layers import Layer, layouts, lowered
+from edgeplan.chapters.partition.layers import LayerShape, layouts, lowered
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Lowered
-from edgeplan.processors.base import Host
 from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
+from edgeplan.runtime.processor import Host
 
 Floats = npt.NDArray[np.float64]
 _POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"
@@ -33,15 +33,15 @@ _SPREAD = 0.05
 _FLOAT_BYTES = 4
 _ALIGNMENT = 4096
 _WARM_RUNS = 1
-_FENCE_LAYER = Layer.linear(1, 64, 16)
+_FENCE_LAYER = LayerShape.linear(1, 64, 16)
 _US = 1e3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChainPlace:
     """A layer at a place in a chain, and the channels of it of lane 0: 0 for lane 1 alone, all for lane 0 alone."""
 
-    layer: Layer
+    layer: LayerShape
     channels: int
 
     @property
@@ -52,7 +52,7 @@ class Place:
         return 0 if self.channels >= self.layer.outputs else Split(self.channels)
 
 
-_FENCE = Place(_FENCE_LAYER, _FENCE_LAYER.outputs)
+_FENCE = ChainPlace(_FENCE_LAYER, _FENCE_LAYER.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def write_carrier(steps: Lowered, folder: Path, start: int = 0) -> Path:
 
 def timed(
     pair: Opened,
-    places: Sequence[Place],
+    places: Sequence[ChainPlace],
     folder: Path,
     runs: int,
     *,
@@ -144,7 +144,7 @@ def timed(
     return ChainTimes(found.us[:, :-1], found.implementations[:-1])
 
 
-def _rank(place: Place) -> int:
+def _rank(place: ChainPlace) -> int:
     """Splits come first, then the CPU's layers, then the GPU's."""
     return 0 if isinstance(place.assignment, Split) else 1 + place.assignment
 

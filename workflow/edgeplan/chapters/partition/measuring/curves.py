@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition.layers import CONV, Layer
+from edgeplan.chapters.partition.layers import CONV, LayerShape
 from edgeplan.chapters.partition.learning.features import shape_matrix
 from edgeplan.chapters.partition.learning.plain import Predict
 from edgeplan.chapters.partition.learning.predictors import PLAIN, augmented
-from edgeplan.chapters.partition.measuring.chains import Place, timed
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring, part_rows
 from edgeplan.chapters.partition.names import SIDES
 
 #: Figure -> its layer by output channels, and the range of these.
-CURVES: Mapping[str, tuple[Callable[[int], Layer], int, int]] = MappingProxyType(
+CURVES: Mapping[str, tuple[Callable[[int], LayerShape], int, int]] = MappingProxyType(
     {
-        "figure_02": (lambda outputs: Layer.linear(50, 3072, outputs), 16, 1024),
-        "figure_03": (lambda outputs: Layer.linear(50, 768, outputs), 64, 3072),
-        "figure_05": (lambda outputs: Layer.linear(50, 768, outputs), 2048, 2560),
-        "figure_06": (lambda outputs: Layer(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
+        "figure_02": (lambda outputs: LayerShape.linear(50, 3072, outputs), 16, 1024),
+        "figure_03": (lambda outputs: LayerShape.linear(50, 768, outputs), 64, 3072),
+        "figure_05": (lambda outputs: LayerShape.linear(50, 768, outputs), 2048, 2560),
+        "figure_06": (lambda outputs: LayerShape(CONV, 64, 64, 128, outputs, 3, 1), 16, 256),
     }
 )
 _UNIT = 4  # channels: curves have jumps at vectors and tiles
@@ -63,13 +63,13 @@ def curves(measuring: SplitMeasuring, beside: Mapping[tuple[str, str], Predict])
     return pd.concat(parts, ignore_index=True)
 
 
-def _measured(measuring: SplitMeasuring, layers: list[Layer]) -> pd.DataFrame:
+def _measured(measuring: SplitMeasuring, layers: list[LayerShape]) -> pd.DataFrame:
     assert measuring.pair is not None  # noqa: S101  or nothing may be measured
     parts = []
     each = max(1, measuring.settings.chain // 2)
     for at in range(0, len(layers), each):
         some = layers[at : at + each]
-        places = [*(Place(layer, layer.outputs) for layer in some), *(Place(layer, 0) for layer in some)]
+        places = [*(ChainPlace(layer, layer.outputs) for layer in some), *(ChainPlace(layer, 0) for layer in some)]
         rows = part_rows(places, timed(measuring.pair, places, measuring.folder, measuring.settings.fresh_runs))
         place = [at + k for k in range(len(some))]
         parts.append(rows.assign(place=place * 2, way=[side for side in SIDES for _ in some]))

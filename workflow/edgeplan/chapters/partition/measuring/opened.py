@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgeplan.devices.machine import fingerprint
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import DeviceError
-from edgeplan.processors.base import Host, Processor, Sharing
 from edgeplan.runtime.partitioned.document import ProcessorSpec
 from edgeplan.runtime.partitioned.opened import open_processors
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
+from edgeplan.runtime.processor import Host, Processor, Sharing
+from edgeplan.support.machine import fingerprint
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class NotThereError(Exception):
 
 
 @dataclass(frozen=True)
-class Rows:
+class PartitionRows:
     """The stored rows of a pair.
 
     Args:
@@ -68,7 +68,7 @@ class Rows:
         columns: Mapping[str, tuple[str, ...]] = COLUMNS,
         protocol: str = "partition",
         wait_seconds: float = WAIT_SECONDS,
-    ) -> Rows:
+    ) -> PartitionRows:
         """Those of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
 
         Raises:

@@ -18,20 +18,20 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import sampling
-from edgeplan.chapters.partition.layers import KINDS, Layer, layer_of
+from edgeplan.chapters.partition.layers import KINDS, LayerShape, layer_of
 from edgeplan.chapters.partition.learning.others import family, terms
 from edgeplan.chapters.partition.learning.predictors import augmented, refused
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SAMPLE, empty_dispatch
-from edgeplan.chapters.partition.measuring.chains import Place, timed, timed_steps
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, timed_steps
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.processors.base import Dispatcher
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.processor import Dispatcher
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.zoo.registry import FAMILIES
 
@@ -67,7 +67,7 @@ class OtherStep:
 
 
 def samples(
-    rows: Rows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
+    rows: PartitionRows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> Samples:
     """All samples.
 
@@ -122,11 +122,11 @@ def at_median_speed(chains: Sequence[pd.DataFrame]) -> tuple[list[pd.DataFrame],
     return layers, usual
 
 
-def _chain(pair: Opened | None, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
+def _chain(pair: Opened | None, chain: Sequence[LayerShape], runs: int, folder: Path) -> pd.DataFrame:
     """Every layer on lane 0, then every layer on lane 1; both in each run."""
     assert pair is not None  # noqa: S101  or nothing may be measured
     layers, at = sampling.anchored(chain)
-    places = [*(Place(layer, layer.outputs) for layer in layers), *(Place(layer, 0) for layer in layers)]
+    places = [*(ChainPlace(layer, layer.outputs) for layer in layers), *(ChainPlace(layer, 0) for layer in layers)]
     found = timed(pair, places, folder, runs)
     us, count = found.typical_us, len(layers)
     names = found.implementations
@@ -140,7 +140,7 @@ def _table(at: Sequence[int], us: Sequence[object], names: Sequence[Sequence[tup
     return pd.DataFrame({"place": np.array(at), **times, **kernels})
 
 
-def _layers(chain: Sequence[Layer], found: pd.DataFrame, dispatcher: Dispatcher) -> pd.DataFrame:
+def _layers(chain: Sequence[LayerShape], found: pd.DataFrame, dispatcher: Dispatcher) -> pd.DataFrame:
     _, matrix = augmented(chain, dispatcher)
     made = pd.DataFrame([asdict(layer) for layer in chain])
     names = dispatcher.features

@@ -14,18 +14,18 @@ import pandas as pd
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import Predicted, at_share, choose, predicted
-from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, PairPredictors, refused
 from edgeplan.chapters.partition.learning.training import layers_of
-from edgeplan.chapters.partition.measuring.chains import ChainTimes, Place, timed
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, ChainTimes, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.chapters.partition.measuring.rows import NotThereError, Rows
+from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.running import wide
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.processors.base import Host
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.processor import Host
 
 #: Ways to run a layer, as tables name them; on one lane alone they are `SIDES`.
 SEARCH, WITHOUT, EVENTS = "search", "without dispatch features", "waiting for events"
@@ -36,7 +36,7 @@ _WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenSplits:
     """What each way makes of a layer.
 
     Attributes:
@@ -46,7 +46,7 @@ class Chosen:
         ratio_ms: taken to predict all splits and to choose.
     """
 
-    layer: Layer
+    layer: LayerShape
     channels: Mapping[str, int]
     predicted_us: float
     ratio_ms: float
@@ -65,7 +65,7 @@ class SplitMeasuring:
         handshake_us: of a split, as the pair waits.
     """
 
-    rows: Rows
+    rows: PartitionRows
     pair: Opened | None
     predictors: PairPredictors
     settings: PartitionSettings
@@ -104,7 +104,7 @@ class SplitMeasuring:
                 every = predicted(self.predictors, layer, self.settings.grid_step)
                 if every.channels:
                     best = int(np.argmin(every.spans_us))
-                    places += [Place(layer, channels) for channels in (every.channels[best], layer.outputs, 0)]
+                    places += [ChainPlace(layer, channels) for channels in (every.channels[best], layer.outputs, 0)]
                     spans.append(float(every.spans_us[best]))
                     wholes.append(min(every.whole_us))
             if not places:
@@ -120,13 +120,13 @@ class SplitMeasuring:
 
     # Choosing
 
-    def _all_chosen(self, drawn: Sequence[Layer]) -> Iterator[Chosen]:
+    def _all_chosen(self, drawn: Sequence[LayerShape]) -> Iterator[ChosenSplits]:
         for layer in drawn:
             if not refused(layer, self.predictors.dispatcher):
                 with suppress(NotThereError):
                     yield self._chosen(layer)
 
-    def _chosen(self, layer: Layer) -> Chosen:
+    def _chosen(self, layer: LayerShape) -> ChosenSplits:
         step, card = self.settings.grid_step, self.predictors.card
         margin = self.predictors.margin(layer.kind)
         began = time.perf_counter()
@@ -143,9 +143,9 @@ class SplitMeasuring:
             "fixed": at_share(layer.outputs, card.fixed_share[layer.kind], step),
             "equal": at_share(layer.outputs, 0.5, step),
         }
-        return Chosen(layer, channels, _span(found, ours, layer.outputs, self.handshake_us), ratio_ms)
+        return ChosenSplits(layer, channels, _span(found, ours, layer.outputs, self.handshake_us), ratio_ms)
 
-    def _searched(self, layer: Layer) -> int:
+    def _searched(self, layer: LayerShape) -> int:
         """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
         s = self.settings
         key = [asdict(layer), s.grid_step, s.grid_points, s.grid_runs, s.grid_again_runs, s.grid_best]
@@ -153,24 +153,24 @@ class SplitMeasuring:
         again = found[found["again"]]
         return _fastest(again, 1)[0]
 
-    def _grid(self, layer: Layer) -> pd.DataFrame:
+    def _grid(self, layer: LayerShape) -> pd.DataFrame:
         """Of very many splits every nth first, then all that lie between neighbours of the best two."""
         s = self.settings
         every = sampling.splits(layer.outputs, s.grid_step)
         stride = -(-len(every) // s.grid_points) if every else 1
-        coarse = self._timed([Place(layer, c) for c in (0, *every[stride - 1 :: stride], layer.outputs)], s.grid_runs)
+        coarse = self._timed([ChainPlace(layer, c) for c in (0, *every[stride - 1 :: stride], layer.outputs)], s.grid_runs)
         if stride > 1:
             near = {c for best in _fastest(coarse, 2) for c in every if abs(c - best) < stride * s.grid_step}
             if more := sorted(near - {*coarse["channels"]}):
-                finer = self._timed([Place(layer, c) for c in more], s.grid_runs)
+                finer = self._timed([ChainPlace(layer, c) for c in more], s.grid_runs)
                 coarse = pd.concat([coarse, finer], ignore_index=True)
         best = sorted({*_fastest(coarse, s.grid_best), 0, layer.outputs})
-        again = self._timed([Place(layer, c) for c in best], s.grid_again_runs)
+        again = self._timed([ChainPlace(layer, c) for c in best], s.grid_again_runs)
         return pd.concat([coarse.assign(again=False), again.assign(again=True)], ignore_index=True)
 
     # Running
 
-    def _timed(self, places: Sequence[Place], runs: int) -> pd.DataFrame:
+    def _timed(self, places: Sequence[ChainPlace], runs: int) -> pd.DataFrame:
         """Rows of places, in chains that are short enough for memory."""
         assert self.pair is not None  # noqa: S101  or nothing may be measured
         parts, at = [], 0
@@ -181,7 +181,7 @@ class SplitMeasuring:
             at += len(chain)
         return pd.concat(parts, ignore_index=True)
 
-    def _fresh(self, some: Sequence[Chosen]) -> Iterator[pd.DataFrame]:
+    def _fresh(self, some: Sequence[ChosenSplits]) -> Iterator[pd.DataFrame]:
         """What was chosen, in new sessions: all different splits of these layers in a chain, then by events, on all cores."""
         key = [[[asdict(c.layer), sorted(set(c.channels.values())), c.channels[OURS]] for c in some], self.settings.fresh_runs]
         try:
@@ -210,18 +210,18 @@ class SplitMeasuring:
                 }
             )
 
-    def _fresh_rows(self, some: Sequence[Chosen]) -> pd.DataFrame:
+    def _fresh_rows(self, some: Sequence[ChosenSplits]) -> pd.DataFrame:
         assert self.pair is not None  # noqa: S101  or nothing may be measured
         pair, runs = self.pair, self.settings.fresh_runs
         of = [(k, c) for k, one in enumerate(some) for c in sorted(set(one.channels.values()))]
-        found = self._timed([Place(some[k].layer, c) for k, c in of], runs)
+        found = self._timed([ChainPlace(some[k].layer, c) for k, c in of], runs)
         parts = [found.assign(layer=[k for k, _ in of], way=_PAIR_WAYS)]
         split = [k for k, one in enumerate(some) if 0 < one.channels[OURS] < one.layer.outputs]
         if split:
-            places = [Place(some[k].layer, some[k].channels[OURS]) for k in split]
+            places = [ChainPlace(some[k].layer, some[k].channels[OURS]) for k in split]
             waited = timed(pair, places, self.folder, runs, synchronisation=Synchronisation.events)
             parts.append(part_rows(places, waited).assign(layer=split, way=EVENTS))
-        places = [Place(one.layer, one.layer.outputs) for one in some]
+        places = [ChainPlace(one.layer, one.layer.outputs) for one in some]
         with _on_all_cores(pair) as cpu:
             beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
         parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
@@ -258,7 +258,7 @@ def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) ->
     return float(found.spans_us[found.channels.index(channels)]) + handshake_us
 
 
-def part_rows(places: Sequence[Place], found: ChainTimes) -> pd.DataFrame:
+def part_rows(places: Sequence[ChainPlace], found: ChainTimes) -> pd.DataFrame:
     """A row for each place: the median of its runs, and what the middle half of them lie within."""
     low, middle, high = np.quantile(found.us, [0.25, 0.5, 0.75], axis=0)
     return pd.DataFrame(

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import sampling
-from edgeplan.chapters.partition.layers import KINDS, Layer
+from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning.predictors import refused
-from edgeplan.chapters.partition.measuring.chains import Place, timed
+from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.chapters.partition.measuring.rows import Rows
+from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.names import DISPATCHER
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.graph.steps import Step
-from edgeplan.processors.base import Dispatcher, Layouts, Shapes
+from edgeplan.runtime.processor import Dispatcher, Layouts, Shapes
 
 #: Chains of samples of each kind.
 _CHAINS = 2
@@ -29,7 +29,7 @@ _WORTH_TUNING = 4e6
 
 
 def tuning(
-    rows: Rows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
+    rows: PartitionRows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> pd.DataFrame:
     """Times of sampled layers by kernel: kind, name, choice, chosen_us and tested_us, of every other run each.
 
@@ -58,11 +58,11 @@ def tuning(
     return pd.concat(parts, ignore_index=True)
 
 
-def _chain(pair: Opened | None, dispatcher: Dispatcher, chain: Sequence[Layer], runs: int, folder: Path) -> pd.DataFrame:
+def _chain(pair: Opened | None, dispatcher: Dispatcher, chain: Sequence[LayerShape], runs: int, folder: Path) -> pd.DataFrame:
     assert pair is not None  # noqa: S101  or nothing may be measured
     made = [dispatcher.alternatives(layer.step("s"), layer.shapes("s"), layer.layouts("s")) for layer in chain]
     names = [[DISPATCHER, *found] for found in made]
-    places = [Place(layer, 0) for layer in chain]
+    places = [ChainPlace(layer, 0) for layer in chain]
     found = []
     # The dispatcher's choice before and after every other one: what the machine does meanwhile meets both.
     for number in range(1, max(map(len, names))):

@@ -18,17 +18,16 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import save
-from edgeplan.chapters.partition.learning.training import About, Trained, layers_of, train
+from edgeplan.chapters.partition.learning.training import SampledPair, Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
-from edgeplan.chapters.partition.settings import Params, PartitionSettings
-from edgeplan.devices.machine import environment
+from edgeplan.chapters.partition.settings import PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import others_share, watched
@@ -36,6 +35,7 @@ from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.machine import environment
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
@@ -75,7 +75,7 @@ class _Known:
 
 
 def measure_partition(
-    params: Params,
+    params: PartitionParams,
     *,
     pair_path: Path,
     rows: Path,
@@ -137,7 +137,7 @@ class _Run:
         self.pair, self.settings, self.seed, self.folder = pair, settings, seed, folder
         self._rows_path = rows
         self.known = self._known()
-        self.rows = Rows.of(rows, self.known.identity, wait_seconds=settings.lock_timeout_seconds)
+        self.rows = PartitionRows.of(rows, self.known.identity, wait_seconds=settings.lock_timeout_seconds)
 
     def _known(self) -> _Known:
         """What the pair is, or, where nothing may be measured, what the stored rows are of."""
@@ -205,7 +205,7 @@ class _Run:
         settings = self.settings
         made = self.handshakes.dropna(subset="median_us").set_index("synchronisation")
         costs = made["median_us"].clip(upper=_LONGEST_HANDSHAKE * made["least_us"])
-        about = About(
+        about = SampledPair(
             self.pair.name,
             str(self.known.identity[0]),
             self.known.versions,

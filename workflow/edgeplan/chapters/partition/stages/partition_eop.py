@@ -17,10 +17,10 @@ import pandas as pd
 from edgeplan.chapters.partition.costs import chosen_assignments, model_costs
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
 from edgeplan.chapters.partition.eop.costs import MeasuredCosts, at_ratios, best_options, measured_costs
-from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, Sampled, dimension_of, operator_of
+from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of
 from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
-    Subject,
+    SweptModel,
     executable_parts,
     inside,
     on_gpu,
@@ -34,11 +34,10 @@ from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_predicted, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, Rows
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
-from edgeplan.chapters.partition.settings import Params
-from edgeplan.devices.machine import environment, fingerprint
+from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
@@ -51,6 +50,7 @@ from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, write_parquet
+from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
@@ -88,7 +88,7 @@ _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 def measure_eop(
     *,
-    params: Params,
+    params: PartitionParams,
     pair_path: Path,
     rows: Path,
     work: Path,
@@ -136,10 +136,10 @@ def measure_eop(
 class _Run:
     """One run of the stage."""
 
-    def __init__(self, pair: PairFile, params: Params, rows: Path, folder: Path, predictors: PairPredictors) -> None:
+    def __init__(self, pair: PairFile, params: PartitionParams, rows: Path, folder: Path, predictors: PairPredictors) -> None:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
         self.pair, self.folder, self._path = pair, folder, rows
-        self.rows = Rows.of(rows, self._identity(), COLUMNS, "eop", params.partition.lock_timeout_seconds)
+        self.rows = PartitionRows.of(rows, self._identity(), COLUMNS, "eop", params.partition.lock_timeout_seconds)
 
     def _identity(self) -> object:
         """What the rows are of; where nothing may be measured, what those that are stored are of."""
@@ -192,13 +192,13 @@ class _Run:
 
     # Operators alone
 
-    def _sampled(self, pair: Opened | None, one: Sampled) -> pd.DataFrame:
+    def _sampled(self, pair: Opened | None, one: SampledOperator) -> pd.DataFrame:
         sizes = list(one.at(self.settings))
         what = [one.operator, one.dimension, sizes, self.settings.sample_runs]
         found = self.rows.found("sampled", what, partial(self._alone, pair, one, sizes))
         return found.assign(operator=one.operator, dimension=one.dimension)
 
-    def _alone(self, pair: Opened | None, one: Sampled, sizes: list[int]) -> pd.DataFrame:
+    def _alone(self, pair: Opened | None, one: SampledOperator, sizes: list[int]) -> pd.DataFrame:
         """At each size the median of its repeats on each processor, each the median of its runs."""
         assert pair is not None  # noqa: S101  or nothing may be measured
         rows = []
@@ -229,9 +229,9 @@ class _Run:
         what = [name, self.seed, list(s.shares), s.sweep_runs]
         factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
         planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors, self.predictors.digest]
-        subject: list[Subject] = []
+        subject: list[SweptModel] = []
 
-        def opened_subject() -> Subject:
+        def opened_subject() -> SweptModel:
             if not subject:
                 model = save_workload(build(), self.folder / f"{len(name)}.onnx", self.seed)
                 subject.append(subject_of(name, model, self.seed))
@@ -261,7 +261,7 @@ class _Run:
             subject[0].model.unlink(missing_ok=True)
         return {"sweeps": swept, "plans": plans, "key": key}
 
-    def _swept(self, subject: Subject) -> pd.DataFrame:
+    def _swept(self, subject: SweptModel) -> pd.DataFrame:
         try:
             with opened(self.pair, profiling=True) as pair:
                 refused = on_gpu(pair, subject)
@@ -279,7 +279,7 @@ class _Run:
             refused=[refused[k] for k in rows["step"]],
         )
 
-    def _costs(self, subject: Subject, swept: pd.DataFrame) -> MeasuredCosts:
+    def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> MeasuredCosts:
         with self._paired() as pair:
             over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
             return measured_costs(
@@ -293,7 +293,7 @@ class _Run:
                 contention=self.contention.drop(columns=[WHEN], errors="ignore"),
             )
 
-    def _predicted(self, subject: Subject) -> Planned:
+    def _predicted(self, subject: SweptModel) -> Planned:
         """What EOP's algorithms make of costs that the pair's predictors give."""
         with self._paired() as pair:
             costs = model_costs(
@@ -312,7 +312,7 @@ class _Run:
         with opened(self.pair, profiling=profiling) as pair:
             yield pair
 
-    def _plans(self, subject: Subject, found: Mapping[str, Planned]) -> pd.DataFrame:
+    def _plans(self, subject: SweptModel, found: Mapping[str, Planned]) -> pd.DataFrame:
         """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
         rows: dict[str, dict[str, Any]] = {}
         first: dict[object, str] = {}
@@ -349,7 +349,7 @@ class _Run:
     def _round(
         self,
         pair: Opened,
-        subject: Subject,
+        subject: SweptModel,
         found: Mapping[str, Planned],
         rows: Mapping[str, dict[str, Any]],
         expected: Mapping[str, Any],
@@ -386,7 +386,7 @@ class _Run:
         wide = [taken.pop(f"{ALL_CORES} {k}") for k in range(len(layouts))]
         return taken | {ALL_CORES: min(wide, key=lambda own: float(np.median(own)))}
 
-    def _key(self, subject: Subject, costs: MeasuredCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
+    def _key(self, subject: SweptModel, costs: MeasuredCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
         """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
         best = best_options(costs.costs, tuned.key)
         whole = [s.options.index(s.best_whole) for s in costs.costs.steps]

@@ -1,1 +1,31 @@
-"""This package evaluates the chapter: evidence, tables, figures, figures of merit and findings."""
+"""This package evaluates the chapter: evidence, tables, figures, figures of merit and findings.
+
+Modules:
+
+* `analysis`: Where predictions miss and why, as sentences computed from the tables.
+* `baselines`: The baselines that know a model only by two numbers: FLOPs, and FLOPs with memory
+  access cost (sections 7.1 and 7.2.1).
+* `dates`: When what a table rests on was measured: a range of dates for each measuring stage.
+* `evidence`: The evidence of an evaluation is the tables and documents of one device, each of which
+  may be absent.
+* `figures`: This registry lists figures; a new one is one function and one line of `FIGURES`.
+* `figures_kernels`: Figures of kernels: the latency breakdown (Fig. 6) and the sweeps (Fig. 7 and
+  8).
+* `figures_models`: Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10),
+  operator sums (Fig. 11).
+* `grade`: A grade says how far a machine's figures can be trusted (good, fair, poor), by models
+  measured again minutes later.
+* `metrics`: metrics.json: the flat figures that experiments are compared by, and the bars they are
+  held against.
+* `page`: The chapter on predictions, from what the evaluation wrote.
+* `table_registry`: This registry lists tables; a new one is one function and one line of `TABLES`.
+* `tables`: This module writes the tables of the chapter and reads them back.
+* `tables_baselines`: Tables of the baselines beside our predictions, by family: FLOPs, FLOPs with
+  memory, sums of operators, random forests.
+* `tables_fusion`: Tables of fusion: the paper's Tables 3 and 4, precision and recall of the rules,
+  and what fusing behind Conv costs.
+* `tables_prediction`: Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, the
+  ceiling and the intervals.
+* `tables_sampling`: Tables of sampling and of the predictors: the paper's Tables 5, 6, 7, 9, 10 and
+  12, measuring modes, configurations seen.
+"""

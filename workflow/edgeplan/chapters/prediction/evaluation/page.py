@@ -23,10 +23,10 @@ from edgeplan.reporting.environment import environment_rows
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.kit import page_pictures, page_tables
 from edgeplan.reporting.page import (
-    Card,
     CardOf,
     ChapterPage,
     Line,
+    PageCard,
     bar_lines,
     machine_of,
     make_cards,
@@ -108,7 +108,7 @@ def _baseline_lines(frame: pd.DataFrame) -> list[Line]:
     return lines
 
 
-def cards(device: str, metrics: Mapping[str, Any]) -> list[Card]:
+def cards(device: str, metrics: Mapping[str, Any]) -> list[PageCard]:
     """The figures that open the chapter."""
     made = make_cards(_CARDS, bars(device), metrics)
     for _, (ours, *others) in sampling_bars(metrics)[:1]:
@@ -116,7 +116,7 @@ def cards(device: str, metrics: Mapping[str, Any]) -> list[Card]:
         adaptive, uniform = (paper.TABLE_10[name]["CPU"][1] for name in ("adaptive", "random"))
         published = f"{adaptive:.0f} % within 10 %, random {uniform:.0f} %"
         verdict = PASS if ours < min(others) else MISS
-        made.insert(3, Card("conv error, adaptive sampling", f"{100 * ours:.3g} %", verdict, told, "30 % lower", published))
+        made.insert(3, PageCard("conv error, adaptive sampling", f"{100 * ours:.3g} %", verdict, told, "30 % lower", published))
     return made
 
 

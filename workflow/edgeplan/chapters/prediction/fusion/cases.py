@@ -82,7 +82,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """An outcome summarises the times of a case.
 
     Attributes:
@@ -104,7 +104,7 @@ class Outcome:
     reason: str = ""
 
 
-_NO_TIME = Outcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for this stage was over")
+_NO_TIME = CaseOutcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for this stage was over")
 
 
 class Timings:
@@ -157,7 +157,7 @@ def _wider(count: int, confidence: float) -> float:
     return float(student.ppf(normal.cdf(confidence), count - 1) / confidence) if count > 1 else 1.0
 
 
-def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+def judge(case: Case, timings: Timings, settings: FusionSettings) -> CaseOutcome:
     """Apply Inequality 1 to a measured case.
 
     With S the saving T1 + T2 - T12 and m the time of the cheaper operator, fused means S > alpha m. The decision is clear when
@@ -184,14 +184,14 @@ def judge(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
         decision = "fused" if excess > 0 else "undecided" if doubtful else "separate"
     scale = max(cheaper, error, _TINY_US)
     repeats = max(timings.repeats(p) for p in case.probes)
-    return Outcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
+    return CaseOutcome(op1, op2, both, saving / scale, excess_error / scale, decision, repeats)
 
 
 def _dearer(saving: float, error: float, cheaper: float, settings: FusionSettings) -> bool:
     return saving < error - settings.alpha * cheaper
 
 
-def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> CaseOutcome:
     """Measure a case of a chain (both) and the same operators that only in another order of elements are not that chain (op1).
 
     Where both run the same nodes they take the same time. `fused` means that they clearly do not: the engine runs a kernel of
@@ -211,10 +211,10 @@ def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> Outcome
             break
     clear = abs(excess) > settings.confidence * error
     decision: Decision = "undecided" if not clear else "fused" if excess > 0 else "separate"
-    return Outcome(other, 0.0, chain, abs(difference) / scale, error / scale, decision, repeats)
+    return CaseOutcome(other, 0.0, chain, abs(difference) / scale, error / scale, decision, repeats)
 
 
-def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outcome:
+def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> CaseOutcome:
     """Measure a case of two candidate plans (op1, op2) and pick the one whose time is nearest to what really runs (both).
 
     The decision `fused` stands for the first plan, `separate` for the second; the margin is where the real time lies between
@@ -238,7 +238,7 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Outc
     decision: Decision = "undecided" if alike or not clear else "fused" if towards_first else "separate"
     margin = abs(middle) / scale * (1 if towards_first else -1)
     reason = "both plans take about as long" if alike else ""
-    return Outcome(first, second, both, margin, error / scale, decision, repeats, reason)
+    return CaseOutcome(first, second, both, margin, error / scale, decision, repeats, reason)
 
 
 def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
@@ -251,13 +251,13 @@ def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
     return sum(w * t for w, t, _ in found), math.sqrt(sum((w * e) ** 2 for w, _, e in found))
 
 
-def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, Outcome]:
+def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) -> Mapping[Case, CaseOutcome]:
     """Measure cases and judge them; unclear ones are measured again, up to `max_rounds` times.
 
     Those that further measurements could not settle (`_may_clear`) are measured three times; by cautious settings savings
     beyond belief (`_incredible`) are, too, and probes that several cases share; by others what is fused is measured twice.
     """
-    outcomes: dict[Case, Outcome] = {}
+    outcomes: dict[Case, CaseOutcome] = {}
     open_cases = list(dict.fromkeys(cases))
     uses = Counter(probe for case in open_cases for probe in case.probes)
     timings.require([probe for probe, count in uses.items() if count >= _SHARED_BY], _before_belief(settings))
@@ -270,7 +270,7 @@ def decide(cases: Sequence[Case], timings: Timings, settings: FusionSettings) ->
     return outcomes
 
 
-def _open(outcome: Outcome, repeats: int, settings: FusionSettings) -> bool:
+def _open(outcome: CaseOutcome, repeats: int, settings: FusionSettings) -> bool:
     """Tell whether a case is to be measured again after so many measurements."""
     if outcome.decision == "undecided":
         return repeats < _LEAST_MEASUREMENTS or _may_clear(outcome, settings)
@@ -284,12 +284,12 @@ def _before_belief(settings: FusionSettings) -> int:
     return min(_LEAST_MEASUREMENTS, settings.max_rounds) if settings.cautious else 1
 
 
-def _incredible(outcome: Outcome, settings: FusionSettings) -> bool:
+def _incredible(outcome: CaseOutcome, settings: FusionSettings) -> bool:
     """Tell whether more is saved than the cheaper operator takes, by as much as alpha: seldom true, often a disturbance."""
     return outcome.decision == "fused" and outcome.margin > 1 + settings.alpha
 
 
-def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
+def _may_clear(outcome: CaseOutcome, settings: FusionSettings) -> bool:
     """Tell whether further measurements could decide a case: not where the noise hides even a full saving many times over.
 
     Nor where both together are dearer than one by one, see `judge`.
@@ -298,7 +298,7 @@ def _may_clear(outcome: Outcome, settings: FusionSettings) -> bool:
     return outcome.noise * settings.confidence < hopeless and not _dearer(outcome.margin, outcome.noise, 1.0, settings)
 
 
-def why_undecided(outcome: Outcome, settings: FusionSettings) -> str:
+def why_undecided(outcome: CaseOutcome, settings: FusionSettings) -> str:
     """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""

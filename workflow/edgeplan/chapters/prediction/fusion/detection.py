@@ -10,8 +10,8 @@ import pandas as pd
 from edgeplan.chapters.prediction.fusion import builders
 from edgeplan.chapters.prediction.fusion.cases import (
     Case,
+    CaseOutcome,
     Measure,
-    Outcome,
     Timings,
     decide,
     nearest_plan,
@@ -44,7 +44,7 @@ _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 class _Detection:
     settings: FusionSettings
     timings: Timings
-    outcomes: dict[Case, Outcome] = field(default_factory=dict)
+    outcomes: dict[Case, CaseOutcome] = field(default_factory=dict)
     decisions: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def run(self, cases: Iterable[Case]) -> None:
@@ -64,7 +64,7 @@ class _Detection:
         cases = builders.map_cases(self.settings, name, large, afters)
         self.run([c for c in cases if self.decisions.get(c.key, "undecided") == "undecided"])
 
-    def add(self, outcomes: Mapping[Case, Outcome]) -> None:
+    def add(self, outcomes: Mapping[Case, CaseOutcome]) -> None:
         """Keep outcomes; of a pair tried in two sizes the small one decides if it is clear, else both do."""
         for case, outcome in outcomes.items():
             first = next((known for other, known in self.outcomes.items() if other.key == case.key), None)
@@ -123,7 +123,7 @@ def detect(
     return rules, frame(d.outcomes, settings)
 
 
-def frame(outcomes: Mapping[Case, Outcome], settings: FusionSettings) -> pd.DataFrame:
+def frame(outcomes: Mapping[Case, CaseOutcome], settings: FusionSettings) -> pd.DataFrame:
     """Test cases as a table (`COLUMNS`); of those that stay undecided it says why they were not measured further."""
     rows = [
         (

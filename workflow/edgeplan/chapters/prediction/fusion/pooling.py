@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from edgeplan.chapters.prediction.fusion.cases import Decision, Outcome
+from edgeplan.chapters.prediction.fusion.cases import CaseOutcome, Decision
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
 
 
-def pooled(small: Outcome, large: Outcome, settings: FusionSettings) -> Decision:
+def pooled(small: CaseOutcome, large: CaseOutcome, settings: FusionSettings) -> Decision:
     """Pool the outcomes of a pair in two sizes, where small probes alone decide nothing.
 
     Margins are averaged, weighted by their inverse variances. So a saving on large maps, part of which may be that of caches,
@@ -25,6 +25,6 @@ def pooled(small: Outcome, large: Outcome, settings: FusionSettings) -> Decision
     return "fused" if over > 0 else "separate"
 
 
-def _material(outcome: Outcome, settings: FusionSettings) -> bool:
+def _material(outcome: CaseOutcome, settings: FusionSettings) -> bool:
     cheaper, dearer = sorted((outcome.op1_us, outcome.op2_us))
     return cheaper > settings.material_share * dearer

@@ -27,7 +27,7 @@ from edgeplan.chapters.prediction.sampling.labels import (
     plain_layouts,
     standard_error_us,
 )
-from edgeplan.chapters.prediction.sampling.prior import Prior
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior
 from edgeplan.chapters.prediction.sampling.rows import CONVOLUTIONS, Row, config_of, design, latency_of, log_work, shape_of
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
@@ -58,7 +58,7 @@ _LEAST_ROWS = 40
 
 
 @dataclass
-class Sampled:
+class CarrierSamples:
     """Samples of a sampler: carriers with their measurements, in order, and the adaptive rounds."""
 
     graphs: list[Graph] = field(default_factory=list)
@@ -76,14 +76,14 @@ class Sampled:
         """Measuring time without that of the initial sample, which the adaptive sampler and the prior baseline share."""
         return sum(m.seconds for m, number in zip(self.measurements, self.rounds, strict=True) if number > 0)
 
-    def within(self, seconds: float) -> Sampled:
+    def within(self, seconds: float) -> CarrierSamples:
         """The first carriers whose measuring took no more than so many seconds together; never none.
 
         A batch is measured whole, so a sampler ends beyond its budget, and by how much depends on its batches. Samplers are
         compared, and predictors trained, on what fits. The course of the rounds stays as it was.
         """
         count = max(1, within(self.measurements, seconds))
-        return Sampled(self.graphs[:count], self.measurements[:count], self.rounds[:count], self.errors)
+        return CarrierSamples(self.graphs[:count], self.measurements[:count], self.rounds[:count], self.errors)
 
     def add(self, graphs: Sequence[Graph], measurements: Sequence[Measurement], round_number: int) -> None:
         """Append carriers of one round."""
@@ -116,7 +116,7 @@ class CarrierSampler:
         seed: seed of everything drawn.
     """
 
-    def __init__(self, bench: Bench, settings: SamplingSettings, prior: Prior, rules: SplittingRules, seed: int) -> None:
+    def __init__(self, bench: Bench, settings: SamplingSettings, prior: ConvPrior, rules: SplittingRules, seed: int) -> None:
         self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
     def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
@@ -132,12 +132,12 @@ class CarrierSampler:
 
     def spend(
         self,
-        into: Sampled,
+        into: CarrierSamples,
         carriers: Iterator[Graph],
         seconds: float,
         what: str,
         number: int = 0,
-        known: Sampled | None = None,
+        known: CarrierSamples | None = None,
     ) -> None:
         """Measure carriers, in their order, until they took so many seconds or there are no more, batch by batch.
 
@@ -157,14 +157,14 @@ class CarrierSampler:
         while True:
             yield [next(carriers) for _ in range(size)]
 
-    def frozen(self) -> Sampled:
+    def frozen(self) -> CarrierSamples:
         """The separate set that only reports: carriers of the prior under a seed of their own."""
         carriers = self.carriers("frozen", PriorSource(self.prior))
         return self.fixed(next(carriers) for _ in range(self.settings.frozen_carriers))
 
-    def fixed(self, graphs: Iterable[Graph]) -> Sampled:
+    def fixed(self, graphs: Iterable[Graph]) -> CarrierSamples:
         """Given carriers, each measured once, as far as there is time."""
-        sampled = Sampled()
+        sampled = CarrierSamples()
         chosen = list(graphs)
         subjects = [Subject(g, profiled=True) for g in chosen]
         for graph, found in zip(chosen, self.bench.measure_in_time(subjects, description="fixed carriers"), strict=True):
@@ -172,27 +172,27 @@ class CarrierSampler:
                 sampled.add([graph], [found], 0)
         return sampled
 
-    def uniform(self, known: Sampled) -> Sampled:
+    def uniform(self, known: CarrierSamples) -> CarrierSamples:
         """The paper's random baseline: uniform over Table 5, same budget.
 
         Args:
             known: carriers that tell what such ones may take: a few of them can take all the time there is.
         """
-        sampled = Sampled()
+        sampled = CarrierSamples()
         carriers = self.carriers("random", UniformSource())
         self.spend(sampled, carriers, self.settings.budget_seconds, "random", known=known)
         return sampled
 
-    def beyond(self, seconds: float, known: Sampled) -> Sampled:
+    def beyond(self, seconds: float, known: CarrierSamples) -> CarrierSamples:
         """Convolutions beyond those of the prior's walks; `known` as for `uniform`."""
-        sampled = Sampled()
+        sampled = CarrierSamples()
         self.spend(sampled, beyond_carriers(self.prior, self.seed), seconds, "beyond", known=known)
         return sampled
 
-    def adaptive(self) -> Sampled:
+    def adaptive(self) -> CarrierSamples:
         """Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
         budget, initial = self.settings.budget_seconds, self.settings.initial_share
-        sampled = Sampled()
+        sampled = CarrierSamples()
         published = budget * initial * self.settings.published_share
         self.spend(sampled, self.carriers("published", PublishedSource(self.prior)), published, "published")
         self.spend(sampled, self.carriers("prior", PriorSource(self.prior)), budget * initial - published, "prior")
@@ -242,9 +242,9 @@ class CarrierSampler:
         drawn = (*itertools.islice(around, half), *itertools.islice(of_prior, half))
         return [carrier for carrier in drawn if weight_bytes(carrier) <= _MOST_PROPOSED_BYTES]
 
-    def prior_only(self, adaptive: Sampled) -> Sampled:
+    def prior_only(self, adaptive: CarrierSamples) -> CarrierSamples:
         """The baseline that samples the prior for the whole budget; it shares the initial sample of the adaptive one."""
-        sampled = Sampled()
+        sampled = CarrierSamples()
         initial = [i for i, number in enumerate(adaptive.rounds) if number == 0]
         sampled.add([adaptive.graphs[i] for i in initial], [adaptive.measurements[i] for i in initial], 0)
         more = self.carriers("more-prior", PriorSource(self.prior))
@@ -258,7 +258,7 @@ def _weights(carrier: Graph) -> list[int]:
 
 
 def _affordable(
-    carriers: Iterator[Graph], so_far: Sampled, seconds: float, most: int, known: Sampled | None = None
+    carriers: Iterator[Graph], so_far: CarrierSamples, seconds: float, most: int, known: CarrierSamples | None = None
 ) -> list[Graph]:
     """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try.
 
@@ -281,7 +281,7 @@ def _affordable(
     return batch
 
 
-def _conv_rows(sampled: Sampled) -> list[Row]:
+def _conv_rows(sampled: CarrierSamples) -> list[Row]:
     counters = fit_counters(sampled.measurements)
     plain = plain_layouts(sampled.graphs, sampled.measurements)
     return [r for r in sampled.rows(counters, plain, "adaptive") if r["kind"] in CONVOLUTIONS]

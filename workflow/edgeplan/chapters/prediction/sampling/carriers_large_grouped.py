@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from random import Random
 
-from edgeplan.chapters.prediction.sampling.prior import CHANNEL_SCALE, ConvShape, Prior
+from edgeplan.chapters.prediction.sampling.prior import CHANNEL_SCALE, ConvPrior, ConvShape
 from edgeplan.chapters.prediction.sampling.sources import MAX_MACS, TYPICAL_MACS
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -36,7 +36,7 @@ _DILATIONS, _DILATED_KERNELS = (2, 2, 4, 6, 12), (3, 3, 3, 5)
 _DILATED_CHANNELS = (16, 384)
 
 
-def beyond_carriers(prior: Prior, seed: int) -> Iterator[Graph]:
+def beyond_carriers(prior: ConvPrior, seed: int) -> Iterator[Graph]:
     """Carriers without end, the same for the same seed."""
     number = 0
     while True:
@@ -48,7 +48,7 @@ def beyond_carriers(prior: Prior, seed: int) -> Iterator[Graph]:
             yield graph
 
 
-def _large(name: str, prior: Prior, rng: Random) -> Graph | None:
+def _large(name: str, prior: ConvPrior, rng: Random) -> Graph | None:
     shape = _drawn(prior, rng)
     if shape is None:
         return None
@@ -62,7 +62,7 @@ def _large(name: str, prior: Prior, rng: Random) -> Graph | None:
     return simplify(b.build(x))
 
 
-def _drawn(prior: Prior, rng: Random, size: int = 0) -> ConvShape | None:
+def _drawn(prior: ConvPrior, rng: Random, size: int = 0) -> ConvShape | None:
     """A convolution of the prior that most walks would narrow, of an input size or any; None if many draws gave none."""
     for _ in range(_TRIES):
         like = prior.start(rng)

@@ -72,7 +72,7 @@ def read_prior(path: Path) -> Counter[ConvShape]:
     return found
 
 
-class Prior:
+class ConvPrior:
     """Draws convolutions that look like those of published models and their variants."""
 
     def __init__(self, shapes: Counter[ConvShape]) -> None:

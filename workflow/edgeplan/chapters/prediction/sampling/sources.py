@@ -12,8 +12,8 @@ from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_OUT_CHANNELS,
     TABLE5_SIZES,
     TABLE5_STRIDES,
+    ConvPrior,
     ConvShape,
-    Prior,
 )
 
 #: Algorithm 2, line 3: new channel numbers around a hard configuration.
@@ -52,7 +52,7 @@ def _limit(rng: Random) -> int:
 class PriorSource(ConvSource):
     """Convolutions from the prior distribution."""
 
-    def __init__(self, prior: Prior) -> None:
+    def __init__(self, prior: ConvPrior) -> None:
         self.prior = prior
 
     def start(self, rng: Random) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class FocusSource(ConvSource):
         hard: configurations to sample around, each `fine_grained` times; drawn in random order without replacement.
     """
 
-    def __init__(self, hard: Sequence[ConvShape], prior: Prior) -> None:
+    def __init__(self, hard: Sequence[ConvShape], prior: ConvPrior) -> None:
         self._left = list(hard)
         self._fallback = PriorSource(prior)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.prediction.models import graphs
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.records import Subject
@@ -17,7 +17,7 @@ from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 
 
-def calibrating_models(params: Params) -> pd.DataFrame:
+def calibrating_models(params: PredictionParams) -> pd.DataFrame:
     """As many variants of each family as asked for, none of which is evaluated.
 
     Returns:
@@ -33,14 +33,14 @@ def calibrating_models(params: Params) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: Params) -> list[VariantSpec]:
+def _others(family: Family, evaluated: Collection[tuple[object, ...]], params: PredictionParams) -> list[VariantSpec]:
     wanted = params.calibration.variants_per_family
     # So many hold enough that are not evaluated, even if all that are were among them.
     drawn = variants(family, wanted + len(evaluated), params.calibration.seed)
     return list(islice((spec for spec in drawn if spec.choices not in evaluated), wanted))
 
 
-def measure_calibration(params: Params, *, device: Path, rows: Path, models: Path) -> None:
+def measure_calibration(params: PredictionParams, *, device: Path, rows: Path, models: Path) -> None:
     """Measure the calibrating models as the evaluated ones are, once."""
     file = load_device(device)
     table = calibrating_models(params)

@@ -19,7 +19,7 @@ from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_table
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
 from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of
 from edgeplan.chapters.prediction.stages.training import COMPARED, FOREST, ISOLATED, SHORT
 from edgeplan.errors import FormatError
@@ -41,7 +41,7 @@ from edgeplan.zoo import prior_models
 _LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
 
 
-def evaluate(params: Params, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path) -> None:
+def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
 
     The figures of merit go to `metrics`. The stored rows of the device (below `rows`) are asked only when they were measured.

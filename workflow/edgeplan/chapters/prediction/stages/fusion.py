@@ -17,7 +17,7 @@ from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
 from edgeplan.chapters.prediction.fusion.verification import verify
 from edgeplan.chapters.prediction.models import graphs, read_models
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_protocol
@@ -88,7 +88,7 @@ class ExecutedNodes:
 
 
 def detect_fusion(
-    params: Params,
+    params: PredictionParams,
     *,
     device: Path,
     models: Path,

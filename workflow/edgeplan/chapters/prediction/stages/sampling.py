@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Sampled, within
+from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, within
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, plain_layouts
-from edgeplan.chapters.prediction.sampling.prior import Prior, read_prior
+from edgeplan.chapters.prediction.sampling.prior import ConvPrior, read_prior
 from edgeplan.chapters.prediction.sampling.rows import Row
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
@@ -53,7 +53,9 @@ _CHAINS = 24
 _OF_LACKING_KIND = 12
 
 
-def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, rows: Path, kernels: Path, summary: Path) -> None:
+def sample_kernels(
+    params: PredictionParams, *, device: Path, prior: Path, rules: Path, rows: Path, kernels: Path, summary: Path
+) -> None:
     """Measure kernels on a device and write the training table and what it cost.
 
     An engine that reports its nodes is sampled in carriers; a black box is sampled by kernels measured alone.
@@ -67,7 +69,7 @@ def sample_kernels(params: Params, *, device: Path, prior: Path, rules: Path, ro
     planned = _planned(settings, mode, beyond_seconds)
     with Bench(file, params.measurement, rows) as bench, spending(f"{file.name}: sampling", planned) as bench.spending:
         bench.limit(settings.stage_seconds)
-        sampler = CarrierSampler(bench, settings, Prior(read_prior(prior)), read_rules(rules), params.seed)
+        sampler = CarrierSampler(bench, settings, ConvPrior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
             _in_carriers(sampler, found, beyond_seconds, settings.singles_on(file.name))
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
@@ -137,7 +139,7 @@ class _Found:
     rows: list[Row] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     sampler_seconds: dict[str, float] = field(default_factory=dict)
-    adaptive: Sampled = field(default_factory=Sampled)
+    adaptive: CarrierSamples = field(default_factory=CarrierSamples)
     counters: CounterModel = field(default_factory=lambda: CounterModel(0.0, 1.0, 0.0))
     plain: dict[str, str] = field(default_factory=dict)
     mode_subjects: list[str] = field(default_factory=list)
@@ -183,7 +185,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, 
     found.mode_seconds["in_situ"] = short.seconds
 
 
-def _fixed_seconds(sampled: Sampled, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
+def _fixed_seconds(sampled: CarrierSamples, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
     """Seconds that the frozen carriers and the fixed sets will take, by operators and multiply-adds of the carriers so far."""
 
     def size(graphs: Iterable[Graph]) -> npt.NDArray[np.float64]:
@@ -194,7 +196,7 @@ def _fixed_seconds(sampled: Sampled, frozen: int, fixed_sets: Mapping[str, Seque
     return float(sampled.seconds * (frozen / len(sampled.graphs) + np.mean(fixed / size(sampled.graphs))))
 
 
-def _own_seconds(name: str, sampled: Sampled) -> float:
+def _own_seconds(name: str, sampled: CarrierSamples) -> float:
     """Measuring time of a part: the initial carriers of the prior baseline are the adaptive sampler's, measured once."""
     return sampled.seconds_after_initial if name == "prior" else sampled.seconds
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.training_part import train_in_process
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
@@ -62,7 +62,7 @@ _ABOUT = (
 
 
 def train(
-    params: Params,
+    params: PredictionParams,
     *,
     kernels: Path,
     summary: Path,
@@ -191,14 +191,14 @@ def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: np
     return DevicePredictor(predictor.card.model_copy(update={"interval": interval, "factors": factors}), predictor.texts)
 
 
-def _settings(params: Params) -> TrainingSettings:
+def _settings(params: PredictionParams) -> TrainingSettings:
     """The settings of training, with seeds that follow from the one of the pipeline."""
     seeds = tuple(int(s) for s in np.random.SeedSequence(params.seed).generate_state(len(params.training.seeds)) % 2**16)
     return params.training.model_copy(update={"seeds": seeds})
 
 
 def _train_all(
-    asked: Mapping[str, pd.DataFrame], params: Params, about: Mapping[str, Any]
+    asked: Mapping[str, pd.DataFrame], params: PredictionParams, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
     """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
     with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
@@ -236,7 +236,7 @@ def call_us(engine: str, fitted: float) -> float:
 
 
 def _train(
-    folder: Path, rows: pd.DataFrame, params: Params, about: Mapping[str, Any], name: str
+    folder: Path, rows: pd.DataFrame, params: PredictionParams, about: Mapping[str, Any], name: str
 ) -> tuple[DevicePredictor, pd.DataFrame]:
     settings, black_box = _settings(params), name == ISOLATED
     if name != _DEVICE:  # what is compared tells of own rows alone

@@ -12,7 +12,7 @@ from edgeplan.chapters.prediction.evaluation.dates import of_device
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.page import transfer_page
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.reporting.page import write_chapter
 from edgeplan.reporting.table import write_table
 from edgeplan.support.frames import read_document, read_parquet
@@ -21,7 +21,7 @@ from edgeplan.support.frames import read_document, read_parquet
 _PREDICTED = ("model_id", "family", "macs", "predicted_ms")
 
 
-def transfer(params: Params, *, source: Path, target: Path, csv: Path, chapter: Path) -> None:
+def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path, chapter: Path) -> None:
     """Hold the predictions made for one device against the models measured on another, over the models both evaluated.
 
     Where there is nothing to compare, or the two devices were measured on different machines, the table holds a note.

@@ -12,17 +12,17 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS
 from edgeplan.chapters.prediction.models import graphs, read_models
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
-from edgeplan.devices.machine import environment as machine_environment
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
+from edgeplan.support.machine import environment as machine_environment
 
 
-def measure_models(params: Params, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:
+def measure_models(params: PredictionParams, *, device: Path, models: Path, rows: Path, truth: Path, environment: Path) -> None:
     """Measure every evaluated variant, and each a second time where the repeatability ceiling is asked for.
 
     Of each model truth.parquet also says when its first block began (seconds since the epoch), how long after that the last of

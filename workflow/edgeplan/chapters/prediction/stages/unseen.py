@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.prediction.sampling.labels import fit_counters, node_labels
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import engine_class
@@ -37,7 +37,7 @@ _JUDGED_US = 3.0
 
 
 def evaluate_unseen(
-    params: Params,
+    params: PredictionParams,
     *,
     device: Path,
     rules: Path,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.paper import TABLE_2
 from edgeplan.chapters.prediction.sampling.prior import ConvShape, conv_shapes
-from edgeplan.chapters.prediction.settings import Params
+from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
@@ -50,7 +50,7 @@ def _prior_row(shape: ConvShape, count: int) -> dict[str, object]:
     return {"kind": kind, "config": config.to_json(), "count": count}
 
 
-def build_zoo(params: Params, *, models: Path, prior: Path, costs: Path) -> None:
+def build_zoo(params: PredictionParams, *, models: Path, prior: Path, costs: Path) -> None:
     """Write the table of models, the prior's configurations, and the families' average costs beside Table 2."""
     rows = []
     for family in FAMILIES.values():

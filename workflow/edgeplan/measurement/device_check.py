@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeplan.devices.config import DeviceFile, load_device
-from edgeplan.devices.machine import environment
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.interference import LIMIT, Interference
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.support import cpus
+from edgeplan.support.machine import environment
 
 _RUNS = 6
 _WINDOW_SECONDS = 0.25

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.chapters.prediction.model_prediction import Prediction, predict_graph
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, node_labels
 from edgeplan.devices.config import load_device
 from edgeplan.errors import FormatError, PredictionError
@@ -17,7 +18,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.whole_model import measure_file
-from edgeplan.prediction import Prediction, predict_graph
 from edgeplan.predictors.source import find_predictors
 
 _REORDER = "reorder"

@@ -1,0 +1,75 @@
+"""Processes that do one job of this package: a document on stdin, another on stdout, and what is said where they fail."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from edgeplan.errors import EdgeplanError
+from edgeplan.support.subprocesses import ending, module_command, run
+
+Result = TypeVar("Result", bound=BaseModel)
+_STDERR_LINES = 6
+
+
+class ColdRunError(EdgeplanError):
+    """A worker crashed, hung or answered nonsense."""
+
+    exit_code = 10
+
+    @property
+    def reason(self) -> str:
+        """One line for a table: what happened, and the last thing the worker said."""
+        first, *rest = self.what.splitlines()
+        return f"{first}: {' '.join(rest[-1].split())}" if rest else first
+
+
+def work_apart(module: str, job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
+    """Have a module of this package do a job in a process of its own: the job on stdin, the result on stdout.
+
+    Args:
+        module: its name.
+        job: the document that it reads.
+        result: the document that it answers with.
+        what: is done, for messages.
+        timeout_seconds: for the process.
+
+    Raises:
+        ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
+    """
+    try:
+        done = run(module_command(module), input=job.model_dump_json().encode(), timeout=timeout_seconds)
+    except subprocess.TimeoutExpired as error:
+        raise ColdRunError(
+            f"{what}: no result within {timeout_seconds:g} s{last_words(error.stderr)}",
+            next_step="raise the time limit, or leave the setting out",
+        ) from error
+    return answered(result, what, done.returncode, done.stdout, done.stderr)
+
+
+def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: bytes) -> Result:
+    """Parse the answer of such a process.
+
+    Raises:
+        ColdRunError: it failed, or answered nonsense.
+    """
+    if code != 0:
+        raise ColdRunError(
+            f"{what}: the process {ending(code)}{last_words(stderr)}",
+            next_step="leave the setting out, or correct what its engine complains of",
+        )
+    try:
+        return result.model_validate_json(stdout)
+    except ValidationError as error:
+        raise ColdRunError(
+            f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{last_words(stderr)}",
+            next_step="this is a mistake in the setting's code: run its tests",
+        ) from error
+
+
+def last_words(stderr: bytes | None) -> str:
+    """Return the last lines that a process wrote to its error stream, each on a line of its own."""
+    lines = [line for line in (stderr or b"").decode(errors="replace").splitlines() if line.strip()][-_STDERR_LINES:]
+    return "".join(f"\n    {line}" for line in lines)
