@@ -16,6 +16,8 @@ export PYTHONPATH := $(CURDIR)/workflow
 # Files are UTF-8 in any locale; everything here is about this workspace.
 export PYTHONUTF8 := 1
 unexport EDGEPLAN_WORKSPACE
+# Where no bytecode is kept each of the many processes compiles all modules again, and pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 # `dvc exp run` makes git commits of its own (refs/exps); a fresh machine may have no identity for them yet.
 export GIT_AUTHOR_NAME ?= $(or $(shell git config user.name 2>/dev/null),edgeplan)
 export GIT_AUTHOR_EMAIL ?= $(or $(shell git config user.email 2>/dev/null),edgeplan@localhost)

@@ -16,10 +16,12 @@ from edgeplan.chapters.cold_start.planners.streams import descended, streamed_ms
 from edgeplan.planning.dominance import pareto
 from edgeplan.planning.machine import MAIN, Schedule, makespan_ms, simulate
 from edgeplan.planning.mixed_integer import relax, solve
+from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _ROUNDING = 1e-6
+_SEARCH = Search(time_limit_s=0.2)  # else it goes on for as long as a gap is left
 # Bytes of the random profiles are single ones: at these bandwidths they take between nothing and most of the time.
 disks = st.builds(Disk, st.sampled_from([1e-6, 4e-6, 1e-5, 1.0]), st.sampled_from([0.0, 0.5, 3.0]))
 
@@ -98,7 +100,7 @@ def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> Non
     places = list(product(range(MAIN, profile.queues), repeat=n))
     best = min(streamed_ms(s, Schedule(c, p, w)) for c in choices for p in places for w in s.costs.widenings())
     for searched in (profile, pareto(profile, disk=True)):  # the filter loses no optimum
-        found = streamed(searched, disk)
+        found = streamed(searched, disk, _SEARCH)
         assert found.lower_bound_ms <= best + _ROUNDING
         assert best <= found.makespan_ms + _ROUNDING
         assert found.makespan_ms <= best * 1.1 + _ROUNDING

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 from onnx_models import W, conv, model, weight
-from tiny_profiled import own_state, tiny  # noqa: F401  a fixture
+from tiny_profiled import PLAN_TINY, git, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start import plan as command
@@ -27,8 +27,6 @@ from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import cold_plan
-
-_ARGUMENTS = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise"]
 
 
 def _workspace(folder: Path, **fields: object) -> None:
@@ -52,26 +50,8 @@ def _empty_windows(path: Path) -> None:
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
 
 
-@pytest.fixture(scope="module")
-def profiled(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A workspace in which a small model was planned, and what the command said."""
-    assert dnnl
-    folder = tmp_path_factory.mktemp("workspace")
-    _workspace(folder)
-    save_onnx(tiny(), folder / "tiny.onnx")
-    (folder / ".gitignore").write_text("/state/\n/plan/\n/small/\n")
-    for arguments in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "a clone")):
-        _git(folder, *arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        patch.chdir(folder)
-        done = CliRunner().invoke(app, _ARGUMENTS)
-    assert done.exit_code == 0, done.output
-    return folder, done.output
-
-
-def test_the_command_writes_a_plan(dnnl: Dnnl, profiled: tuple[Path, str]) -> None:
-    folder, output = profiled
+def test_the_command_writes_a_plan(dnnl: Dnnl, planned_tiny: tuple[Path, str]) -> None:
+    folder, output = planned_tiny
     assert "ms predicted" in output
     planned = cold_plan(read_folder(folder / "plan"))
     check_fits(planned, target_of(folder / "tiny.onnx", dnnl, planned.threads), tuple(s.name for s in lower(tiny()).steps))
@@ -80,29 +60,24 @@ def test_the_command_writes_a_plan(dnnl: Dnnl, profiled: tuple[Path, str]) -> No
 
 
 def test_planning_a_model_of_ones_own_changes_no_file_of_a_clone(
-    profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    planned_tiny: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _ = profiled
+    folder, _ = planned_tiny
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     done = CliRunner().invoke(app, ["plan", "memory", "tiny.onnx", "-d", "dev", "-o", "small", "-b", "64MiB", "--threads", "1"])
     assert done.exit_code == 0, done.output
-    assert _git(folder, "status", "--porcelain") == ""
+    assert git(folder, "status", "--porcelain") == ""
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    named = ("-c", "user.name=tester", "-c", "user.email=tester@localhost")
-    return subprocess.run(["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
-
-
-def test_the_cache_is_limited(profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, output = profiled
+def test_the_cache_is_limited(planned_tiny: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output = planned_tiny
     monkeypatch.chdir(folder)
     whole = (folder / "plan" / "weights.cache").stat().st_size
     assert f"weight cache    {whole / 1e6:.2f} MB, no limit" in output
     cached = [s.weight_bytes for s in read_linked(folder / "plan" / "program.json").steps if s.cached]
     for limit in (0.0, sum(cached) / 2e6, 1.0):
-        done = CliRunner().invoke(app, [*_ARGUMENTS, "-o", "limited", "--cache-limit", str(limit)])
+        done = CliRunner().invoke(app, [*PLAN_TINY, "-o", "limited", "--cache-limit", str(limit)])
         assert done.exit_code == 0, done.output
         kept = [s.weight_bytes for s in read_linked(folder / "limited" / "program.json").steps if s.cached]
         cache = folder / "limited" / "weights.cache"
@@ -114,12 +89,12 @@ def test_the_cache_is_limited(profiled: tuple[Path, str], monkeypatch: pytest.Mo
         assert (len(kept) < len(cached)) == (limit < 1)
 
 
-def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, output = profiled
+def test_a_plan_for_an_evicted_page_cache_says_so(planned_tiny: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output = planned_tiny
     assert "page cache      warm" in output
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    done = CliRunner().invoke(app, [*_ARGUMENTS, "-o", "streamed", "--planner", "evicted"])
+    done = CliRunner().invoke(app, [*PLAN_TINY, "-o", "streamed", "--planner", "evicted"])
     assert done.exit_code == 0, done.output
     planned = cold_plan(read_folder(folder / "streamed"))
     assert planned.disk is not None
@@ -129,9 +104,9 @@ def test_a_plan_for_an_evicted_page_cache_says_so(profiled: tuple[Path, str], mo
 
 
 def test_only_a_plan_that_has_to_measure_waits_and_says_for_whom(
-    profiled: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned_tiny: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _ = profiled
+    folder, _ = planned_tiny
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     monkeypatch.setattr(lock, "FOLDER", tmp_path)
@@ -153,9 +128,9 @@ with lock.machine_lock():
         with monkeypatch.context() as patch:
             patch.setenv("XDG_STATE_HOME", str(tmp_path / "new"))
             none_yet = ["--rows", str(tmp_path / "none yet")]
-            busy = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "measured"), *none_yet])
-        stored = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "stored")])
-        predicted = CliRunner().invoke(app, [*_ARGUMENTS, "-o", str(tmp_path / "predicted"), "--costs", "predicted"])
+            busy = CliRunner().invoke(app, [*PLAN_TINY, "-o", str(tmp_path / "measured"), *none_yet])
+        stored = CliRunner().invoke(app, [*PLAN_TINY, "-o", str(tmp_path / "stored")])
+        predicted = CliRunner().invoke(app, [*PLAN_TINY, "-o", str(tmp_path / "predicted"), "--costs", "predicted"])
         other.stdin.close()
     assert isinstance(busy.exception, BusyError)
     assert f"pid {other.pid}" in busy.exception.what
@@ -168,7 +143,7 @@ with lock.machine_lock():
 def test_limits_that_are_none_are_refused_before_any_work(limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _workspace(tmp_path)
-    done = CliRunner().invoke(app, [*_ARGUMENTS, "--cache-limit", limit])
+    done = CliRunner().invoke(app, [*PLAN_TINY, "--cache-limit", limit])
     assert isinstance(done.exception, ParamsError)
     assert done.exception.where == "--cache-limit"
     assert not (tmp_path / "plan").exists()

@@ -83,6 +83,7 @@ def noisy(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         patch.setattr(rounds, "switches", lambda: next(counted))
+        patch.setattr(profiler, "_TRIALS", 1)
         model = save_onnx(tiny(), folder / "tiny.onnx")
         store = ProfileStore(folder / "rows" / "dev" / "cold", identity(dnnl.info, _SHORT, cores()))
         start = time.monotonic()

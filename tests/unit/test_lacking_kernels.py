@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -26,13 +27,14 @@ ROOT = Path(__file__).parents[2]
 RULES = FusionRules(pairs={"conv_bn": True})
 
 
-def _rows(kinds: set[str]) -> list[dict[str, object]]:
+def _rows(kinds: frozenset[str]) -> list[dict[str, object]]:
     """What carriers showed: a row of each kind."""
     return [{"subject": "carrier", "mode": "in_situ", "sampler": "adaptive", "kind": kind} for kind in sorted(kinds)]
 
 
-def _kinds() -> set[str]:
-    return {k.config.kind for build in prior_models().values() for k in split(simplify(build()), RULES)}
+@cache
+def _kinds() -> frozenset[str]:
+    return frozenset(k.config.kind for build in prior_models().values() for k in split(simplify(build()), RULES))
 
 
 def test_kinds_that_no_node_was_are_measured_alone(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import onnxruntime as ort
 import pandas as pd
 import pytest
-import yaml
 from cold_session_support import preparation_of
 from cold_start_instances import layouts
-from tiny_profiled import tiny
+from tiny_profiled import PLAN_TINY
 from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start import plan as command
@@ -23,13 +22,11 @@ from edgeplan.chapters.cold_start.planners.registry import outcomes, plan
 from edgeplan.cli import app
 from edgeplan.cli import run as cli_run
 from edgeplan.errors import FormatError
-from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.planning.document import Target, plan_of, plan_text
 from edgeplan.planning.profile import Candidate, Layer, Profile, check
 from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.runtime.cold_executor import ColdSession
-from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import cold_plan
@@ -160,14 +157,9 @@ def _hesitant(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
 
 
 @pytest.fixture(scope="module")
-def planned(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def planned(planned_tiny: tuple[Path, str]) -> tuple[Path, dict[str, str]]:
     """A workspace with a plan of a small model, one with kernels for later runs, and what the command said of each."""
-    assert dnnl
-    folder = tmp_path_factory.mktemp("workspace")
-    (folder / "config/devices").mkdir(parents=True)
-    device = {"format_version": 1, "name": "dev", "engine": "onednn"}
-    (folder / "config/devices/dev.yaml").write_text(yaml.safe_dump(device))
-    save_onnx(tiny(), folder / "tiny.onnx")
+    folder, _ = planned_tiny
     measure = command.profile_model
     told = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -175,8 +167,7 @@ def planned(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         patch.chdir(folder)
         patch.setattr(command, "profile_model", lambda *given, **how: _hesitant(measure(*given, **how)))
         for name, options in (("plain", []), ("continuous", ["--continuous"])):
-            arguments = ["plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", name, "--layouts", "nhwc", "--accept-noise"]
-            done = CliRunner().invoke(app, [*arguments, *options])
+            done = CliRunner().invoke(app, [*PLAN_TINY, "-o", name, *options])
             assert done.exit_code == 0, done.output
             told[name] = done.output
     return folder, told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
+PLAN_TINY = ("plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise")
+MORE_PLANS = ("small", "limited", "streamed", "plain", "continuous")  # that tests write into the workspace
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 
 
@@ -31,3 +34,8 @@ def tiny() -> Graph:
 
 def cores() -> Cores:
     return Cores(tuple(sorted(os.sched_getaffinity(0)))[:2])
+
+
+def git(folder: Path, *arguments: str) -> str:
+    named = ("-c", "user.name=tester", "-c", "user.email=tester@localhost")
+    return subprocess.run(["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
