@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from depth import by_day
 from edgeplan.chapters.prediction.sampling import carriers
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvShape
@@ -59,8 +60,13 @@ def test_outputs_of_carriers(each_engine: Engine, tmp_path: Path, seed: int) -> 
     require_close(outputs_of(each_engine, graph, tmp_path), reference_outputs(graph), 1e-4)
 
 
-@pytest.mark.parametrize("step", [16, 1], ids=["aligned", "unaligned"])
-@pytest.mark.parametrize("seed", range(_CARRIERS))
+#: Aligned channels and others.
+_BY_TURNS = [(1 if seed % 2 else 16, seed) for seed in range(_CARRIERS)]
+
+
+@pytest.mark.parametrize(
+    ("step", "seed"), by_day([*_BY_TURNS, *((17 - step, seed) for step, seed in _BY_TURNS)], least=_CARRIERS, fields=2)
+)
 def test_every_operator_runs_in_one_kernel(each_engine: Engine, tmp_path: Path, seed: int, step: int) -> None:
     graph = _carrier(step, seed)
     require_mapped(graph, executed(each_engine, graph, tmp_path))

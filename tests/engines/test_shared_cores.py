@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from depth import by_day
+from depth import MANY, by_day
 from edgeplan.chapters.cold_start.shared_cores import Starter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
 from edgeplan.engines.onednn.cold import prepared
@@ -27,7 +27,7 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 LANE = "processes"  # see tests/conftest.py
 
-LAYERS, STARTS = 24, 12
+LAYERS, STARTS = 24, 12 if MANY else 6
 MOST_SLOWDOWN = 10  # 50 to 100 where threads wait awake
 
 
@@ -76,6 +76,7 @@ def test_lanes_of_short_steps_end_beside_busy_loops(
         build_plan_folder(dnnl, model, planned(model, graph, queued=queued, widen_from=widen), tmp_path / f"{k}-{widen}")
         for k, queued in enumerate(turns)
         for widen in (0, LAYERS // 2, -1)
+        if MANY or (k + widen) % 2
     ]
     inputs = random_inputs(graph)
     with busy_loops(cores[2 - loops :]):

@@ -12,6 +12,7 @@ from tiny_profiled import MORE_PLANS, PLAN_TINY, git, tiny
 from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
 from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.cli import app
@@ -36,6 +37,12 @@ def figures(e: ColdEvidence) -> dict[str, float]:
 def tables(e: ColdEvidence) -> dict[str, pd.DataFrame]:
     """The chapter's tables, from `e`."""
     return kit.make_or_explain(COLD_TABLES, e)
+
+
+@pytest.fixture(scope="session")
+def drawn(e: ColdEvidence) -> dict[str, bytes]:
+    """The chapter's figures, from `e`."""
+    return kit.draw(COLD_FIGURES, e)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import locate_weights
 
@@ -51,7 +51,7 @@ def measured(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         model = save_onnx(tiny(), folder / "tiny.onnx")
         rows = folder / "rows" / "dev" / "cold"
         store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-        profiles = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store)
+        profiles = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, layouts=LIKELY)
         assert store.measured > 0
     return model, profiles, rows
 
@@ -59,7 +59,7 @@ def measured(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def test_profiles_are_complete(measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
     _, profiles, _ = measured
     steps = lower(tiny()).steps
-    assert tuple(p.layout for p in profiles) == HOMES
+    assert tuple(p.layout for p in profiles) == LIKELY
     for profile in profiles:
         assert check(profile) is profile
         assert [(layer.name, layer.members) for layer in profile.layers] == [(s.name, s.members) for s in steps]
@@ -94,7 +94,7 @@ def test_a_second_run_measures_nothing(
     model, profiles, rows = measured
     monkeypatch.setattr(profiler, "machine_lock", lambda *_: pytest.fail("the machine was asked for"))
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    again = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store)
+    again = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, layouts=LIKELY)
     assert store.measured == 0
     assert again == profiles
 
@@ -224,7 +224,7 @@ def test_a_busy_machine_stores_nothing(dnnl: Dnnl, tmp_path: Path) -> None:
     )  # no two timings are that near
     store = ProfileStore(tmp_path / "rows" / "dev" / "cold", identity(dnnl.info, strict, cores()))
     with pytest.raises(NoiseError, match="rounds stayed disturbed"):
-        profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", store=store)
+        profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", store=store, layouts=("nhwc",))
     assert store.all_rows() == ()
 
 

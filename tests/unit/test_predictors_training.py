@@ -154,7 +154,7 @@ def test_few_rows_still_give_a_predictor() -> None:
 
 
 def test_training_with_tuning_is_deterministic() -> None:
-    table = rows(500)
+    table = rows(200)
     table = table[table["kind"] == "conv"]
     one, two = (train_predictor(table, TUNED, **ABOUT)[0] for _ in range(2))
     assert one.card == two.card

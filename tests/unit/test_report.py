@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -56,12 +57,12 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page(evidence: Evidence, findings: list[str] | None = None, *, drawn: bool = False) -> str:
+def page(evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None) -> str:
     told = analysis.findings(evidence) if findings is None else findings
     chapter = report.prediction_chapter(
         evidence.device,
         kit.make(TABLES, evidence)[0],
-        kit.draw(FIGURES, evidence) if drawn else {},
+        figures or {},
         metrics(evidence),
         evidence.environment or {},
         told,
@@ -76,12 +77,16 @@ def evidence() -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def full_page(evidence: Evidence) -> str:
-    return page(evidence, drawn=True)
+def drawn(evidence: Evidence) -> dict[str, bytes]:
+    return kit.draw(FIGURES, evidence)
 
 
-def test_figures_are_small_and_the_same_every_time(evidence: Evidence, tmp_path: Path) -> None:
-    drawn = kit.draw(FIGURES, evidence)
+@pytest.fixture(scope="module")
+def full_page(evidence: Evidence, drawn: dict[str, bytes]) -> str:
+    return page(evidence, figures=drawn)
+
+
+def test_figures_are_small_and_the_same_every_time(evidence: Evidence, drawn: dict[str, bytes], tmp_path: Path) -> None:
     kit.write_figures(drawn, tmp_path)
     assert list(drawn) == list(FIGURES)
     assert all(b"<svg" in data and len(data) < MAX_FIGURE_BYTES for data in drawn.values())
@@ -144,8 +149,8 @@ def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None
     assert "FLOPs+MAC beaten" not in text
 
 
-def test_report_names_what_is_absent(evidence: Evidence) -> None:
-    text = page(replace(evidence, modes=None), drawn=True)
+def test_report_names_what_is_absent(evidence: Evidence, drawn: dict[str, bytes]) -> None:
+    text = page(replace(evidence, modes=None), figures=drawn)
     assert re.search(r"Not measured in this run <[^>]*>1<.*>Measuring modes\.<", text, re.DOTALL)
 
 
@@ -255,10 +260,10 @@ def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) 
     assert any("dwconv" in text and "1.250" in text for text in analysis.findings(changed))
 
 
-def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
+def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
     tables, figures, page_of = tmp_path / "tables", tmp_path / "figures", tmp_path / "chapters/dev/prediction.page.json"
     made = write_tables(replace(evidence, transfer=None), tables, dict.fromkeys(STAGES, "2024-05-06"))
-    kit.write_figures(kit.draw(FIGURES, evidence), figures)
+    kit.write_figures(drawn, figures)
     write_metrics(metrics(evidence), tmp_path / "metrics.json")
     (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
     (tables / FINDINGS).write_text('["A finding."]', encoding="utf-8")
@@ -302,11 +307,11 @@ def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence
     assert one == same != other
 
 
-def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence) -> None:
-    tables, figures = kit.make(TABLES, evidence)[0], kit.draw(FIGURES, evidence)
-    handed = report.prediction_chapter("cpu-test", tables, figures, {}, {"a": 1}, ["T"], "now")
+def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
+    tables = kit.make(TABLES, evidence)[0]
+    handed = report.prediction_chapter("cpu-test", tables, drawn, {}, {"a": 1}, ["T"], "now")
     kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), tmp_path / "tables")
-    kit.write_figures(figures, tmp_path / "figures")
+    kit.write_figures(drawn, tmp_path / "figures")
     path = tmp_path / f"x{SUFFIX}"
     write_chapter(handed, path, tables=tmp_path / "tables", figures=tmp_path / "figures")
     assert read_chapter(path) == handed

@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from browser import Page, browser, needs_chromium
-from cold_chapter_frames import evidence as cold_evidence
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters import cold_start, prediction
-from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
-from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
+from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation import analysis
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import metrics
@@ -38,20 +36,25 @@ UNFOLD = 'for (const fold of document.querySelectorAll("details")) fold.open = t
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(
+    tmp_path_factory: pytest.TempPathFactory,
+    e: ColdEvidence,
+    tables: dict[str, pd.DataFrame],
+    figures: dict[str, float],
+    drawn: dict[str, bytes],
+) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
-    seen, cold = full_evidence(), cold_evidence()
-    tables, cold_tables = kit.make(TABLES, seen)[0], kit.make_or_explain(COLD_TABLES, cold)
+    seen = full_evidence()
     first = prediction_chapter(
         seen.device,
-        tables,
+        kit.make(TABLES, seen)[0],
         kit.draw(FIGURES, seen),
         metrics(seen),
         seen.environment or {},
         [*analysis.findings(seen), *["A long remark. " + "It goes on about what was seen. " * 30] * 8],
         "2024-05-06",
     )
-    second = COLD_REPORT.page(cold, cold_tables, kit.draw(COLD_FIGURES, cold), cold_metrics(cold))
+    second = COLD_REPORT.page(e, tables, drawn, figures)
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = Table("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))
