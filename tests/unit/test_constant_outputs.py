@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
-from partition_frames import NUMBERS
+from partition_frames import DISPATCHER
 
 from edgeplan.api import plan_memory, predict
 from edgeplan.engines.base import random_inputs
@@ -22,7 +22,6 @@ from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.opencl.dispatch import refusal
 from edgeplan.runs import run
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
@@ -146,7 +145,7 @@ def test_a_second_processor_leaves_it_to_the_first(tmp_path: Path) -> None:
     _, graph, _ = _read(tmp_path, "an initialiser under a name")
     lowered = lower(graph)
     (step,) = (step for step in lowered.steps if step.kind == "constant")
-    assert refusal(step, lowered.shapes, {}, NUMBERS)
+    assert DISPATCHER.refusal(step, lowered.shapes, {})
 
 
 def test_what_cannot_be_handed_out_is_refused(tmp_path: Path) -> None:
