@@ -94,5 +94,6 @@ def test_every_folder_and_module_of_the_package_has_its_floor(tree: Tree) -> Non
         "chapters",
         "cli",
         "report",
-        "checking", "runs",
+        "checking",
+        "runs",
     }

@@ -21,6 +21,7 @@ from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.program import read_program
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
@@ -86,7 +87,7 @@ def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int
     found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     assert found.difference < 1e-5
-    assert [border.below for border in found.program.inputs] == [rows]
+    assert [border.below for border in read_program(tmp_path / "plan").inputs] == [rows]
 
 
 def _late() -> list[onnx.NodeProto]:
