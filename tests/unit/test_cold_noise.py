@@ -18,7 +18,7 @@ from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
-from edgeplan.planning.document import read_plan, write_plan
+from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.planning.profile import Contention, Fresh, Profile
 from edgeplan.profiling import disk, measure, profiler, rounds
 from edgeplan.profiling.fresh_process_factors import drawn
@@ -92,19 +92,17 @@ def noisy(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, t
 
 
 def test_noise_ends_with_a_plan_that_states_it(
-    dnnl: Dnnl, noisy: tuple[Path, tuple[Profile, ...], ProfileStore, float], tmp_path: Path
+    dnnl: Dnnl, noisy: tuple[Path, tuple[Profile, ...], ProfileStore, float]
 ) -> None:
     model, profiles, _, _ = noisy
     assert all(profile.noise == 1.0 for profile in profiles)
     made = plan(profiles, "optimal", target_of(model, dnnl, len(cores().big)))
     assert made.noise == 1.0
     assert noise_line(made).startswith("100.0 %")
-    write_plan(made, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == made
+    assert plan_of(plan_text(made), "here") == made
     quiet = made.model_copy(update={"noise": 0.0})
-    write_plan(quiet, tmp_path / "quiet.json")
-    assert "noise" not in json.loads((tmp_path / "quiet.json").read_text())
-    assert read_plan(tmp_path / "quiet.json") == quiet
+    assert "noise" not in json.loads(plan_text(quiet))
+    assert plan_of(plan_text(quiet), "here") == quiet
 
 
 def test_beyond_the_budget_every_candidate_has_a_look(
