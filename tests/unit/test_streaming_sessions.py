@@ -179,6 +179,21 @@ def test_budgets_change_between_inferences(dnnl: Dnnl, folder: Path) -> None:
             assert ran(session, found.inputs, 2) == [expected] * 2
 
 
+def test_the_library_s_pages_are_dropped_behind_the_first_execution_of_a_kernel_alone(
+    dnnl: Dnnl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    with found.session(dnnl, found.resident()) as session:
+        drops: list[int] = []
+        monkeypatch.setattr(session._library, "drop", lambda: drops.append(1))
+        expected = session.run(found.inputs)
+        assert len(drops) == len(found.built.program.steps)
+        session.apply(found.planned(2 * bounds.least_bytes(found.workload), Mode.back_to_back))
+        session.stream_ms()
+        assert ran(session, found.inputs, 2) == [expected] * 2
+        assert len(drops) == len(found.built.program.steps)
+
+
 def test_a_budget_that_changes_in_an_inference_waits_for_its_end(dnnl: Dnnl, folder: Path) -> None:
     found = streamed(dnnl, "plain", folder, 8192)
     lowest = bounds.least_bytes(found.workload)
