@@ -16,13 +16,13 @@ from plan_folders import changed_plan
 from streamed_models import streamed
 
 import edgeplan
+from edgeplan import opening
 from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, InputError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime import folder as folders
-from edgeplan.runtime import open_plan as opening
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME, read_folder, replacing, write_plan
 from edgeplan.runtime.plan_folder import build_plan_folder

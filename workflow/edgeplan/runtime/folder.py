@@ -128,18 +128,24 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         Raises:
             FormatError: it is missing or damaged.
         """
-        if self.kind == COLD_START:
-            from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  each kind loads its own
-
-            return read_linked(self.path / PROGRAM_NAME)
-        content = self.content(PROGRAM_NAME)
+        path = self.path / PROGRAM_NAME
         if self.kind == MEMORY:
-            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
+            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  each kind loads its own
 
-            return decoded(content, StreamProgram, self.path / PROGRAM_NAME, self.kind)
-        from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
+            return decoded(self.content(PROGRAM_NAME), StreamProgram, path, self.kind)
+        if self.kind == PARTITION:
+            from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
 
-        return decoded(content, PairProgram, self.path / PROGRAM_NAME, self.kind)
+            return decoded(self.content(PROGRAM_NAME), PairProgram, path, self.kind)
+        from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  likewise
+
+        return read_linked(path)
+
+    def program_of(self, kind: type[Part]) -> Part:
+        """The program as a value of the kind that the plan's has; see `program`."""
+        found = self.program
+        assert isinstance(found, kind)  # noqa: S101  each kind of plan has its own
+        return found
 
     def scheduled(self, part: type[Part]) -> Part:
         """The schedule as a value."""

@@ -14,12 +14,11 @@ from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
-from edgeplan.runtime.folder import MEMORY, plan_again
 
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
 PAGE_BYTES = 4096  # segments begin at multiples of it, in the file and in memory: direct I/O needs that
-AGAIN = plan_again(MEMORY)
+AGAIN = "plan the model again: edgeplan plan memory"
 
 
 @dataclass(frozen=True, slots=True)

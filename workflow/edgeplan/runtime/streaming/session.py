@@ -129,6 +129,7 @@ class StreamSession:
         self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
         self._blocks: list[object] = []
         self._memories: dict[tuple[int, int, int, int], Handle] = {}
+        self._loaded_before = _counts(program)
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             made = _made(dnnl, program, self._library)
         self._calls = [self._bound(made, k) for k in range(len(program.steps))]
@@ -137,7 +138,6 @@ class StreamSession:
         for primitive in self._primitives:
             primitive.forget()
         del made
-        self._loaded_before = _counts(program)
         self._loader, self._processors = Loader(file, lanes, processors), processors
         self._touching: threading.Thread | None = None
         self.times: list[int] = [0] * (2 * len(program.steps))
@@ -428,8 +428,8 @@ def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages) -> tuple[Cr
     Every tensor has an offset of its own here, so that none is taken for a view of another.
     """
     offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
-    creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
     dnnl.set_threads(program.threads)
+    creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
     made: list[Created] = []
     for kernel in program.kernels:
         if len(made) % _DROP_EVERY == 0:
