@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import Kernel, make_kernel
+from edgeplan.graph.kernels import Kernel, make_kernel, outputs_of
 from edgeplan.graph.kinds import ELEMENTWISE, kind
 from edgeplan.support.topology import topological
 
@@ -91,21 +91,10 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
                 kernel,
                 members=(*members, *duplicates),
                 inputs=tuple(i for i in kernel.inputs if i not in repeated),
-                outputs=_outputs(graph, (*members, *duplicates)),
+                outputs=outputs_of(graph, (*members, *duplicates)),
             )
         found.append(kernel)
     return tuple(found)
-
-
-def _outputs(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
-    """Activations of the members that something outside reads, that are graph outputs, or that nothing reads."""
-    inside = set(members)
-    written = [output for name in members for output in graph.by_name[name].outputs]
-    return tuple(
-        o
-        for o in written
-        if o in graph.outputs or not graph.consumers.get(o) or any(c.name not in inside for c in graph.consumers[o])
-    )
 
 
 class _Splitting:

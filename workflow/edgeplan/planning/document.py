@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -158,8 +158,7 @@ class Plan(BaseModel):
     @property
     def target(self) -> Target:
         """Return the target that the plan was made for."""
-        names = (self.model, self.model_sha256, self.library, self.library_version, self.isa, self.machine)
-        return Target(*names, self.threads)
+        return Target(*(getattr(self, part.name) for part in fields(Target)))
 
     @cached_property
     def places(self) -> tuple[int, ...]:
@@ -218,8 +217,7 @@ def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = 
     Raises:
         FormatError: names every difference.
     """
-    fields = ("model_sha256", "library", "library_version", "isa", "machine", "threads")
-    pairs = [(name, getattr(plan, name), getattr(target, name)) for name in fields]
+    pairs = [(part.name, getattr(plan, part.name), getattr(target, part.name)) for part in fields(Target)[1:]]
     differences = [f"{name} is {there}, the plan is for {planned}" for name, planned, there in pairs if planned != there]
     if steps and steps != plan.steps:
         k = next((k for k, (a, b) in enumerate(zip(steps, plan.steps, strict=False)) if a != b), None)
