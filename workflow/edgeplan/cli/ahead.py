@@ -13,7 +13,7 @@ from edgeplan.runtime.kernels.build import names
 MODULES = (
     "edgeplan.runtime.native",
     "edgeplan.chapters.cold_start.planners.descent",
-    "edgeplan.planning.layout.greedy",
+    "edgeplan.planning.layout.solve",
     "edgeplan.planning.memory.algorithm1",
     "edgeplan.predictors.walking",
 )

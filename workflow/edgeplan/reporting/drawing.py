@@ -1,4 +1,4 @@
-"""Figures of all chapters share a size, fonts, and colours that colour-blind readers can tell apart."""
+"""What all figures share: size, fonts, and colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _OTHER = PALETTE[7]
 
 
 def gantt(spans: pd.DataFrame, title: str) -> Any:
-    """Draw the timelines of a plan.
+    """Draw timelines.
 
     Args:
         spans: of one plan: kind ("planned", "measured"), core, stage, start_ms, end_ms.

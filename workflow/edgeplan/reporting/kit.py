@@ -1,4 +1,4 @@
-"""A chapter declares its tables and figures, which are made, written and handed over to its page here.
+"""How every chapter declares its tables and figures, and how they are made, written and handed over to its page.
 
 What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves it out, or shows the reason in its place.
 """
@@ -36,7 +36,7 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True)
 class Spec(Generic[Evidence, Made]):
-    """A declaration says what a chapter can show.
+    """What a chapter can show.
 
     Attributes:
         id: stem of its files and of its caption, `captions/<tables or figures>/<id>.md` beside the chapter.
@@ -53,7 +53,7 @@ class Spec(Generic[Evidence, Made]):
     note: Callable[[Evidence], str] | None = None
 
     def make(self, evidence: Evidence) -> Made:
-        """Make the table or figure from the evidence.
+        """It, from the evidence.
 
         Raises:
             NotMeasuredError: the evidence lacks what it shows.
@@ -69,7 +69,7 @@ class Spec(Generic[Evidence, Made]):
                 raise NotMeasuredError(f"there is no {need}")
 
     def noted(self, evidence: Evidence) -> str:
-        """Return what the caption adds; "" for nothing, and where the evidence does not hold it."""
+        """What its caption adds; "" for nothing, and where the evidence does not hold it."""
         try:
             self._check(evidence)
             return self.note(evidence) if self.note else ""
@@ -82,7 +82,7 @@ class TableSpec(Spec[Evidence, pd.DataFrame]):
 
 
 class FigureSpec(Spec[Evidence, Any]):
-    """A figure is drawn by Matplotlib."""
+    """A figure of Matplotlib."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec[Any, Any])
@@ -94,7 +94,7 @@ def registry(*specs: AnySpec) -> Mapping[str, AnySpec]:
 
 
 def make(specs: Mapping[str, Spec[Evidence, Made]], evidence: Evidence) -> tuple[dict[str, Made], dict[str, str]]:
-    """Make what can be made, by id in the order of the report, and tell why the others cannot."""
+    """What can be made, by id in the order of the report, and why the others cannot."""
     made, reasons = dict[str, Made](), dict[str, str]()
     for name, spec in specs.items():
         try:
@@ -105,7 +105,7 @@ def make(specs: Mapping[str, Spec[Evidence, Made]], evidence: Evidence) -> tuple
 
 
 def make_or_explain(specs: Mapping[str, TableSpec[Evidence]], evidence: Evidence) -> dict[str, pd.DataFrame]:
-    """Make all tables by id; one that cannot be made has the reason as its one cell, under `REASON`."""
+    """All tables by id; one that cannot be made has the reason as its one cell, under `REASON`."""
     made, reasons = make(specs, evidence)
     explained = made | {name: pd.DataFrame({REASON: [why]}) for name, why in reasons.items()}
     return {name: explained[name] for name in specs}
@@ -117,7 +117,7 @@ def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[
 
 
 def notes(specs: Mapping[str, Spec[Evidence, Any]], evidence: Evidence, shown: Iterable[str]) -> dict[str, str]:
-    """Return what the evidence adds to the captions of what is shown, by id."""
+    """What the evidence adds to the captions of what is shown, by id; only of those that can add something."""
     return {name: specs[name].noted(evidence) for name in shown if specs[name].note}
 
 

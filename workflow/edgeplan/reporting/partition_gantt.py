@@ -22,7 +22,7 @@ _SPLIT, _WHOLE = 2, 0  # of the palette
 
 
 def letter(position: int, step: PlannedStep) -> str:
-    """Return the letter of a step in a text: small if whole, a capital if split."""
+    """What stands for a step in a text: a small letter if whole, a capital if split."""
     found = _LETTERS[position % len(_LETTERS)]
     return found.upper() if step.on == "split" else found
 

@@ -1,4 +1,4 @@
-"""Tables are written as csv and Markdown, and read back."""
+"""How a table is written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resampling tells how much of a figure, or of a difference between two predictors, is chance."""
+"""How much of a figure, and of a difference between two predictors, is the chance of what was measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Tell whether the two are told apart."""
+        """Whether the two are told apart."""
         return self.p < _SURE
 
 

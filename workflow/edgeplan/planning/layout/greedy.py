@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
-from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
+from edgeplan.planning.layout.buffers import Buffers, Ints
 from edgeplan.planning.layout.parts import Indices, InterferenceGraph
-from edgeplan.planning.layout.parts import graph as overlaps
 from edgeplan.support.compiled import compiled
-
-
-@cache
-def load() -> None:
-    """Run everything once, so that no layout pays for compiling or loading."""
-    tiny = buffers([0, 1, 0, 3, 2], [2, 4, 3, 5, 5], [3, 2, 1, 3, 2])
-    first_fit(overlaps(tiny), tiny, np.arange(5))
-    sweep(tiny, np.argsort(tiny.lower, kind="stable"), 25)
-    stack(tiny)
 
 
 def orders(part: Buffers) -> dict[str, Ints]:
