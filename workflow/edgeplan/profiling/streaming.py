@@ -31,7 +31,7 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Phase(_Document):
+class StreamPhase(_Document):
     """A phase holds the inferences by one schedule.
 
     Attributes:
@@ -72,7 +72,7 @@ class StreamRun(_Document):
     idle: Resident
     peak: Resident
     open_ms: float
-    phases: tuple[Phase, ...]
+    phases: tuple[StreamPhase, ...]
     direct: bool
     major_faults: int
     bytes_per_ms: tuple[float, ...]

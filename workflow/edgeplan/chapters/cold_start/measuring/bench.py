@@ -64,18 +64,9 @@ class ColdStartBench:
     def knobs(self, **changes: object) -> ColdSettings:
         """Return the settings of runs, with changes."""
         s = self.settings
-        values: dict[str, object] = {
-            "settings": (*s.settings, OWN),
-            "threads": s.threads,
-            "cpus": self.cpus,
-            "states": s.states,
-            "repeats": s.repeats,
-            "warm_runs": s.warm_runs,
-            "seed": self.seed,
-            "run_timeout_seconds": s.run_timeout_seconds,
-            "lock_timeout_seconds": s.lock_timeout_seconds,
-        }
-        return ColdSettings.model_validate(values | changes)
+        values = {name: value for name, value in s if name in ColdSettings.model_fields}
+        own = {"settings": (*s.settings, OWN), "cpus": self.cpus, "seed": self.seed}
+        return ColdSettings.model_validate(values | own | changes)
 
 
 def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:

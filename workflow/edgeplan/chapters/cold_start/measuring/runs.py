@@ -227,7 +227,7 @@ class _Measuring:
             if self._budget.over and not self._must(run):
                 left_out.append((run.model, run.setting, run.threads))
                 continue
-            record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
+            record = {"key": key, **asdict(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
             self._journal.commit(record)
             records.append(record)
@@ -295,12 +295,8 @@ def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: C
         settings: how runs are made.
     """
     knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
-    parts = [machine, model, version, protocol_of(run.setting), knobs, _fields(run)]
+    parts = [machine, model, version, protocol_of(run.setting), knobs, asdict(run)]
     return key_of(parts, 20)
-
-
-def _fields(run: PlannedRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in PlannedRun.__slots__}
 
 
 def _reason(record: dict[str, Any]) -> str:
