@@ -9,6 +9,8 @@ Modules:
   (docs/api.md).
 * `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
   commands that answer it.
+* `checking`: What a run is checked against, from a process of its own: the one that runs a plan
+  loads neither onnx nor ONNX Runtime.
 * `cli/`: The command line.
 * `devices/`: Devices: an engine with its settings on the cores of a machine.
 * `engines/`: Inference engines, one file each.
@@ -17,6 +19,7 @@ Modules:
   kernels.
 * `measurement/`: Measuring: references, blocks, the lock and the row store.
 * `opencl/`: Own OpenCL kernels: which run a step, over how many work items, and what they read.
+* `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planning: pure functions from a profile and a budget to a plan; they know no engine,
   no device and no runtime.
 * `predictors/`: Predictors: features, gradient-boosted trees per kernel kind and implementation,
@@ -67,8 +70,9 @@ if _typing.TYPE_CHECKING:
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
     from edgeplan.graph.onnx.prepare import Preparation
+    from edgeplan.opening import open_plan
     from edgeplan.runs import Run, run
-    from edgeplan.runtime.open_plan import Session, open_plan
+    from edgeplan.runtime.plan_session import Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -101,8 +105,8 @@ _ELSEWHERE = {
     "Prediction": "edgeplan.chapters.prediction.model_prediction",
     "Preparation": "edgeplan.graph.onnx.prepare",
     "Run": "edgeplan.runs",
-    "Session": "edgeplan.runtime.open_plan",
-    "open_plan": "edgeplan.runtime.open_plan",
+    "Session": "edgeplan.runtime.plan_session",
+    "open_plan": "edgeplan.opening",
     "run": "edgeplan.runs",
 }
 

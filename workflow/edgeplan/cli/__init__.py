@@ -7,8 +7,7 @@ Modules:
 * `compile`: The command `edgeplan compile` compiles ahead what other commands would wait for, on
   two processors where there are two.
 * `device`: The command that writes a device file for this machine.
-* `ending`: How a command ends: with its output written, or with one message and an exit code. Nothing
-  heavy is imported.
+* `ending`: How a command ends: with its output written, or with one message and an exit code.
 * `export`: The command `edgeplan export` writes a named model: something to predict, plan and run
   where no model is at hand.
 * `measure`: The command that measures a model on this machine and prints what was predicted beside
@@ -21,13 +20,13 @@ Modules:
 * `preparation`: What commands ask of models as exporters write them, and the command that prepares
   one: `edgeplan prepare`.
 * `run`: The command `edgeplan run` executes a plan folder of any kind.
-* `run_files`: Files of tensors around a run of a plan of memory, in a process of their own: `python -m
-  edgeplan.cli.run_files`.
-* `run_memory`: A plan of memory run by `edgeplan run`: this process holds the session alone, and stays
-  within its budget.
+* `run_files`: Files of tensors around a run of a plan of memory, in a process of their own: `python
+  -m edgeplan.cli.run_files`.
+* `run_memory`: A plan of memory run by `edgeplan run`: this process holds the session alone, and
+  stays within its budget.
 * `stage`: The command that runs one stage of the pipeline, for Snakemake, DVC and people alike:
   `edgeplan stage`.
-* `times`: Times as commands print them. Nothing heavy is imported.
+* `times`: Times as commands print them.
 """
 
 from __future__ import annotations
