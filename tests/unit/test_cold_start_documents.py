@@ -41,7 +41,7 @@ def test_profiles_survive_a_table(tmp_path: Path) -> None:
         ("little_ratio", 0.5, "differ between the rows"),
         ("members", "conv0", "several names"),
         ("cache_bytes", -4, "size is negative"),
-        ("name", None, "holes"),
+        ("name", None, "several names"),
     ],
 )
 def test_a_bad_cell_is_named(column: str, value: Any, message: str) -> None:
@@ -58,11 +58,11 @@ def test_missing_and_misused_columns_are_named() -> None:
     frame = to_frame([realistic(2, 1)])
     with pytest.raises(FormatError, match="transform_big_ms"):
         from_frame(frame.drop(columns="transform_big_ms"))
-    with pytest.raises(FormatError, match="execute_<width>_ms"):
+    with pytest.raises(FormatError, match="misses a width"):
         from_frame(frame.drop(columns=["execute_1_ms", "execute_2_ms"]))
-    with pytest.raises(FormatError, match="read_bytes is not a number"):
+    with pytest.raises(FormatError, match="not of its column's type.*many"):
         from_frame(frame.assign(read_bytes="many"))
-    with pytest.raises(FormatError, match="no JSON list"):
+    with pytest.raises(FormatError, match="not of its column's type"):
         from_frame(frame.assign(members="{"))
 
 

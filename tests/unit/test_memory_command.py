@@ -30,11 +30,12 @@ from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsErro
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
-from edgeplan.profiling.streaming import RunSettings, StreamRun, StreamRunError, run_apart
+from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.support.workers import ColdRunError
 
 Edgeplan = Callable[..., Any]
 _MIB = 1 << 20
@@ -116,7 +117,7 @@ def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budget
     for budget, phase in zip(budgets, again.phases, strict=True):
         assert phase.replan_ms > 0
         assert phase.memory.rss - again.idle.rss <= budget
-    with pytest.raises(StreamRunError, match="the least is"):
+    with pytest.raises(ColdRunError, match="the least is"):
         run_apart(plan, 1, [1], settings)
 
 

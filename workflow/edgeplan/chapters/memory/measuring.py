@@ -26,7 +26,7 @@ from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
+from edgeplan.profiling.streaming import StreamRun, all_resident, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.support.workers import ColdRunError, answered
@@ -89,7 +89,7 @@ def _attempted(subject: StudiedModel, planner: Planner, budget: int, name: str) 
         return made, _ran(subject, planner, made)
     except InfeasibleError as error:
         return made, {"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})
-    except StreamRunError as error:
+    except ColdRunError as error:
         return made, {"reason": error.what.splitlines()[0], "equal": 0.0}
     except EdgeplanError as error:
         return made, {"reason": error.what.splitlines()[0]}
@@ -198,7 +198,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
         held = run_limited(_WORKER, json.dumps(job).encode(), gate, made.budget)
         found["failures"] = _failures(held)
         inside = _answered(held, made.folder)
-    except (NoGroupError, StreamRunError, TimeoutError) as error:
+    except (NoGroupError, ColdRunError, TimeoutError) as error:
         return found | {"reason": str(error).splitlines()[0]}
     return found | {
         "major_faults": inside.major_faults,
@@ -207,7 +207,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
 
 
 def _answered(held: Limited, folder: Path) -> StreamRun:
-    return answer(held.code, held.stdout, held.stderr, folder)
+    return answered(StreamRun, f"plan in {folder}", held.code, held.stdout, held.stderr)
 
 
 def _failures(held: Limited) -> int:
@@ -281,7 +281,7 @@ def _held(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
         ours["failures"] = _failures(held)
         run = _answered(held, made.folder)
         yield ours | {"median_ms": statistics.median(run.phases[0].run_ms[1:]), "major_faults": run.major_faults}
-    except (InfeasibleError, NoGroupError, StreamRunError, TimeoutError) as error:
+    except (InfeasibleError, NoGroupError, ColdRunError, TimeoutError) as error:
         yield ours | {"reason": str(error).splitlines()[0]}
 
 

@@ -226,7 +226,7 @@ class Planner:
         """The program of a form, written with its weights and profiled.
 
         Raises:
-            StreamRunError: it cannot be run.
+            ColdRunError: it cannot be run.
             StoreError: the disk is full.
         """
         if form not in self._candidates:
