@@ -154,7 +154,7 @@ def _unknown(words: list[str]) -> list[str]:
             break
         if words[0] not in command.commands:
             return words[:1]
-        command, words = command.commands[words[0]], words[1:]
+        command, words = command.get_command(None, words[0]), words[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     return [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start import plan as command
 from edgeplan.chapters.cold_start.planners.registry import plan
-from edgeplan.cli.plan import noise_line
+from edgeplan.cli.cold_start import noise_line
 from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 from plan_folders import body_of, changed_plan
 from streamed_models import plain_model, residual_model
 
-from edgeplan.api import plan_memory
+from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib
 from edgeplan.chapters.memory.plan import Planner, RunCores
 from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError

@@ -48,21 +48,16 @@ Modules:
 from __future__ import annotations
 
 import typing as _typing
+from importlib import import_module as _import_module
 
 if _typing.TYPE_CHECKING:
-    from edgeplan.api import (
-        ColdStartPlan,
-        Prepared,
-        export,
-        measure,
-        plan_cold_start,
-        plan_memory,
-        plan_partition,
-        predict,
-        prepare,
-    )
+    from edgeplan.api import Prepared, export, prepare
+    from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+    from edgeplan.chapters.memory.api import plan_memory
     from edgeplan.chapters.memory.plan import MemoryPlanned
+    from edgeplan.chapters.partition.api import plan_partition
     from edgeplan.chapters.partition.planned import PlannedModel
+    from edgeplan.chapters.prediction.api import measure, predict
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
@@ -93,27 +88,29 @@ __all__ = [
     "prepare",
     "run",
 ]
-_ELSEWHERE = {
-    "EdgeplanError": "edgeplan.errors",
-    "Measured": "edgeplan.chapters.prediction.comparison",
-    "MemoryPlanned": "edgeplan.chapters.memory.plan",
-    "PlannedModel": "edgeplan.chapters.partition.planned",
-    "Prediction": "edgeplan.chapters.prediction.model_prediction",
-    "Preparation": "edgeplan.graph.onnx.prepare",
-    "Run": "edgeplan.runs",
-    "Session": "edgeplan.runtime.open_plan",
-    "open_plan": "edgeplan.runtime.open_plan",
-    "run": "edgeplan.runs",
+_NAMES = {
+    "edgeplan.api": ("Prepared", "export", "prepare"),
+    "edgeplan.chapters.cold_start.api": ("ColdStartPlan", "plan_cold_start"),
+    "edgeplan.chapters.memory.api": ("plan_memory",),
+    "edgeplan.chapters.memory.plan": ("MemoryPlanned",),
+    "edgeplan.chapters.partition.api": ("plan_partition",),
+    "edgeplan.chapters.partition.planned": ("PlannedModel",),
+    "edgeplan.chapters.prediction.api": ("measure", "predict"),
+    "edgeplan.chapters.prediction.comparison": ("Measured",),
+    "edgeplan.chapters.prediction.model_prediction": ("Prediction",),
+    "edgeplan.errors": ("EdgeplanError",),
+    "edgeplan.graph.onnx.prepare": ("Preparation",),
+    "edgeplan.runs": ("Run", "run"),
+    "edgeplan.runtime.open_plan": ("Session", "open_plan"),
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
     """Import a part of the interface on first use: `import edgeplan` itself waits for nothing."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  see above
-
-    return getattr(import_module(_ELSEWHERE.get(name, "edgeplan.api")), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(_import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

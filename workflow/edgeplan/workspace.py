@@ -91,7 +91,7 @@ def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether a device is given by the path of its file rather than by name."""
+    """Say whether a device is given by the path of its file rather than by name."""
     text = str(name_or_path)
     return text.endswith((".yaml", ".yml")) or os.sep in text
 

@@ -24,7 +24,7 @@ _LOCK_SECONDS = 600.0
 
 
 def main() -> None:
-    """Start, compare, print."""
+    """Start both versions in turns, compare their times, and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs=2)
     parser.add_argument("--pairs", type=int, default=30)

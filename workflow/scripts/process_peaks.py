@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def measured(plan: Path, repeat: int = 3) -> dict[str, Any]:
-    """What a run of a plan takes, in bytes: the most before it is ready, its floor then, the most from there on by kind.
+    """Measure a run of a plan, in bytes: the most before it is ready, its floor then, the most from there on by kind.
 
     Raises:
         RuntimeError: the run failed.

@@ -1,4 +1,6 @@
-"""The command line. `edgeplan run` starts without typer and rich: what they take counts beside a budget.
+"""The command line starts `edgeplan run` without typer and rich: what they take counts beside a budget.
+
+`edgeplan run` starts without typer and rich: what they take counts beside a budget.
 
 Modules:
 
@@ -39,7 +41,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that the arguments name."""
     if sys.argv[1:2] == ["run"]:
         from edgeplan.cli.run import main as command  # noqa: PLC0415  see above
     else:

@@ -6,23 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from edgeplan.chapters.prediction import api
+from edgeplan.chapters.prediction.model_prediction import Prediction
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
-if TYPE_CHECKING:
-    from edgeplan.chapters.prediction.model_prediction import Prediction
-
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(predict)
 
 
 def predict(
@@ -37,9 +33,7 @@ def predict(
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
-    from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
-
-    found = predict_model(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
+    found = api.predict(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
     document = prediction_document(found)
     _warn_of_unfamiliar(found.unfamiliar)
     _warn_of_stand_ins(found.stand_ins)
@@ -63,9 +57,6 @@ def prediction_document(found: Prediction) -> dict[str, Any]:
 
 
 def _print_prediction(found: dict[str, object]) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
     def name(text: object) -> str:
         return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
 

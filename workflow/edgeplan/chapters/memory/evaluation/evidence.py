@@ -1,4 +1,4 @@
-"""What the chapter on memory measured, and the parts of it."""
+"""Evidence of the chapter on memory is one table of measured rows, and parts of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryEvidence:
 
     @cached_property
     def stock(self) -> pd.DataFrame:
-        """Stock engines."""
+        """Select the rows of stock engines."""
         return self._of("stock")
 
     @cached_property
@@ -50,7 +50,7 @@ class MemoryEvidence:
 
     @cached_property
     def planned(self) -> pd.DataFrame:
-        """All plans that ran, the least ones among them."""
+        """Select the plans that ran, the least ones among them."""
         both = self.runs[self.runs["case"].isin(["budget", "least"])]
         return both[both["median_ms"].notna()]
 
@@ -123,7 +123,7 @@ class MemoryEvidence:
 
     @cached_property
     def offline(self) -> pd.DataFrame:
-        """What planning takes at the paper's budgets."""
+        """Select the rows of planning at the paper's budgets."""
         return self._of("offline")
 
     @cached_property

@@ -217,5 +217,5 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyT
 
 
 def memory_metrics(e: MemoryEvidence) -> dict[str, float]:
-    """All figures that were measured, by key."""
+    """Compute the figures of merit that were measured, by key."""
     return figures_of_merit(_ALL, e, "memory.")

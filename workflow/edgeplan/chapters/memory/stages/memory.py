@@ -85,7 +85,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
 
 
 def _key(name: str, seed: int, settings: MemorySettings) -> str:
-    """What decides the rows of a model."""
+    """Digest everything that decides the rows of a model."""
     if name == _LAYOUTS:
         return key_of([protocol("memory").name, *settings.layout_models], 16)
     alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
