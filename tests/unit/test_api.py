@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_all_that_is_promised_is_there() -> None:
 
 
 #: Options of how to print, of the environment of a command, and a former name.
-_COMMANDS_ALONE = {"as_json", "workspace", "accept_noise", "listed"}
+_COMMANDS_ALONE = {"as_json", "workspace", "listed"}
 _PREPARATION = {"shape", "set", "batch"}
 
 
@@ -74,7 +75,6 @@ _PREPARATION = {"shape", "set", "batch"}
         (edgeplan.predict, predict, {}, set()),
         (edgeplan.measure, cli_measure.measure, {}, set()),
         (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
-        (edgeplan.run, cli_run.run, {"plan": "folder", "inputs": "given"}, {"output"}),
         (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
         (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"costs", "gantt", "compare"}),
         (edgeplan.prepare, cli_preparation.prepare, {}, set()),
@@ -91,6 +91,16 @@ def test_functions_take_what_commands_take(function: object, command: object, re
             continue
         told = offers[names.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
+
+
+def test_run_takes_what_its_command_takes() -> None:
+    takes = {"plan": "folder", "inputs": "given"}
+    offers = {option.dest: option.default for option in cli_run.parser()._actions}
+    named = {takes.get(name, name): parameter.default for name, parameter in inspect.signature(edgeplan.run).parameters.items()}
+    assert set(named) == set(offers) - {"help", "output", "workspace", "gate"}
+    assert {name: offers[name] or None for name in named} == {
+        name: None if default is inspect.Parameter.empty else default or None for name, default in named.items()
+    }
 
 
 def _model(path: Path, axes: list[int | str]) -> Path:
@@ -191,6 +201,7 @@ def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp
     modules = (api, runs, cold_start_api, memory_api, partition_api, prediction_api)
     for name, module in ((name, next(module for module in modules if hasattr(module, name))) for name in lines):
         monkeypatch.setattr(module, name, spy(name))
+    monkeypatch.setattr(cli_run, "read_folder", lambda folder: SimpleNamespace(path=folder, kind="cold-start"))
     for line in lines.values():
         done = typer.testing.CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, Asked)

@@ -5,11 +5,14 @@ library's interface: docs/api.md.
 
 Modules:
 
-* `api`: The library's own interface: what the command line does, as functions with typed results
-  (docs/api.md).
+* `api`: The interface for programs that belongs to no chapter: `edgeplan.export` and
+  `edgeplan.prepare` (docs/api.md).
 * `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
   commands that answer it.
-* `cli/`: The command line.
+* `checking`: References of a run come from a process of their own: the one that runs a plan loads
+  neither onnx nor ONNX Runtime.
+* `cli/`: The command line starts `edgeplan run` without typer and rich: what they take counts
+  beside a budget.
 * `devices/`: Devices: an engine with its settings on the cores of a machine.
 * `engines/`: Inference engines, one file each.
 * `errors`: The errors edgeplan raises on purpose.
@@ -32,8 +35,8 @@ Modules:
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
-* `terminal`: What reaches a terminal: text in any encoding, names from files without their control
-  characters, pipes that close.
+* `terminal`: Output to a terminal takes text in any encoding, names from files without their
+  control characters, and pipes that close.
 * `testing/`: Suites that hold what others add to what edgeplan asks of it.
 * `workloads/`: The models that chapters on planning run, beside the zoo:
   `edgeplan.workloads.registry` lists them.

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.support.files import state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
 #: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on.
@@ -114,8 +115,6 @@ def workspace(given: Path | None = None) -> Workspace:
     for folder in _upwards():
         if _is_workspace(folder):
             return Workspace(folder, found=True)
-    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     return Workspace(state_folder() / "workspace", found=False)
 
 
@@ -125,8 +124,6 @@ def own_rows() -> Path:
     Raises:
         StoreError: this user has no home folder.
     """
-    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     return Workspace(state_folder() / "workspace", found=False).rows
 
 

@@ -11,7 +11,6 @@ import typer
 from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.api import Costs, OnNoise
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
@@ -62,7 +61,6 @@ def plan_cold_start(
             "Default: 20; unbounded with --on-noise refuse.",
         ),
     ] = None,
-    accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the user's own.")] = None,
     results: ResultsOption = None,
     shape: ShapeOption = None,
@@ -71,8 +69,6 @@ def plan_cold_start(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
-    if accept_noise and on_noise == "refuse":
-        raise ParamsError("noise is either accepted or refused", where="--accept-noise", next_step="leave the option out")
     made = api.plan_cold_start(
         model,
         output,

@@ -7,6 +7,8 @@ Modules:
   wheel finds what another compiled.
 * `cpus`: Processors that this process may use, and how much of their time: an affinity, a cpuset, a
   quota of control groups.
+* `digests`: SHA-256 of small files without OpenSSL, of which `hashlib` keeps 3.4 MiB in memory;
+  large files are for `hashlib`.
 * `files`: Reading and writing files that cross a border: atomic writes, validated YAML and JSON.
 * `frames`: The tables and documents that one stage hands to the next: atomic writes, and reading
   that checks what is there.

@@ -2,6 +2,7 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on cold starts: `edgeplan.plan_cold_start`.
 * `chapter`: The chapter on cold starts: what it measures, plans and shows.
 * `estimate`: How long the stages of the chapter take.
 * `evaluation/`: What the chapter shows: evidence, tables, figures, figures of merit and findings.

@@ -115,24 +115,6 @@ def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, Memory
     yield from cuts(subject, planner)
 
 
-def alone(subject: StudiedModel, case: str) -> Iterator[dict[str, Any]]:
-    """The rows of one case of `ALONE`, of a model whose other rows are kept.
-
-    Raises:
-        ModelError: our runtime cannot run the model.
-    """
-    (subject.work / "planner").mkdir()
-    planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
-    if case == "held":
-        yield from _held(subject, planner)
-    else:
-        yield _at_least(subject, planner, _least(subject, planner))
-
-
-#: Cases that can be measured without the others of their model.
-ALONE = ("least", "held")
-
-
 def _at_least(subject: StudiedModel, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
     """The least budget that a run holds, as it ran."""
     if least is None:

@@ -10,6 +10,7 @@ Modules:
   not needed now.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
   budget can be changed.
+* `phases`: Inferences of a plan of memory, budget by budget.
 * `program`: What is executed, apart from where it lies and when: kernels, the calls of each step,
   buffers and segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
