@@ -34,7 +34,7 @@ from edgeplan.profiling.streaming import RunSettings, StreamRun, StreamRunError,
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.streaming.memory_session import stream_program
+from edgeplan.runtime.streaming.program import StreamProgram
 
 Edgeplan = Callable[..., Any]
 _MIB = 1 << 20
@@ -102,7 +102,7 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
 
 
 def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budgets(plan: Path, tmp_path: Path) -> None:
-    program = stream_program(read_folder(plan))
+    program = read_folder(plan).program_of(StreamProgram)
     inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
     for border in program.inputs:
         inputs[border.name].write_bytes(bytes(border.size))

@@ -20,6 +20,7 @@ Modules:
   kernels.
 * `measurement/`: Measuring: references, blocks, the lock and the row store.
 * `opencl/`: Own OpenCL kernels: which run a step, over how many work items, and what they read.
+* `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planning: pure functions from a profile and a budget to a plan; they know no engine,
   no device and no runtime.
 * `predictors/`: Predictors: features, gradient-boosted trees per kernel kind and implementation,
@@ -65,8 +66,9 @@ if _typing.TYPE_CHECKING:
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
     from edgeplan.graph.onnx.prepare import Preparation
+    from edgeplan.opening import open_plan
     from edgeplan.runs import Run, run
-    from edgeplan.runtime.open_plan import Session, open_plan
+    from edgeplan.runtime.plan_session import Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -104,7 +106,8 @@ _NAMES = {
     "edgeplan.errors": ("EdgeplanError",),
     "edgeplan.graph.onnx.prepare": ("Preparation",),
     "edgeplan.runs": ("Run", "run"),
-    "edgeplan.runtime.open_plan": ("Session", "open_plan"),
+    "edgeplan.opening": ("open_plan",),
+    "edgeplan.runtime.plan_session": ("Session",),
 }
 
 

@@ -20,8 +20,8 @@ from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
+from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
-from edgeplan.runtime.open_plan import open_plan
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
@@ -104,7 +104,7 @@ class Run:
 
 
 def run(
-    plan: _Path | _Planned,
+    plan: PlanFolder | _Planned | _Path,
     inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike | _Path | None = None,
     *,
     repeat: int = 1,
@@ -118,7 +118,7 @@ def run(
     """Run a plan of any kind.
 
     Args:
-        plan: a plan folder, or what a function that plans returned.
+        plan: a plan folder, what `read_folder` read of one, or what a function that plans returned.
         inputs: arrays by name, of the types of the model's inputs, the array alone for a model of one input, or a file of them
             (.npz, .npy); seeded random ones without. Fresh processes take random ones.
         repeat: how many inferences; of a plan of memory, of each budget.
@@ -139,13 +139,15 @@ def run(
         ColdRunError: a fresh process failed.
         ModelError: the weights cannot be read; with `check`, the model is not found or changed.
     """
-    folder = Path(plan) if isinstance(plan, (str, PathLike)) else plan.folder
     began = time.perf_counter()
-    found = read_folder(folder)
-    program = found.program
-    read_ms = (time.perf_counter() - began) * 1e3
+    found = (
+        plan if isinstance(plan, PlanFolder) else read_folder(Path(plan if isinstance(plan, (str, PathLike)) else plan.folder))
+    )
     _require_fitting(found.kind, repeat=repeat, cold=cold, evicted=evicted, budgets=bool(budgets))
     _require_apart(cold=cold, given=inputs is not None, check=check)
+    program = found.program
+    read_ms = (time.perf_counter() - began) * 1e3
+    cores = _cores(found, str(device)) if device else ()
     values: dict[str, Any]
     if inputs is None:
         values = random_inputs_of(program.inputs)
@@ -153,7 +155,6 @@ def run(
         values = read_inputs(Path(inputs), program.inputs)
     else:
         values = checked_inputs(inputs, program.inputs)
-    cores = _cores(found, str(device)) if device else ()
     if cold:
         from edgeplan.measurement.process.starts import start_apart  # noqa: PLC0415  its values are checked by pydantic
 

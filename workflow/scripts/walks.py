@@ -99,6 +99,9 @@ class Value(NamedTuple):
     parts: tuple[Value, ...] = ()  # of a tuple
 
 
+_OF_CLASS = Value("of the class that was handed over", followed=True)
+
+
 class Walk(NamedTuple):
     """The files that a walk stayed in, one after the other, and the functions that it entered."""
 
@@ -270,6 +273,14 @@ class _Body:
         return next((value for value in found if value.followed), Value()) if kept else Value()
 
     def call(self, node: ast.Call) -> Value:
+        """Walk into what is called; a function that is handed a class, and says no type that is known, returns one of it."""
+        found = self.called(node)
+        if found != _OF_CLASS:
+            return found
+        handed = [self.named(ast.unparse(argument)) for argument in node.args]
+        return next((Value(name, followed=True) for name in handed if name in self.tree.classes), Value())
+
+    def called(self, node: ast.Call) -> Value:
         given = [self.value(argument) for argument in node.args]
         named = {keyword.arg or "**": self.value(keyword.value) for keyword in node.keywords}
         passed = [value for value in (*given, *named.values()) if value.followed]
@@ -317,12 +328,19 @@ class _Body:
         for name in names:
             self.walker.enter(name, given, named, owner)
         found = self.returned(names[0], kind or (owner.type if owner else None))
+        function = self.tree.functions[names[0]]
+        if function.returns and any(_kind(a) == f"type[{ast.unparse(function.returns)}]" for a in function.args.args):
+            return _OF_CLASS
         answer = (found.type or "").rpartition(".")[2] in self.walker.answers
         parts = tuple(part._replace(followed=bool(part.type)) for part in found.parts)
         return found._replace(followed=bool(found.type) and not answer, parts=parts)
 
     def returned(self, name: str, kind: str | None = None) -> Value:
         return self.walker.annotated(self.tree.functions[name].returns, self.tree.module(name), kind or name.rpartition(".")[0])
+
+
+def _kind(argument: ast.arg) -> str:
+    return ast.unparse(argument.annotation) if argument.annotation else ""
 
 
 def _decorators(function: Function) -> set[str]:

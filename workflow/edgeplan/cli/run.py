@@ -98,7 +98,7 @@ def run_folder(folder: Path, given: argparse.Namespace) -> None:
 
         use(given.workspace)
     found = run_plan(
-        folder, given.given,
+        plan, given.given,
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
         check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from edgeplan.cli.ending import guarded
 from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
-from edgeplan.runtime.streaming.memory_session import stream_program
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.tensors import read_inputs, write_outputs
 from edgeplan.terminal import say
 
@@ -48,7 +48,7 @@ def _inputs(job: Mapping[str, Any]) -> None:
 
 def _outputs(job: Mapping[str, Any]) -> None:
     plan, expected = _plan(job)
-    outputs = _arrays(job, stream_program(plan).outputs, "out")
+    outputs = _arrays(job, plan.program_of(StreamProgram).outputs, "out")
     if job["output"]:
         write_outputs(Path(job["output"]), outputs)
         say(f"outputs: {', '.join(outputs)} in {job['output']}")

@@ -19,7 +19,7 @@ from edgeplan.cli.times import median
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.memory_session import open_memory, stream_program
+from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.support.subprocesses import environment, module_command
@@ -33,7 +33,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 
     Raises:
         SystemExit: what another process refused, with its exit code; it has said why.
-        EdgeplanError: see `open_memory` and `run_budgets`.
+        EdgeplanError: see `MemorySession` and `run_budgets`.
     """
     with tempfile.TemporaryDirectory(prefix="edgeplan-run-") as work:
         options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
@@ -44,10 +44,10 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 
             warm_up()
         idle = _ready(plan, given.gate)
-        program = stream_program(plan)
-        inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
-        places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
-        with open_memory(plan, _loaded[0]) as session:
+        with MemorySession(plan, _loaded[0]) as session:
+            program = session.program
+            inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
+            places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
             phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
         peak = resident()
         for line in (f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads", *map(_line, phases)):

@@ -15,6 +15,7 @@ Modules:
 * `opencl/`: An OpenCL device by itself, through the package's own kernels: the second processor of
   a pair, measured alone.
 * `openvino/`: OpenVINO: measured by node, and started cold.
+* `pair`: A plan folder of a pair, opened: both processors, and the session that runs on them.
 * `registry`: The engines edgeplan knows: its own, one folder each, and those that other packages
   bring.
 """

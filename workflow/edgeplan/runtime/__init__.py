@@ -41,8 +41,6 @@ Modules:
   weights, execute.
 * `objects`: The library's objects of a linked program, each made once, when first needed, by
   whichever thread needs it.
-* `open_plan`: A plan folder, opened: `open_plan` hands over a session, whatever the kind of the
-  plan.
 * `pace`: How the interpreter runs during a cold start.
 * `partitioned/`: Programs that run on two processors side by side, steps whole or split by
   channels.
@@ -50,6 +48,7 @@ Modules:
   the session's memory.
 * `plan_folder`: Plan folders of cold starts: a plan with everything that a cold start needs, so
   that it parses no model and decides nothing.
+* `plan_session`: A plan that is open, whatever its kind: what all sessions have in common.
 * `preparation`: Preparing the steps of a linked program: create, read, transform, bind.
 * `primitive_kinds`: The primitive descriptor of each kind of step, and the weights it reads.
 * `primitives`: Steps to oneDNN primitive descriptors, in given layouts.

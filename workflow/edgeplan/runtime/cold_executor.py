@@ -20,8 +20,8 @@ from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import Border, LinkedProgram
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.open_plan import Session
 from edgeplan.runtime.pace import Pace
+from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.preparation import Executor, Mark, Shared
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
@@ -94,7 +94,7 @@ class ColdSession(Session):
             raise
         self._executor = Executor(dnnl)
         lanes[0].preparer.own = self._executor.own  # one thread does both
-        self._times: Numbers = np.zeros(2 * self.program.step_count, np.int64)
+        self._times: Numbers = np.zeros(2 * self._shared.step_count, np.int64)
         self._affinity = os.sched_getaffinity(0)
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._opened_ns = perf_counter_ns()
@@ -135,7 +135,7 @@ class ColdSession(Session):
         try:
             pin(self._pinned)
             self._dnnl.set_threads(narrow_width(program))
-            reached, count = 0, program.step_count
+            reached, count = 0, self._shared.step_count
             while reached < count:
                 if reached == program.widen_from:
                     preparation.wait_for_all()
@@ -161,7 +161,7 @@ class ColdSession(Session):
         prepared = self._preparation.finish()
         self._dnnl.set_threads(self.program.threads)
         later, ready = self._preparation.later, self._preparation.ready
-        for k in range(self.program.step_count):
+        for k in range(self._shared.step_count):
             self._executor.execute(later.get(k) or ready(k))
         return prepared
 
@@ -175,7 +175,7 @@ class ColdSession(Session):
         """Begin to read the weights, go on with it, or say that they are there."""
         self._reader = reading_ahead(self._shared, self._reader)
         if self._reader is None:
-            self._shared.objects.store.flags[words.ARRIVED] = self.program.step_count
+            self._shared.objects.store.flags[words.ARRIVED] = self._shared.step_count
 
     # What was measured
 
@@ -241,8 +241,7 @@ def _checked(plan: PlanFolder, dnnl: Dnnl, threads: int, machine: str) -> Linked
         FormatError: they are not.
     """
     plan.require_here(machine or fingerprint(), dnnl.info.version, dnnl.info.isa, threads=threads)
-    program = plan.program
-    assert isinstance(program, LinkedProgram)  # noqa: S101  of this kind
+    program = plan.program_of(LinkedProgram)
     if program.plan_sha256 != plan.sha256:
         problem = "the plan cannot be run here: it was changed after its program was linked"
         raise FormatError(problem, where=str(plan.path), next_step=plan_again(plan.kind))
@@ -262,8 +261,7 @@ def open_cold(plan: PlanFolder, processors: Sequence[int] = (), *, continuous: b
         FormatError, ModelError: see `ColdSession`.
         DeviceError: there are too few processors.
     """
-    dnnl, machine, program = Dnnl(), fingerprint(), plan.program
-    assert isinstance(program, LinkedProgram)  # noqa: S101  of this kind
+    dnnl, machine, program = Dnnl(), fingerprint(), plan.program_of(LinkedProgram)
     prepare_process(dnnl)
     later = bool(plan.scheduled(ColdSchedule).later) if continuous is None else continuous
     executing, preparing = processors_of(program, processors)

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgeplan.runtime.partitioned.document import PairProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 6
+FORMAT = 7
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "memory", "partition"]
@@ -39,6 +39,7 @@ PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
+_OF_PAIR = b'{"program"'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
 Part = TypeVar("Part")
@@ -128,18 +129,24 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         Raises:
             FormatError: it is missing or damaged.
         """
-        if self.kind == COLD_START:
-            from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  each kind loads its own
-
-            return read_linked(self.path / PROGRAM_NAME)
-        content = self.content(PROGRAM_NAME)
+        path = self.path / PROGRAM_NAME
         if self.kind == MEMORY:
-            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
+            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  each kind loads its own
 
-            return decoded(content, StreamProgram, self.path / PROGRAM_NAME, self.kind)
-        from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
+            return decoded(self.content(PROGRAM_NAME), StreamProgram, path, self.kind)
+        if self.kind == PARTITION:
+            from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
 
-        return decoded(content, PairProgram, self.path / PROGRAM_NAME, self.kind)
+            return decoded(self.content(PROGRAM_NAME), PairProgram, path, self.kind)
+        from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  likewise
+
+        return read_linked(path)
+
+    def program_of(self, kind: type[Part]) -> Part:
+        """The program as a value of the kind that the plan's has; see `program`."""
+        found = self.program
+        assert isinstance(found, kind)  # noqa: S101  each kind of plan has its own
+        return found
 
     def scheduled(self, part: type[Part]) -> Part:
         """The schedule as a value."""
@@ -289,6 +296,9 @@ def _other_format(path: Path) -> FormatError:
 
 def _kind_by_files(folder: Path) -> str:
     """The kind of a plan that does not say it, for messages alone."""
+    with suppress(OSError), (folder / PROGRAM_NAME).open("rb") as program:
+        if program.read(len(_OF_PAIR)) == _OF_PAIR:
+            return PARTITION
     if (folder / "pair.json").exists():
         return PARTITION
     if (folder / WEIGHTS_NAME).exists():

@@ -97,7 +97,7 @@ class Objects:
 
     def __init__(self, dnnl: Dnnl, arrays: TapeArrays, arena: int) -> None:
         self._dnnl, self._arrays = dnnl, arrays
-        layout, program = arrays.layout, arrays.program
+        layout, program, steps = arrays.layout, arrays.program, len(arrays.tape.record_starts)
         functions, places = _functions(dnnl.info.path)
         self.places: Numbers = places.copy()
         self.places[words.AT_ENGINE], self.places[words.AT_MEMORY] = dnnl.engine.value, arena
@@ -115,13 +115,13 @@ class Objects:
             _words(layout.handles),
             _words(arrays.scratch),
             _words(arrays.blocks),
-            _words(program.step_count),
+            _words(steps),
             np.array([k for lane in lanes for k in lane], np.int64),
             np.array(bounds, np.int64),
             _words(words.FLAGS),
             _kernels(program.kernels),
         )
-        self.store.flags[words.ARRIVED] = program.step_count  # unless weights are read ahead
+        self.store.flags[words.ARRIVED] = steps  # unless weights are read ahead
         self.context = native.Context(self.tape, self.store, self.places)
         self._others: list[tuple[str, int]] = []
         self._blocks: list[tuple[Numbers, int, int]] = []
@@ -150,7 +150,7 @@ class Objects:
     def _own_blocks(self) -> list[tuple[Numbers, int, int]]:
         """Where the memories of the program's own steps lie, if these were prepared."""
         found = []
-        for k in np.flatnonzero(self.store.ready[: self._arrays.program.step_count]):
+        for k in np.flatnonzero(self.store.ready[: len(self.tape.record_starts)]):
             head = self.tape.records[self.tape.record_starts[k] :][: words.HEAD].tolist()
             first = head[words.HEAD_BLOCK] + words.memories_at(head[words.HEAD_CALLS])
             found.append((self.store.blocks, first, head[words.HEAD_SLOTS]))

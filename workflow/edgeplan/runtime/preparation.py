@@ -24,7 +24,7 @@ from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
 from edgeplan.runtime.tape import block_words
-from edgeplan.runtime.tape_file import TapeArrays, read_tape, tape_of
+from edgeplan.runtime.tape_file import TapeArrays, read_tape
 from edgeplan.runtime.weight_cache import WeightCache
 
 CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.tape"
@@ -46,7 +46,7 @@ class Shared:
         reserve: of the program, while the folder is still being written, so that there is no cache yet; else it is read when
             it is needed.
         memory: for activations and transformed weights; a fresh region if not given.
-        tape: of the program; if not given it is read from the folder, or made where the program has none there.
+        tape: of the program; if not given it is read from the folder.
         cache: where the weight cache lies; in the folder if not given.
         opened: whether what weights come from is open at once; else kernels can be made before it is (`open_files`).
 
@@ -68,13 +68,14 @@ class Shared:
         opened: bool = True,
     ) -> None:
         self.dnnl, self.program = dnnl, program
-        self.tape = tape or (read_tape(folder / TAPE_NAME, program) if program.tape_sha256 else tape_of(program))
+        self.tape = tape or read_tape(folder / TAPE_NAME, program)
         self.raw = RawFiles(program, folder)
         self.cache = WeightCache(cache or folder / CACHE_NAME, program)
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
         self._folder, self._given = folder, reserve
-        self.weights = [0] * program.step_count  # addresses, for later runs
+        self.step_count = program.step_count
+        self.weights = [0] * self.step_count  # addresses, for later runs
         self.keep: list[Region] = []  # weights that had no place of their own
         if opened:
             self.open_files()
@@ -194,7 +195,7 @@ class Preparer:
         self._shared = shared
         self._staging = staging or Staging()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
-        self.marks: Numbers = np.zeros(4 * (_MARKS * shared.program.step_count + 2), np.int64)
+        self.marks: Numbers = np.zeros(4 * (_MARKS * shared.step_count + 2), np.int64)
 
     @cached_property
     def _stream(self) -> Handle:

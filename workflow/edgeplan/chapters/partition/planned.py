@@ -116,7 +116,7 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
     schedule = PairSchedule(pair.pair.name, specs_of(pair.pair), str(pair.synchronisation), document)
     prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content))
     with replacing(folder) as building:
-        made = write_pair_weights(made, planned.model, building)
+        made = write_pair_weights(made, planned.model, building / WEIGHTS_NAME)
         (building / PROGRAM_NAME).write_bytes(encoded(made))
         write_plan(building, PARTITION, made_for, schedule, prediction, names)
 

@@ -14,7 +14,8 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "partition": Protocol(
             "partition/2",
             (
-                *files_of("runtime/partitioned", "document", "handshake", "lanes", "opened", "program", "session"),
+                *files_of("runtime/partitioned", "document", "handshake", "lanes", "program", "session"),
+                "engines/pair.py",
                 *files_of("processors", "onednn", "opencl"),
                 *files_of("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),

@@ -13,6 +13,7 @@ from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.process import prepare_process
+from edgeplan.runtime.tape_file import tape_of
 
 #: The file of the steps, a line each.
 STEPS_NAME = "steps.jsonl"
@@ -31,7 +32,7 @@ def first_execution_ms(folder: Path, number: int) -> float:
     dnnl = Dnnl()
     prepare_process(dnnl)
     dnnl.warm_up(1)
-    with Shared(dnnl, program, folder) as shared:
+    with Shared(dnnl, program, folder, tape=tape_of(program)) as shared:
         shared.memory.data[: program.arena_bytes] = 0
         preparer, executor = Preparer(shared), Executor(dnnl)
         calls = preparer.prepare(index, step, [])

@@ -7,7 +7,6 @@ Modules:
 * `handshake`: What handing over costs: a chain of steps that do nothing, each of which waits for
   the other processor's one before it.
 * `lanes`: The two lanes of a partition run once: by polling, or by events.
-* `opened`: A plan folder of a pair, opened: both processors, and the session that runs on them.
 * `program`: A partition as a program: sub-steps on two lanes, and what each waits for.
 * `sections`: Sections: a step cut in two or more over its batch, its rows, its elements or its
   channels (EOP, table 2).

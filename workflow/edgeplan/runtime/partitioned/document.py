@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.linked import Border
 from edgeplan.runtime.partitioned.program import Partitioned, program_of
 from edgeplan.runtime.program import Program
@@ -99,13 +98,13 @@ def pair_program(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int
     return PairProgram(program, lanes, partitioned.needed, tuple(partitioned.ranged.origin), limits)
 
 
-def write_pair_weights(made: PairProgram, model: Path, folder: Path) -> PairProgram:
-    """Copy the weights of a program into its folder, those that several steps read once.
+def write_pair_weights(made: PairProgram, model: Path, weights: Path) -> PairProgram:
+    """Copy the weights of a program into a file of its folder, those that several steps read once.
 
     Args:
         made: the program.
         model: the ONNX file that its weights lie in or beside.
-        folder: to write to.
+        weights: the file to write, in the folder of the plan.
 
     Returns:
         The program, its weights in the folder.
@@ -117,7 +116,7 @@ def write_pair_weights(made: PairProgram, model: Path, folder: Path) -> PairProg
     places = {name: location for name, location in made.program.weights.items() if name in used}
     runs = _runs(places.values())
     at: dict[tuple[str, int], int] = {}
-    with (folder / WEIGHTS_NAME).open("wb") as target:
+    with weights.open("wb") as target:
         for file, begin, end in runs:
             at[file, begin] = target.seek(-(-target.tell() // _ALIGNMENT) * _ALIGNMENT)
             with (model.parent / file).open("rb") as source:
@@ -128,7 +127,7 @@ def write_pair_weights(made: PairProgram, model: Path, folder: Path) -> PairProg
     for name, place in places.items():
         begin = max(start for file, start, _ in runs if file == place.file and start <= place.offset)
         offset = at[place.file, begin] + place.offset - begin
-        moved[name] = replace(place, file=WEIGHTS_NAME, offset=offset)
+        moved[name] = replace(place, file=weights.name, offset=offset)
     return replace(made, program=replace(made.program, weights=moved))
 
 

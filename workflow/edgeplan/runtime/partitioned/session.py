@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime.executable import Executable
-from edgeplan.runtime.open_plan import Session
 from edgeplan.runtime.partitioned.document import PairProgram, pair_program
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
+from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.session import Array, bind_inputs, outputs_of
 

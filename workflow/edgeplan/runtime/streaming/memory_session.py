@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import msgspec
 from edgeplan.errors import FormatError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
-from edgeplan.runtime.open_plan import Session
+from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
@@ -62,15 +61,18 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     profile: dict[str, Any] = {}
 
 
+class _Latency(msgspec.Struct, frozen=True):
+    """The latency of a stored prediction alone: a profile as Python objects takes a share of a small budget."""
+
+    ms: float = 0.0
+
+
 class MemorySession(Session):
     """A plan of memory that is open.
 
     Args:
         plan: the plan folder.
-        dnnl: the library.
-        schedule: in place of the plan's own.
-        processors: that reading threads may use; none: those of the plan.
-        debug, gives_back: see `StreamSession`.
+        dnnl: the library; None: it is loaded.
 
     Attributes:
         program: what is run.
@@ -78,32 +80,23 @@ class MemorySession(Session):
         mode: how inferences follow each other.
         isolated: whether memory is filled before each inference; else they follow each other.
         budget_bytes: that it was planned for.
+        predicted_ms: of an inference under that budget.
 
     Raises:
-        FormatError: a file is damaged, or the plan is for another library.
-        ModelError: the weights cannot be opened.
+        FormatError: the plan is for another machine or library, or a file is damaged.
+        ModelError: the weights are missing or damaged.
     """
 
-    def __init__(
-        self,
-        plan: PlanFolder,
-        dnnl: Dnnl,
-        schedule: Schedule | None = None,
-        processors: Sequence[int] = (),
-        *,
-        debug: bool = False,
-        gives_back: bool = False,
-    ) -> None:
-        self.plan, self._own = plan, plan.scheduled(MemorySchedule)
-        self.program, self.mode = stream_program(plan), self._own.mode
-        self.isolated, self.budget_bytes = self.mode == ISOLATED, self._own.budget_bytes
+    def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None) -> None:
+        dnnl = dnnl or Dnnl()
+        plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
+        read = plan.require_whole(WEIGHTS_NAME)
+        schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
+        self.predicted_ms = plan.predicted(_Latency).ms
+        self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
-        self.file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes)
-        reader = processors or self._own.reader
-        self.stream = StreamSession(
-            dnnl, self.program, schedule or self._own.placed, self.file,
-            processors=reader, debug=debug, gives_back=gives_back,
-        )  # fmt: skip
+        file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
+        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
 
     @cached_property
     def again(self) -> Again:
@@ -111,7 +104,7 @@ class MemorySession(Session):
         from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
 
         warm_up()  # so that a change of the budget waits for planning alone
-        return again_of(self.plan)
+        return again_of(self._plan)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
@@ -119,14 +112,14 @@ class MemorySession(Session):
         found = self.stream.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
         return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
 
-    def adapt(self, budget: int) -> tuple[MemoryPrediction, float]:
+    def adapt(self, budget: int) -> tuple[float, float]:
         """Plan again for another budget and run by that plan from now on.
 
         Args:
             budget: bytes over idle.
 
         Returns:
-            What is predicted, and the milliseconds that planning took.
+            The milliseconds predicted of an inference, and those that planning took.
 
         Raises:
             InfeasibleError: the budget is too small.
@@ -137,38 +130,10 @@ class MemorySession(Session):
         from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
 
         self.stream.apply(schedule_of(made))
-        return MemoryPrediction(made.predicted_ms, made.lower_bound_ms, made.loaded_bytes), planned_ms
+        return made.predicted_ms, planned_ms
 
     def _close(self) -> None:
         self.stream.close()
-
-
-def open_memory(plan: PlanFolder, dnnl: Dnnl | None = None) -> MemorySession:
-    """Open a plan of memory.
-
-    Args:
-        plan: the plan folder.
-        dnnl: the library; None: it is loaded.
-
-    Raises:
-        FormatError: it is for another machine or library, or a file is damaged.
-        ModelError: the weights are missing or damaged.
-    """
-    dnnl = dnnl or Dnnl()
-    plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
-    require_weights(plan)
-    return MemorySession(plan, dnnl)
-
-
-def stream_program(plan: PlanFolder) -> StreamProgram:
-    """The program of a plan of memory.
-
-    Raises:
-        FormatError: it is missing or damaged.
-    """
-    program = plan.program
-    assert isinstance(program, StreamProgram)  # noqa: S101  of this kind
-    return program
 
 
 def again_of(plan: PlanFolder) -> Again:
@@ -183,16 +148,5 @@ def again_of(plan: PlanFolder) -> Again:
     if not profile:
         what = "the plan holds no profile to plan other budgets from"
         raise FormatError(what, where=str(plan.path), next_step=plan_again(plan.kind))
-    return Again.of(stream_program(plan), profile, plan.scheduled(MemorySchedule).placed.buffer_offset)
-
-
-def require_weights(plan: PlanFolder) -> None:
-    """Refuse weights that are not those that were written. What was read for that does not stay in the page cache.
-
-    Raises:
-        ModelError: they are damaged, or cannot be read.
-    """
-    if plan.require_whole(WEIGHTS_NAME):
-        descriptor = os.open(plan.path / WEIGHTS_NAME, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+    layout = plan.scheduled(MemorySchedule).placed.buffer_offset
+    return Again.of(plan.program_of(StreamProgram), profile, layout)

@@ -7,17 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
-
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession
+from edgeplan.runtime.streaming.memory_session import MemorySession
 
 Taken = TypeVar("Taken")
-
-
-class _Latency(msgspec.Struct, frozen=True):
-    """The latency of a stored prediction alone: a profile as Python objects takes a share of a small budget."""
-
-    ms: float
 
 
 @dataclass(frozen=True)
@@ -70,8 +62,7 @@ def run_budgets(
         session.again  # noqa: B018  so that a change of the budget waits for planning alone
     for budget in budgets or (session.budget_bytes,):
         began = time.perf_counter()
-        made: MemoryPrediction | _Latency
-        made, replan_ms = session.adapt(budget) if budgets else (session.plan.predicted(_Latency), 0.0)
+        predicted_ms, replan_ms = session.adapt(budget) if budgets else (session.predicted_ms, 0.0)
         stream.fill()
         pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
         read, times = stream.bytes_read, []
@@ -83,5 +74,5 @@ def run_budgets(
             began = time.perf_counter()
             outputs = stream.run_taking(inputs, take)
             times.append((time.perf_counter() - began) * 1e3)
-        phases.append(Phase(budget, made.ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
     return phases, outputs

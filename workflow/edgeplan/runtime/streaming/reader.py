@@ -27,6 +27,7 @@ class WeightsFile:
     Args:
         path: the file.
         size: bytes that it has to have.
+        drop: whether it was read before, so that what the page cache has of it is to be dropped.
 
     Attributes:
         direct: whether the file system takes direct I/O; where it refuses, reads go through the page cache, which is told
@@ -36,7 +37,7 @@ class WeightsFile:
         ModelError: it cannot be opened, or has another size.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, *, drop: bool = False) -> None:
         self.path = path
         try:
             self._descriptor, self.direct = _opened(path)
@@ -47,6 +48,8 @@ class WeightsFile:
             os.close(self._descriptor)
             raise ModelError(f"the weights have {found.st_size} bytes, not {size}", where=str(path), next_step=AGAIN)
         self._stamp = found.st_mtime_ns
+        if drop:
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
         """Fill memory from an offset on.

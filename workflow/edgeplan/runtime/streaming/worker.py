@@ -20,7 +20,8 @@ from typing import Any
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, stream_program
+from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.memory_counters import reset_peak, resident, wait_at
@@ -64,7 +65,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
     plan = read_folder(folder, MEMORY)
-    program = stream_program(plan)
+    program = plan.program_of(StreamProgram)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
     plans.open(plan)
     first, replanned = plans.schedule(job["schedules"][0])

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgeplan.devices.pairs import PairFile
+from edgeplan.engines.pair import open_processors
 from edgeplan.errors import DeviceError
 from edgeplan.runtime.partitioned.document import ProcessorSpec
-from edgeplan.runtime.partitioned.opened import open_processors
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor, Sharing
 from edgeplan.support.machine import fingerprint

@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from edgeplan.engines.pair import open_on, open_processors
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.runtime.folder import PARTITION, read_folder
 from edgeplan.runtime.partitioned.document import PairSchedule
-from edgeplan.runtime.partitioned.opened import open_on, open_processors
 from edgeplan.support.memory_counters import reset_peak, resident
 
 

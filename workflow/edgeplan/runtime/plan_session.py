@@ -1,9 +1,4 @@
-"""A plan folder, opened: `open_plan` hands over a session, whatever the kind of the plan.
-
-Only what the kind needs is imported when a plan is opened, so each import stands where the kind is known.
-"""
-
-# ruff: noqa: PLC0415  see above
+"""A plan that is open, whatever its kind: what all sessions have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from edgeplan.errors import DeviceError
-from edgeplan.runtime.folder import COLD_START, MEMORY, PlanFolder, read_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,14 +19,6 @@ if TYPE_CHECKING:
     from edgeplan.support.tensors import Border
 
     Array = npt.NDArray[np.generic]
-
-_forked = False
-_hooked: list[bool] = []  # whether forks are noticed
-
-
-def _mark_fork() -> None:
-    global _forked  # noqa: PLW0603  a fact of the process
-    _forked = True
 
 
 class Session(ABC):
@@ -64,7 +50,7 @@ class Session(ABC):
             InputError: an input is missing, or of another name, type or shape.
             DeviceError: the session was closed, or is of the process that this one was forked from.
         """
-        from edgeplan.support.tensors import checked_inputs
+        from edgeplan.support.tensors import checked_inputs  # noqa: PLC0415  this loads numpy
 
         values = checked_inputs(inputs, self.inputs)
         self._require_usable()
@@ -75,7 +61,7 @@ class Session(ABC):
         if self._is_closed:
             raise DeviceError("the session was closed", where=self._where, next_step="open the plan again")
         if os.getpid() != self._process:
-            raise _in_fork(self._where)
+            raise in_fork(self._where)
 
     @abstractmethod
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,40 +89,8 @@ class Session(ABC):
         self.close()
 
 
-def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, continuous: bool | None = None) -> Session:
-    """Open a plan folder of any kind.
-
-    Args:
-        plan: the folder, or what `read_folder` read of it.
-        processors: of a cold start, those that execute first and, on asymmetric chips, those that prepare behind them; without,
-            the lowest-numbered ones that this process may use. Plans of memory and of pairs name their own.
-        continuous: of a cold start, whether idle processors prepare the kernels of later runs; None: as it was planned.
-
-    Raises:
-        FormatError: there is no plan, a damaged one, or one for another machine, library, driver or processor.
-        ModelError: weights are missing or damaged.
-        DeviceError: a processor is not there, or this process was forked from one that had opened plans.
-    """
-    if _forked:
-        raise _in_fork(str(plan.path if isinstance(plan, PlanFolder) else plan))
-    if not _hooked:
-        os.register_at_fork(after_in_child=_mark_fork)
-        _hooked.append(True)
-    found = plan if isinstance(plan, PlanFolder) else read_folder(Path(plan))
-    if found.kind == COLD_START:
-        from edgeplan.runtime.cold_executor import open_cold
-
-        return open_cold(found, processors, continuous=continuous)
-    if found.kind == MEMORY:
-        from edgeplan.runtime.streaming.memory_session import open_memory
-
-        return open_memory(found)
-    from edgeplan.runtime.partitioned.opened import open_pair
-
-    return open_pair(found)
-
-
-def _in_fork(where: str) -> DeviceError:
+def in_fork(where: str) -> DeviceError:
+    """The error in a process that was forked from one that had opened plans."""
     return DeviceError(
         "a process that opened a plan was forked: threads of the libraries did not follow",
         where=where,

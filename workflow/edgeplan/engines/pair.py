@@ -55,6 +55,5 @@ def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
     info = host.dnnl.info
     plan.require_here(fingerprint(), info.version, info.isa, driver=other.capabilities.version)
     plan.require_whole(WEIGHTS_NAME)
-    program = plan.program
-    assert isinstance(program, PairProgram)  # noqa: S101  of this kind
-    return PairSession(host, other, program, plan.path, Synchronisation(plan.scheduled(PairSchedule).synchronisation))
+    synchronisation = Synchronisation(plan.scheduled(PairSchedule).synchronisation)
+    return PairSession(host, other, plan.program_of(PairProgram), plan.path, synchronisation)
