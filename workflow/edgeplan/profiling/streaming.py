@@ -19,7 +19,7 @@ from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.quick import Planned
+from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
@@ -272,7 +272,7 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
     return plan.model_dump() | {"after": after, "again": again}
 
 
-def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:
+def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
     """A plan of a program as a document, with the names of its steps and buffers."""
     names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
     return document(made, workload, reader, *names)

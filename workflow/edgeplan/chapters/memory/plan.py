@@ -26,7 +26,7 @@ from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
-from edgeplan.planning.memory.quick import Mode, Planned, best, bound_ms
+from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -141,7 +141,7 @@ class CostedProgram:
         """Return the bytes that running takes besides the arena."""
         return self.profile.objects_bytes
 
-    def planned(self, budget: int, mode: Mode) -> Planned:
+    def planned(self, budget: int, mode: Mode) -> PlannedMemory:
         """A plan whose arena leaves room for what running takes besides.
 
         Raises:
@@ -302,7 +302,7 @@ class Planner:
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, Planned]:
+    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, PlannedMemory]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
@@ -341,7 +341,7 @@ class Planner:
         made = best(guess.workload, guess.reader, room, mode, [self._lowest(form)], again=True)
         return made.predicted_ms if made else bound_ms(guess.workload, guess.reader, room + _ROOM_BYTES, mode)
 
-    def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, Planned] | None:
+    def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, PlannedMemory] | None:
         candidate = self.candidate(form)
         try:
             return candidate, candidate.planned(budget, mode)
@@ -357,7 +357,7 @@ class Planner:
         """Return the bytes that the finest form needs at least, objects counted."""
         return self.candidate(min(self.forms, key=self._least)).least_bytes()
 
-    def documented(self, candidate: CostedProgram, made: Planned) -> MemoryPlan:
+    def documented(self, candidate: CostedProgram, made: PlannedMemory) -> MemoryPlan:
         """A plan as a document."""
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
