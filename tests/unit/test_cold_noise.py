@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
-from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start import plan as command
 from edgeplan.chapters.cold_start.planners.registry import plan
-from edgeplan.cli.plan import noise_line
+from edgeplan.cli.cold_start import noise_line
 from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
@@ -29,7 +28,7 @@ from edgeplan.profiling.settings import FAST, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES, LIKELY
+from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.lowering import lower
 
 _SHORT = FAST.model_copy(update={"budget_seconds": 0.01})
@@ -176,12 +175,3 @@ def test_predicted_costs_ask_for_no_machine(dnnl: Dnnl, tmp_path: Path, monkeypa
     assert found.mb_per_s > 0
     with pytest.raises(pytest.fail.Exception, match="asked for"):
         command._disk(model, predicted=False)
-
-
-def test_noise_is_accepted_or_refused() -> None:
-    from edgeplan.cli import app  # noqa: PLC0415  the command line alone
-
-    arguments = ["plan", "cold-start", "none.onnx", "-o", "plan", "--accept-noise", "--on-noise", "refuse"]
-    done = CliRunner().invoke(app, arguments)
-    assert "either accepted or refused" in str(done.exception)
-    assert len(HOMES) > len(LIKELY)

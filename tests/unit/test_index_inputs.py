@@ -13,7 +13,7 @@ from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
 from tiny_profiled import QUICK, cores, own_state  # noqa: F401  a fixture
 
-from edgeplan.api import plan_memory
+from edgeplan import plan_memory
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx

@@ -14,8 +14,8 @@ from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.chapters.partition.measuring import rows as pair_rows
+from edgeplan.cli.cold_start import noise_line
 from edgeplan.cli.memory import _disturbed
-from edgeplan.cli.plan import noise_line
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import others
 from edgeplan.measurement.others import Others, worth_again

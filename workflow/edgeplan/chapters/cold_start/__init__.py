@@ -2,6 +2,7 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on cold starts: `edgeplan.plan_cold_start`.
 * `chapter`: The chapter on cold starts: what it measures, plans and shows.
 * `estimate`: Tell how long the stages of the chapter take.
 * `evaluation/`: Evidence, tables, figures, figures of merit and findings show the chapter's

@@ -1,4 +1,4 @@
-"""What is measured of one model: stock engines, plans for budgets, the least peak, and the same held to a limit."""
+"""Rows of one model are measured: stock engines, plans for budgets, the least peak, and the same held to a limit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WORKER = "edgeplan.runtime.streaming.worker"
 
 
 def measured(subject: StudiedModel) -> Iterator[dict[str, Any]]:
-    """All rows of a model, one after the other; what cannot be measured has a reason.
+    """Measure the rows of a model, one after the other; what cannot be measured has a reason.
 
     Raises:
         ModelError: our runtime cannot run the model.
@@ -96,7 +96,7 @@ def _attempted(subject: StudiedModel, planner: Planner, budget: int, name: str) 
 
 
 def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
-    """What is measured of a model besides: its layers, its least budget, and the studies."""
+    """Measure the rest of a model: its layers, its least budget, and the studies."""
     yield from layers(planner)
     least = _least(subject, planner)
     yield _at_least(subject, planner, least)
@@ -113,24 +113,6 @@ def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, Memory
     if subject.name in subject.settings.offline_mb:
         yield offline(subject, planner)
     yield from cuts(subject, planner)
-
-
-def alone(subject: StudiedModel, case: str) -> Iterator[dict[str, Any]]:
-    """The rows of one case of `ALONE`, of a model whose other rows are kept.
-
-    Raises:
-        ModelError: our runtime cannot run the model.
-    """
-    (subject.work / "planner").mkdir()
-    planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
-    if case == "held":
-        yield from _held(subject, planner)
-    else:
-        yield _at_least(subject, planner, _least(subject, planner))
-
-
-#: Cases that can be measured without the others of their model.
-ALONE = ("least", "held")
 
 
 def _at_least(subject: StudiedModel, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def write_map(plan: MemoryPlan, program: StreamProgram, path: Path) -> None:
 
 
 def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[MemoryUse, list[Held]]:
-    """What memory holds, by what for; uses of which there is nothing are left out."""
+    """Group what memory holds by its use; uses of which there is nothing are left out."""
     keeping, words, at = set[int](), program.operand_words, 0
     for step in program.steps:
         if program.kernels[step.kernel].step.kind == "keep":
