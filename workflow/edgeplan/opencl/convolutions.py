@@ -24,6 +24,7 @@ from edgeplan.opencl.tiles import (
     defines,
     grouped,
     pointwise_tile,
+    weighted,
 )
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
@@ -79,21 +80,11 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
     """The numbers of a step."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
 
-    def pair(key: str) -> tuple[int, int]:
-        y, x = step.sizes(key)
-        return y, x
-
-    return Convolution(
-        source[1],
-        target[1],
-        step.integer("groups"),
-        (source[2], source[3]),
-        (target[2], target[3]),
-        pair("kernel"),
-        pair("strides"),
-        pair("dilations"),
-        pair("pads_before"),
+    window, strides, dilations, pads = (
+        (step.sizes(key)[0], step.sizes(key)[1]) for key in ("kernel", "strides", "dilations", "pads_before")
     )
+    sizes = (source[2], source[3]), (target[2], target[3])
+    return Convolution(source[1], target[1], step.integer("groups"), *sizes, window, strides, dilations, pads)
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
@@ -165,22 +156,9 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
     name = "pointwise" if pointwise else "direct"
     sizes = (c.pixels, chunked.run, c.channels_out, tiles, tiles // c.groups)
     before = (in_blocks,) if pointwise else (*c.size_in, in_blocks, c.size_out[1])
-    launch = Launch(
-        f"conv_{name}",
-        f"conv_{name}",
-        defines(block, numbers.vector, tile),
-        *grouped((chunked.items, tiles, chunked.count), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *before,
-            *sizes,
-            *(() if pointwise else (*c.kernel, *c.moves)),
-            *posts,
-        ),
-    )
+    window = () if pointwise else (*c.kernel, *c.moves)
+    items = (chunked.items, tiles, chunked.count)
+    launch = weighted(f"conv_{name}", tile, items, numbers, (*before, *sizes, *window, *posts))
     inner = c.window * in_blocks * block
     return Dispatch(
         f"conv.{name}",
@@ -197,27 +175,8 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
     rows, columns = tile[0], tile[1] * numbers.vector
     along, tiles = ceil(c.size_out[1], rows), _tiles(c, block, columns)
     items, run = (1, along) if numbers.vector >= CPU_VECTOR else (along, 1)
-    launch = Launch(
-        "conv_first",
-        "conv_first",
-        defines(block, numbers.vector, tile),
-        *grouped((items, tiles, c.size_out[0]), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *c.size_in,
-            c.channels_in,
-            *c.size_out,
-            run,
-            c.channels_out,
-            tiles,
-            *c.kernel,
-            *c.moves,
-            *posts,
-        ),
-    )
+    sizes = (*c.size_in, c.channels_in, *c.size_out, run, c.channels_out, tiles, *c.kernel, *c.moves)
+    launch = weighted("conv_first", tile, (items, tiles, c.size_out[0]), numbers, (*sizes, *posts))
     inner = c.window * c.channels_in
     return Dispatch(
         "conv.first",
@@ -232,25 +191,9 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
 def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     rows, block = DEPTHWISE_ROWS, numbers.block
     items, blocks = ceil(c.size_out[1], rows), ceil(c.channels_out, block)
-    launch = Launch(
-        "conv_depthwise",
-        "conv_depthwise",
-        defines(block, numbers.vector, (rows, 1)),
-        *grouped((c.size_out[0], blocks * block // numbers.vector), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *c.size_in,
-            *c.size_out,
-            c.channels_out,
-            blocks,
-            *c.kernel,
-            *c.moves,
-            *posts,
-        ),
-    )
+    size = (c.size_out[0], blocks * block // numbers.vector)
+    sizes = (*c.size_in, *c.size_out, c.channels_out, blocks, *c.kernel, *c.moves)
+    launch = weighted("conv_depthwise", (rows, 1), size, numbers, (*sizes, *posts))
     return Dispatch(
         "conv.depthwise",
         (launch,),

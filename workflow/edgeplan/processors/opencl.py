@@ -72,11 +72,11 @@ class OpenclDispatcher(Dispatcher):
         super().__init__(numbers)
 
     def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
-        """See `Dispatcher`."""
+        """Return the dispatcher's refusal; see `Dispatcher`."""
         return dispatcher.refusal(step, shapes, layouts, self.device)
 
     def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
-        """See `Dispatcher`.
+        """Return the dispatcher's choice; see `Dispatcher`.
 
         Raises:
             DeviceError: there are no kernels for it.
@@ -144,12 +144,12 @@ class OpenclProcessor(Processor):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is and can do."""
+        """Describe the device and what it can do."""
         return self._capabilities
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """See `Processor`."""
+        """Return the device's numbers; see `Processor`."""
         return asdict(self.device_numbers)
 
     # Steps
@@ -317,7 +317,7 @@ class OpenclProcessor(Processor):
         return made
 
     def _workspace_of(self, elements: int) -> Any:
-        """What launches of one step use between them: one for all steps, which run one after the other."""
+        """Return the memory that launches of one step use between them: one for all steps, which run one after the other."""
         cl, size = self._cl, _FLOAT_BYTES * max(1, elements)
         if self._workspace is None or self._workspace.size < size:
             try:
@@ -430,15 +430,6 @@ class OpenclProcessor(Processor):
             )
         self._check_waits()
 
-    def marker(self) -> Any:
-        """An event that has happened when all that was enqueued before has run. What it waits for is begun."""
-        try:
-            event = self._cl.enqueue_marker(self._queue)
-            self._queue.flush()
-        except self._cl.Error as error:
-            raise self._failed("cannot enqueue", error) from error
-        return event
-
     # Counters in fine-grained memory
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
@@ -460,7 +451,7 @@ class OpenclProcessor(Processor):
         self._launch(self._counter_command("set_counter", (counter_address, value)))
 
     def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
-        """See `Processor`: one launch.
+        """Hand over by one launch; see `Processor`.
 
         Raises:
             DeviceError: the device and the host do not see each other's stores while they run.
@@ -567,7 +558,7 @@ class _Waiter:
         threading.Thread(target=self._serve, name="edgeplan-opencl", daemon=True).start()
 
     def run(self, call: Callable[[], object], limit_seconds: float) -> bool:
-        """Whether a call returned in time. What it raises is raised here."""
+        """Tell whether a call returned in time. What it raises is raised here."""
         self._asked.put(call)
         self._left += 1
         end = time.monotonic() + limit_seconds
@@ -597,7 +588,7 @@ class _Waiter:
 
 
 def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNumbers:
-    """What the dispatcher asks of a device.
+    """Return the numbers that the dispatcher asks of a device.
 
     Args:
         device: of pyopencl.
@@ -658,7 +649,7 @@ def _tensor(step: Step, role: str) -> str:
 
 
 def _is_view(program: Program, step: Step, block: int) -> bool:
-    """Whether a reshape's output lies where its input does."""
+    """Tell whether a reshape's output lies where its input does."""
     source, output = step.inputs[0], step.outputs[0]
     plain = all(same_bytes(program.shapes[t], program.layouts[t], "nchw", block) for t in (source, output))
     return plain and program.offsets[source] == program.offsets[output]
