@@ -227,8 +227,6 @@ def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, mod
     assert (found["median_ms"] > 0).all(), found["reason"].to_dict()
     assert (found["error"].dropna() <= found["tolerance"].dropna()).all(), "all ways compute the same"
     assert found.loc["equal", "splits"] > 0
-    assert found.loc["ours", "peak_mib"] > 0
-    assert found.loc["ours", "cpu_ms"] > 0
     assert found.loc["ours", "slowdown"] > 0
 
 

@@ -67,10 +67,10 @@ def device_check(
         what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
         raise ParamsError(what, where="edgeplan device check", next_step=next_step)
     if pair:
-        from edgeplan.chapters.partition.pair_check import check_lines, check_pair  # noqa: PLC0415
+        from edgeplan.chapters.partition.pair_check import check_pair  # noqa: PLC0415
         from edgeplan.devices.pairs import load_pair  # noqa: PLC0415
 
-        for line in check_lines(check_pair(load_pair(pair))):
+        for line in check_pair(load_pair(pair)):
             say(line)
         return
     found = check_device(name, seconds)

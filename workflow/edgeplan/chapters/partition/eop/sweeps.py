@@ -38,7 +38,7 @@ _WARM = 1
 
 @dataclass(frozen=True)
 class SweptModel:
-    """A model to measure.
+    """A swept model has its steps, layouts and inputs.
 
     Attributes:
         name: of the workload.
@@ -84,7 +84,7 @@ def on_gpu(pair: Opened, subject: SweptModel) -> list[str]:
 
 
 def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int) -> pd.DataFrame:
-    """All rows of a model.
+    """Measure the steps of a model whole and split.
 
     Args:
         pair: whose GPU notes times.
@@ -150,7 +150,7 @@ def executable_parts(
 
 
 def timed_steps(pair: Opened, subject: SweptModel, made: Partitioned, runs: int) -> tuple[Floats, Floats, Floats]:
-    """Of each step, in us, the median over runs: the CPU's part, the GPU's, and the time from the first start to the last end.
+    """Return for each step, in us, the median over runs of the CPU's part, the GPU's, and from the first start to the last end.
 
     A part that there is not is not a number.
     """

@@ -66,7 +66,7 @@ class Trees:
 
 
 def fit(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Trees, Floats]:
-    """Tune and train.
+    """Tune and train on samples.
 
     Args:
         matrix: features, those of the shape first (rows, features).

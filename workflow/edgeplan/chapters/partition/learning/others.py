@@ -28,7 +28,7 @@ def family(step: Step) -> str:
 
 
 def terms(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]:
-    """What the factors of `TERMS` are of."""
+    """Return the amounts that the factors of `TERMS` are of."""
     tensors = (*step.reads, *step.outputs, *step.weights.values())
     moved = _FLOAT_BYTES * sum(math.prod(shapes[name]) for name in tensors)
     window = step.settings.get("kernel")  # of a compiled step it is a name

@@ -46,7 +46,7 @@ class ChainPlace:
 
     @property
     def assignment(self) -> Assignment:
-        """Where it runs."""
+        """Tell where the layer runs."""
         if self.channels == 0:
             return 1
         return 0 if self.channels >= self.layer.outputs else Split(self.channels)
@@ -57,7 +57,7 @@ _FENCE = ChainPlace(_FENCE_LAYER, _FENCE_LAYER.outputs)
 
 @dataclass(frozen=True, slots=True)
 class ChainTimes:
-    """What a chain took.
+    """Times of a chain are those of its steps.
 
     Attributes:
         us: of each step in each run (runs, steps): of a whole one its own time, of a split one from the start of both parts
@@ -70,7 +70,7 @@ class ChainTimes:
 
     @property
     def typical_us(self) -> Floats:
-        """Of each step: the lower quartile of its runs, since what disturbs a run makes it longer only (steps,)."""
+        """Return of each step the lower quartile of its runs, since what disturbs a run makes it longer only (steps,)."""
         return np.asarray(np.quantile(self.us, 0.25, axis=0), np.float64)
 
 

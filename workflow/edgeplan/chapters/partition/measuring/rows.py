@@ -22,7 +22,7 @@ WHEN = "measured_at"
 #: The share of the processors' time that other work had meanwhile; no part of what a stage hands on.
 _OTHERS = "others"
 _PART_US = ("channels", "us", "low_us", "high_us", "cpu_implementation", "gpu_implementation")
-#: Columns of each kind of rows.
+#: Columns of each kind of rows. Rows of models had `peak_mib` and `cpu_ms` once, which nothing shows.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "samples": ("place", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation"),
     "beside": _PART_US,
@@ -69,7 +69,7 @@ class PartitionRows:
         protocol: str = "partition",
         wait_seconds: float = WAIT_SECONDS,
     ) -> PartitionRows:
-        """Those of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
+        """Open the stored rows of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
 
         Raises:
             FormatError: a file is damaged.
