@@ -258,10 +258,10 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     pair, pool = load_pair("pair-tiny"), workspace / "pool"
     write_pool(pool)
     with opened(pair) as both, pytest.raises(DeviceError, match="tiny does not tell when its kernels ran"):
-        samples(PartitionRows.of(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
+        samples(PartitionRows(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
     with opened(pair, profiling=True) as both:
         assert both.synchronisation == Synchronisation.events
-        dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows.of(workspace / "rows", both.identity)
+        dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows(workspace / "rows", both.identity)
         sampled = samples(rows, both, dispatcher, settings, 5, pool)
         assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
         assert tuning(rows, both, dispatcher, settings, 5, pool).empty, "it has one kernel of each step"

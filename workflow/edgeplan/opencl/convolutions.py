@@ -160,14 +160,9 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
     items = (chunked.items, tiles, chunked.count)
     launch = weighted(f"conv_{name}", tile, items, numbers, (*before, *sizes, *window, *posts))
     inner = c.window * in_blocks * block
-    return Dispatch(
-        f"conv.{name}",
-        (launch,),
-        (rows, columns),
-        UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
-        numbers.units,
-        _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns),
-    )
+    work = UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner)
+    packing = _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    return Dispatch(f"conv.{name}", (launch,), (rows, columns), work, numbers.units, packing)
 
 
 def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
@@ -178,14 +173,9 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
     sizes = (*c.size_in, c.channels_in, *c.size_out, run, c.channels_out, tiles, *c.kernel, *c.moves)
     launch = weighted("conv_first", tile, (items, tiles, c.size_out[0]), numbers, (*sizes, *posts))
     inner = c.window * c.channels_in
-    return Dispatch(
-        "conv.first",
-        (launch,),
-        (rows, columns),
-        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner),
-        numbers.units,
-        _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns),
-    )
+    work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner)
+    packing = _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    return Dispatch("conv.first", (launch,), (rows, columns), work, numbers.units, packing)
 
 
 def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
@@ -194,14 +184,9 @@ def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Disp
     size = (c.size_out[0], blocks * block // numbers.vector)
     sizes = (*c.size_in, *c.size_out, c.channels_out, blocks, *c.kernel, *c.moves)
     launch = weighted("conv_depthwise", (rows, 1), size, numbers, (*sizes, *posts))
-    return Dispatch(
-        "conv.depthwise",
-        (launch,),
-        (rows, numbers.vector),
-        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window),
-        numbers.units,
-        _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block),
-    )
+    work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window)
+    packing = _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block)
+    return Dispatch("conv.depthwise", (launch,), (rows, numbers.vector), work, numbers.units, packing)
 
 
 def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
@@ -221,25 +206,17 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
     before = (Memory.arena, Memory.workspace, ArenaOffset("input:0"), *c.size_in, *given)
     between = (Memory.weights, Memory.workspace, in_blocks, tiles, groups, inputs)
     after = (Memory.arena, Memory.weights, Memory.workspace, ArenaOffset("output"), *c.size_out, c.channels_out)
-    return Dispatch(
-        "conv.winograd",
-        (
-            launch("winograd_input", (groups * rows, in_blocks * vectors), *before),
-            launch("winograd_product", (groups, tiles, _WINOGRAD_PLACES), *between),
-            launch("winograd_output", (places, out_blocks * vectors), *after, across, places, tiles, groups, inputs, *posts),
-        ),
-        (rows, columns),
-        UsefulWork(
-            c.pixels,
-            c.channels_out,
-            groups * rows * WINOGRAD_TILE**2,
-            tiles * columns,
-            _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block,
-        ),
-        numbers.units,
-        _packing("conv_winograd", tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block), block=block, columns=columns),
-        inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns,
+    launches = (
+        launch("winograd_input", (groups * rows, in_blocks * vectors), *before),
+        launch("winograd_product", (groups, tiles, _WINOGRAD_PLACES), *between),
+        launch("winograd_output", (places, out_blocks * vectors), *after, across, places, tiles, groups, inputs, *posts),
     )
+    each = _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block
+    work = UsefulWork(c.pixels, c.channels_out, groups * rows * WINOGRAD_TILE**2, tiles * columns, each)
+    elements = tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block)
+    packing = _packing("conv_winograd", elements, block=block, columns=columns)
+    workspace = inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns
+    return Dispatch("conv.winograd", launches, (rows, columns), work, numbers.units, packing, workspace)
 
 
 def _tiles(c: Convolution, block: int, columns: int) -> int:

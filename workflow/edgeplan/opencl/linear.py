@@ -57,11 +57,6 @@ def dispatch(
     given = (rows, inner, columns, leading or columns, tiles, *post_ops.arguments(step, shapes))
     launch = weighted("linear", tile, (items, tiles), numbers, given)
     sizes = {"columns": width, "transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
-    return Dispatch(
-        "linear",
-        (launch,),
-        tile=(height, width),
-        work=UsefulWork(rows, columns, items * height, tiles * width, inner),
-        units=numbers.units,
-        packing=Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes)),
-    )
+    work = UsefulWork(rows, columns, items * height, tiles * width, inner)
+    packing = Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes))
+    return Dispatch("linear", (launch,), (height, width), work, numbers.units, packing)

@@ -23,6 +23,7 @@ from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, ProgramSource, variant
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
+from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.transforms import packed
 from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
@@ -205,14 +206,11 @@ class OpenclProcessor(Processor):
         self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
 
     def _memories_of(self, executable: Executable, index: int, found: Dispatch) -> dict[Memory, Any]:
-        step, elements = executable.program.steps[index], found.packing.elements
-        memories = {Memory.arena: self._argument(executable.arena)}
         values = np.zeros(1, np.float32)
-        if elements:
-            values = packed(found.packing, folded(step, executable.read(index)))
-        memories[Memory.weights] = self._constant(values)
-        memories[Memory.workspace] = self._workspace_of(found.workspace_elements)
-        return memories
+        if found.packing.elements:
+            values = packed(found.packing, folded(executable.program.steps[index], executable.read(index)))
+        arena, workspace = self._argument(executable.arena), self._workspace_of(found.workspace_elements)
+        return {Memory.arena: arena, Memory.weights: self._constant(values), Memory.workspace: workspace}
 
     def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> _Command:
         asked = variant(launch.source, launch.defines)
@@ -222,7 +220,7 @@ class OpenclProcessor(Processor):
             if isinstance(argument, Memory):
                 given.append(memories[argument])
             elif isinstance(argument, ArenaOffset):
-                given.append(np.int32(program.offsets[_tensor(step, argument.role)] // _FLOAT_BYTES + argument.extra))
+                given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra))
             elif isinstance(argument, float):
                 given.append(np.float32(argument))
             else:
@@ -311,10 +309,9 @@ class OpenclProcessor(Processor):
     def _constant(self, values: Any) -> Any:
         cl = self._cl
         try:
-            made = cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+            return cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
         except (cl.Error, MemoryError) as error:
             raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
-        return made
 
     def _workspace_of(self, elements: int) -> Any:
         """Return the memory that launches of one step use between them: one for all steps, which run one after the other."""
@@ -394,12 +391,8 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        return tuple(self._launch(command) for command in self._commands(kernel))
-
-    @staticmethod
-    def _commands(kernel: Kernel) -> Sequence[_Command]:
         assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
-        return kernel.handle
+        return tuple(map(self._launch, kernel.handle))
 
     def _launch(self, command: _Command) -> Any:
         try:
@@ -614,13 +607,9 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
 def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
     cl = pyopencl()
     svm = _svm(device)
-    fine, coarse = (
-        bool(svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER),
-        bool(svm & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER),
-    )
-    sharing = Sharing.fine if fine else Sharing.coarse if coarse else Sharing.copies
-    order = list(Sharing)
-    sharing = order[max(order.index(sharing), order.index(Sharing(options.sharing)))]
+    kinds, order = cl.device_svm_capabilities, list(Sharing)
+    best = 0 if svm & kinds.FINE_GRAIN_BUFFER else 1 if svm & kinds.COARSE_GRAIN_BUFFER else 2
+    sharing = order[max(best, order.index(Sharing(options.sharing)))]
     atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
     return Capabilities(
         name=str(device.name).strip(),
@@ -638,14 +627,6 @@ def _svm(device: Any) -> int:
         return int(device.svm_capabilities)
     except pyopencl().Error:  # before OpenCL 2.0
         return 0
-
-
-def _tensor(step: Step, role: str) -> str:
-    kind, _, number = role.partition(":")
-    index = int(number or 0)
-    if kind == "operand":
-        return step.post_ops[index].tensor
-    return (step.inputs if kind == "input" else step.outputs)[index]
 
 
 def _is_view(program: Program, step: Step, block: int) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
@@ -27,7 +28,6 @@ from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 Orders = tuple[Sequence[int], Sequence[int]]
 #: Columns of a sweep: the number of a step; what it is split over ("" for whole), how much of it the CPU has and of how much;
 #: what each processor took for its part, and the time from the start of both to the end of both.

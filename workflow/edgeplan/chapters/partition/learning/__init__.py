@@ -2,7 +2,7 @@
 
 Modules:
 
-* `boosted`: Gradient-boosted trees, tuned as in LiPG's section 5.2, and walked by compiled code.
+* `boosted`: Training gradient-boosted trees, tuned as in LiPG's section 5.2.
 * `features`: Features of layers: their shapes, and what the dispatcher of a processor tells.
 * `others`: Steps that are neither linear layers nor convolutions: their time follows from what they
   move and how often they touch it.

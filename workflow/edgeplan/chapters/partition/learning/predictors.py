@@ -16,14 +16,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.partition.layers import LayerShape
-from edgeplan.chapters.partition.learning.boosted import Trees
-from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import SHAPE, WORK, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
+from edgeplan.predictors.trees import Forest, parse_ensemble
+from edgeplan.predictors.walking import Walk
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 
@@ -34,6 +35,38 @@ _CARD = "card.json"
 _NAME = "layer"
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _AGAIN = "measure the pair: dvc repro partition@PAIR"
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out.
+
+    Attributes:
+        text: of LightGBM.
+        walk: the same, compiled.
+    """
+
+    text: str
+    walk: Walk
+
+    @classmethod
+    def of(cls, text: str, features: int, where: str) -> Trees:
+        """Trees of a text, which is not trusted.
+
+        Raises:
+            FormatError: it is damaged, or of other features.
+        """
+        try:
+            walk = Walk.of(Forest.pack([parse_ensemble(text, where)]), 0, features)
+        except ValueError as error:
+            raise FormatError(f"damaged trees: {error}", where=where, next_step="measure the pair again") from error
+        if walk is None:
+            raise FormatError("too many nodes", where=where, next_step="measure the pair again")
+        return cls(text, walk)
+
+    def predict(self, matrix: Floats) -> Floats:
+        """Latency in us of rows of features (rows,)."""
+        return np.asarray(np.exp(self.walk.raw(matrix)[:, 0]) * matrix[:, WORK], np.float64)
 
 
 class _Part(BaseModel):

@@ -15,7 +15,6 @@ import pandas as pd
 
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning import boosted, others, plain
-from edgeplan.chapters.partition.learning.boosted import Trees
 from edgeplan.chapters.partition.learning.features import Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
@@ -23,6 +22,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     Model,
     PairPredictors,
     PartitionCard,
+    Trees,
     file_name,
     shape_class,
 )

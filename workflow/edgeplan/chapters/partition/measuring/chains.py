@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from edgeplan.chapters.partition.layers import LayerShape, layouts, lowered
+from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.errors import DeviceError
@@ -26,7 +27,6 @@ from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host
 
-Floats = npt.NDArray[np.float64]
 _POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"
 _POOL_ELEMENTS, _POSITIVE_ELEMENTS = 48 << 20, 1 << 16
 _SPREAD = 0.05

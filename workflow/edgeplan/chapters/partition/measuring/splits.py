@@ -173,12 +173,9 @@ class SplitMeasuring:
     def _timed(self, places: Sequence[ChainPlace], runs: int) -> pd.DataFrame:
         """Rows of places, in chains that are short enough for memory."""
         assert self.pair is not None  # noqa: S101  or nothing may be measured
-        parts, at = [], 0
         most = max(2, int(self.settings.chain_mib * _MIB // (max(p.layer.weight_bytes for p in places) or 1)))
-        while at < len(places):
-            chain = places[at : at + most]
-            parts.append(part_rows(chain, timed(self.pair, chain, self.folder, runs)))
-            at += len(chain)
+        chains = [places[at : at + most] for at in range(0, len(places), most)]
+        parts = [part_rows(chain, timed(self.pair, chain, self.folder, runs)) for chain in chains]
         return pd.concat(parts, ignore_index=True)
 
     def _fresh(self, some: Sequence[ChosenSplits]) -> Iterator[pd.DataFrame]:

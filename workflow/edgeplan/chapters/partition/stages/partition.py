@@ -109,7 +109,7 @@ class _Run:
         self._rows_path = rows
         self.about = about_pair(pair, rows)
         self.dispatcher = pair.dispatcher(self.about["numbers"])
-        self.rows = PartitionRows.of(rows, self.about["identity"], wait_seconds=settings.lock_timeout_seconds)
+        self.rows = PartitionRows(rows, self.about["identity"], wait_seconds=settings.lock_timeout_seconds)
 
     def go(self) -> None:
         """Measure and train, in the order in which one needs the other."""

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ class _Run:
     def __init__(self, pair: PairFile, params: PartitionParams, rows: Path, folder: Path, predictors: PairPredictors) -> None:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
         self.pair, self.folder, self._path, self._about = pair, folder, rows, about_pair(pair, rows)
-        self.rows = PartitionRows.of(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
+        self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
@@ -204,36 +204,31 @@ class _Run:
         what = [name, self.seed, list(s.shares), s.sweep_runs]
         factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
         planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors, self.predictors.digest]
-        subject: list[SweptModel] = []
+        path = self.folder / f"{len(name)}.onnx"
 
-        def opened_subject() -> SweptModel:
-            if not subject:
-                model = save_workload(build(), self.folder / f"{len(name)}.onnx", self.seed)
-                subject.append(subject_of(name, model, self.seed))
-            return subject[0]
+        @cache
+        def subject() -> SweptModel:
+            return subject_of(name, save_workload(build(), path, self.seed), self.seed)
 
-        swept = self.rows.found("sweeps", what, lambda: self._swept(opened_subject()))
+        swept = self.rows.found("sweeps", what, lambda: self._swept(subject()))
         failed = swept["dimension"].eq("failed")
         if failed.any():
             lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
             return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
-        made: list[tuple[ModelCosts, Mapping[str, Planned], Eop]] = []
 
+        @cache
         def costs() -> tuple[ModelCosts, Mapping[str, Planned], Eop]:
-            if not made:
-                found = self._costs(opened_subject(), swept)
-                decided, tuned = ways(found.costs, s.search_seconds)
-                chosen = {
-                    name: (way, at_ratios(opened_subject(), found.block, found.assignments(way.choice), way.ratios))
-                    for name, way in decided.items()
-                }
-                made.append((found, chosen | {PREDICTED: self._predicted(opened_subject())}, tuned))
-            return made[0]
+            found = self._costs(subject(), swept)
+            decided, tuned = ways(found.costs, s.search_seconds)
+            chosen = {
+                name: (way, at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
+                for name, way in decided.items()
+            }
+            return found, chosen | {PREDICTED: self._predicted(subject())}, tuned
 
-        plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), costs()[1]))
-        key = self.rows.found("key", planned, lambda: self._key(opened_subject(), *costs()))
-        if subject:
-            subject[0].model.unlink(missing_ok=True)
+        plans = self.rows.found("plans", planned, lambda: self._plans(subject(), costs()[1]))
+        key = self.rows.found("key", planned, lambda: self._key(subject(), *costs()))
+        path.unlink(missing_ok=True)
         return {"sweeps": swept, "plans": plans, "key": key}
 
     def _swept(self, subject: SweptModel) -> pd.DataFrame:
