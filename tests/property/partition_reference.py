@@ -18,7 +18,9 @@ _loads = ("compute", "bandwidth")
 
 
 @st.composite
-def documents(draw: st.DrawFn, steps: int = 4, *, contention: bool = False, errors: bool = False) -> dict[str, Any]:
+def documents(
+    draw: st.DrawFn, steps: int = 4, *, moves: bool = False, contention: bool = False, errors: bool = False
+) -> dict[str, Any]:
     operators: list[dict[str, Any]] = []
     for k in range(draw(st.integers(1, steps))):
         whole = draw(st.sampled_from([("cpu",), ("gpu",), ("cpu", "gpu"), ("cpu", "gpu")]))
@@ -28,6 +30,8 @@ def documents(draw: st.DrawFn, steps: int = 4, *, contention: bool = False, erro
         before = [o["name"] for o in operators]
         inputs = draw(st.lists(st.sampled_from(before), unique=True)) if before else []
         entry = {"name": f"s{k}", "inputs": inputs, "options": options, "load": draw(st.sampled_from(_loads))}
+        if moves:
+            entry |= {"to_cpu_ms": draw(_short), "to_gpu_ms": draw(_short)}
         operators.append(entry)
     document: dict[str, Any] = {"format_version": 1, "model": "m", "operators": operators}
     document |= {"cpu_to_gpu_ms": draw(_short), "gpu_to_cpu_ms": draw(_short)}
@@ -65,17 +69,20 @@ def by_order(costs: PairCosts, choice: Choice, order: tuple[int, ...]) -> tuple[
         busy = {"cpu": option.cpu_ms, "gpu": option.gpu_ms}
         start = max([free[p] for p in busy if busy[p]], default=0.0)
         for i in costs.steps[k].inputs:
-            start = max(start, ends[i] + hand_over(costs, costs.steps[i].options[choice[i]].kind, option.kind))
+            start = max(start, ends[i] + hand_over(costs, i, costs.steps[i].options[choice[i]].kind, option.kind))
         starts[k], ends[k] = start, start + max(busy.values())
         free |= {p: start + ms for p, ms in busy.items() if ms}
     return starts, ends
 
 
-def hand_over(costs: PairCosts, kind: int, reader: int) -> float:
-    """From the end of a step until a reader on other processors has seen it."""
+def hand_over(costs: PairCosts, i: int, kind: int, reader: int) -> float:
+    """From the end of a step until a reader on other processors has seen it and has all of its output."""
+    has = [{0}, {1}, set()][kind]
     wrote = [{0}, {1}, {0, 1}][kind]
     reads = [{0}, {1}, {0, 1}][reader]
-    return max([(costs.cpu_to_gpu_ms, costs.gpu_to_cpu_ms)[p] for p in wrote if reads - {p}], default=0.0)
+    wait = max([(costs.cpu_to_gpu_ms, costs.gpu_to_cpu_ms)[p] for p in wrote if reads - {p}], default=0.0)
+    move = max([(costs.steps[i].to_cpu_ms, costs.steps[i].to_gpu_ms)[p] for p in reads - has], default=0.0)
+    return wait + move
 
 
 def schedules(costs: PairCosts) -> list[tuple[PairSchedule, float]]:

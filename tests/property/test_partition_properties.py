@@ -39,7 +39,7 @@ def assert_valid(costs: PairCosts, made: PartitionPlan) -> None:
         assert step.gpu_end_ms >= step.start_ms + option.gpu_ms - 1e-9
         for i in costs.steps[k].inputs:
             before = made.steps[position[costs.steps[i].name]]
-            wait = hand_over(costs, kinds[i], kinds[k]) if made.cpu or made.gpu else 0.0
+            wait = hand_over(costs, i, kinds[i], kinds[k]) if made.cpu or made.gpu else 0.0
             assert step.start_ms >= max(before.cpu_end_ms, before.gpu_end_ms) + wait - 1e-9
     for processor in ("cpu_end_ms", "gpu_end_ms"):
         busy = sorted((s.start_ms, getattr(s, processor)) for s in made.steps if getattr(s, processor) > s.start_ms)
@@ -54,7 +54,7 @@ def schedule_of(costs: PairCosts, made: PartitionPlan) -> PairSchedule:
 
 
 @_quick
-@given(documents(5, errors=True))
+@given(documents(5, moves=True, errors=True))
 def test_sequential_plans_are_what_trying_all_of_them_finds(document: dict[str, Any]) -> None:
     costs = read(document)
     made = plan(costs, "sequential")
@@ -65,7 +65,7 @@ def test_sequential_plans_are_what_trying_all_of_them_finds(document: dict[str, 
 
 
 @_quick
-@given(documents(5, errors=True))
+@given(documents(5, moves=True, errors=True))
 def test_a_plan_is_never_slower_than_the_better_processor_nor_than_its_simulation(document: dict[str, Any]) -> None:
     costs = read(document)
     made = plan(costs, "sequential")
@@ -75,7 +75,7 @@ def test_a_plan_is_never_slower_than_the_better_processor_nor_than_its_simulatio
 
 
 @_quick
-@given(documents(5))
+@given(documents(5, moves=True))
 def test_sequential_plans_are_no_slower_than_greedy_and_eop(document: dict[str, Any]) -> None:
     costs = read(document)  # no error: all that gains is admitted
     made = plan(costs, "sequential").makespan_ms
@@ -84,7 +84,7 @@ def test_sequential_plans_are_no_slower_than_greedy_and_eop(document: dict[str, 
 
 
 @_quick
-@given(documents(4), st.data())
+@given(documents(4, moves=True), st.data())
 def test_the_simulation_is_putting_steps_behind_each_other(document: dict[str, Any], data: st.DataObject) -> None:
     costs = read(document)
     choice = data.draw(st.sampled_from(choices(costs)))
@@ -98,7 +98,7 @@ def test_the_simulation_is_putting_steps_behind_each_other(document: dict[str, A
 
 @branches
 @_few
-@given(documents(4, errors=True))
+@given(documents(4, moves=True, errors=True))
 def test_plans_side_by_side_are_what_trying_all_of_them_finds(document: dict[str, Any]) -> None:
     costs = read(document)
     made = plan(costs, "parallel", _EXACT)
@@ -113,7 +113,7 @@ def test_plans_side_by_side_are_what_trying_all_of_them_finds(document: dict[str
 
 @branches
 @_few
-@given(documents(4, contention=True))
+@given(documents(4, moves=True, contention=True))
 def test_bounds_hold_under_contention_and_plans_are_priced_with_it(document: dict[str, Any]) -> None:
     costs = read(document)
     kept = admitted(costs)
@@ -128,7 +128,7 @@ def test_bounds_hold_under_contention_and_plans_are_priced_with_it(document: dic
 
 @branches
 @_few
-@given(documents(7))
+@given(documents(7, moves=True))
 def test_decomposed_plans_take_what_their_path_says_and_no_longer_than_sequential_ones(document: dict[str, Any]) -> None:
     costs = admitted(read(document))
     found = parallel(costs, SearchLimits(gap=0.0, time_limit_s=2.0))

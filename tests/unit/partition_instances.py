@@ -25,7 +25,7 @@ class Builder:
         self.spread = 1.1 if equal else 2.2
         self.operators: list[dict[str, Any]] = []
 
-    def add(self, name: str, inputs: Sequence[str], flops: float, channels: int) -> str:
+    def add(self, name: str, inputs: Sequence[str], flops: float, channels: int, size: int) -> str:
         """An operator with weights, split over its output channels."""
         affinity = self.rng.uniform(1 / self.spread, self.spread)
         cpu, gpu = flops / 1e6 / _CPU_GFLOPS * affinity, flops / 1e6 / _GPU_GFLOPS / affinity
@@ -42,26 +42,34 @@ class Builder:
                     "gpu_ms": gpu * (1 - share) * wobble + 0.003,
                 }
             )
-        return self._append(name, inputs, options, "compute")
+        return self._append(name, inputs, options, "compute", size)
 
     def small(self, name: str, inputs: Sequence[str], size: int) -> str:
         """Pooling, concatenation, addition: bound by bandwidth, never split."""
         ms = size / _BANDWIDTH
         options = [{"on": "cpu", "cpu_ms": 1.5 * ms}, {"on": "gpu", "gpu_ms": 2.0 * ms}]
-        return self._append(name, inputs, options, "bandwidth")
+        return self._append(name, inputs, options, "bandwidth", size)
 
-    def _append(self, name: str, inputs: Sequence[str], options: list[dict[str, Any]], load: str) -> str:
-        self.operators.append({"name": name, "inputs": list(inputs), "options": options, "load": load})
+    def _append(self, name: str, inputs: Sequence[str], options: list[dict[str, Any]], load: str, size: int) -> str:
+        entry = {"name": name, "inputs": list(inputs), "options": options, "load": load, "bytes": size}
+        self.operators.append(entry)
         return name
 
     def conv(self, name: str, before: str, image: int, cin: int, cout: int, kernel: int) -> str:
         """A convolution; `kernel` is the number of its taps."""
-        return self.add(name, [before] if before else [], 2.0 * image * image * cin * cout * kernel, cout)
+        size = image * image * cout * 4
+        return self.add(name, [before] if before else [], 2.0 * image * image * cin * cout * kernel, cout, size)
 
     def document(self, **more: Any) -> dict[str, Any]:
-        """The cost document."""
+        """The cost document. `mb_per_ms` gives each operator the time of moving its output."""
+        speed = more.pop("mb_per_ms", 0.0)
+        operators = []
+        for entry in self.operators:
+            kept = {k: v for k, v in entry.items() if k != "bytes"}
+            move = {"to_cpu_ms": entry["bytes"] / 1e6 / speed, "to_gpu_ms": entry["bytes"] / 1e6 / speed} if speed else {}
+            operators.append({**kept, **move})
         head = {"format_version": 1, "model": "instance", "cpu_to_gpu_ms": 0.002, "gpu_to_cpu_ms": 0.002}
-        return {**head, **more, "operators": self.operators}
+        return {**head, **more, "operators": operators}
 
     def costs(self, **more: Any) -> PairCosts:
         """The costs, read as a user's document is."""
@@ -106,13 +114,13 @@ def bert_layer(b: Builder, before: str, n: str, tokens: int = 128, hidden: int =
     """12 steps."""
 
     def linear(name: str, inputs: Sequence[str], cin: int, cout: int) -> str:
-        return b.add(n + name, inputs, 2.0 * tokens * cin * cout, cout)
+        return b.add(n + name, inputs, 2.0 * tokens * cin * cout, cout, tokens * cout * 4)
 
     q, k, v = (linear(s, [before], hidden, hidden) for s in "qkv")
     size = tokens * hidden * 4
-    scores = b.add(n + "scores", [q, k], 2.0 * tokens * tokens * hidden, 16)
+    scores = b.add(n + "scores", [q, k], 2.0 * tokens * tokens * hidden, 16, 12 * tokens * tokens * 4)
     weights = b.small(n + "softmax", [scores], 12 * tokens * tokens * 4)
-    context = b.add(n + "context", [weights, v], 2.0 * tokens * tokens * hidden, 16)
+    context = b.add(n + "context", [weights, v], 2.0 * tokens * tokens * hidden, 16, size)
     added = b.small(n + "norm1", [linear("out", [context], hidden, hidden), before], size)
     wide = linear("ffn1", [added], hidden, 4 * hidden)
     narrow = linear("ffn2", [b.small(n + "gelu", [wide], 4 * size)], 4 * hidden, hidden)
@@ -156,7 +164,7 @@ def inception_v3(seed: int, *, equal: bool = False) -> Builder:
     channels = 1280
     for k in range(2):
         at, channels = inception_e(b, at, f"e{k}.", channels)
-    b.add("fc", [b.small("pool", [at], 2048 * 4)], 2.0 * 2048 * 1000, 1000)
+    b.add("fc", [b.small("pool", [at], 2048 * 4)], 2.0 * 2048 * 1000, 1000, 4000)
     return b
 
 
@@ -177,4 +185,15 @@ def chain(steps: int, seed: int) -> Builder:
     for k in range(steps):
         image = b.rng.choice((56, 28, 14))
         at = b.conv(f"conv{k}", at, image, 64, 16 * b.rng.randint(2, 16), 9)
+    return b
+
+
+def ladder(steps: int, seed: int, *, reach: int = 4) -> Builder:
+    """A random graph: each operator reads one or two of the few before it."""
+    b = Builder(seed)
+    names: list[str] = []
+    for k in range(steps):
+        recent = names[-reach:]
+        inputs = b.rng.sample(recent, min(len(recent), b.rng.randint(1, 2)))
+        names.append(b.add(f"op{k}", inputs, 1e7 * b.rng.uniform(1, 30), 64, 200_000))
     return b

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ FAULTS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
     "a time as text": (lambda d: option(d).update(cpu_ms="1"), ["'b'", "cpu_ms", "number"]),
     "a time as truth": (lambda d: option(d).update(cpu_ms=True), ["'b'", "cpu_ms", "number"]),
     "a negative hand-over": (lambda d: d.update(cpu_to_gpu_ms=-0.1), ["cpu_to_gpu_ms"]),
+    "an infinite movement": (lambda d: d["operators"][1].update(to_gpu_ms=float("inf")), ["'b'", "to_gpu_ms"]),
     "no hand-over": (lambda d: d.pop("gpu_to_cpu_ms"), ["gpu_to_cpu_ms", "required"]),
     "an unknown input": (lambda d: d["operators"][1].update(inputs=["x"]), ["'b'", "'x'"]),
     "an unknown processor": (lambda d: option(d, 0).update(on="npu"), ["'b'", "on", "'cpu'"]),
@@ -170,6 +172,30 @@ def test_ten_thousand_operators_beside_each_other_are_planned_with_a_gap() -> No
     assert made.lower_bound_ms <= made.makespan_ms <= made.lower_bound_ms * 1.2
     assert made.makespan_ms < 0.8 * made.better_single_ms
     assert time.process_time() - started < _PLENTY_S
+
+
+@pytest.mark.long
+def test_ten_thousand_operators_whose_outputs_must_be_moved_are_planned() -> None:
+    document = chain(10_000, 3).document(mb_per_ms=5.0)
+    for k, entry in enumerate(document["operators"][9:], 9):
+        entry["inputs"].append(f"conv{k - 9}")  # ten outputs are alive at once
+    started = time.process_time()
+    made = plan(parse(document), "sequential")
+    assert made.lower_bound_ms <= made.makespan_ms <= made.better_single_ms
+    assert time.process_time() - started < _PLENTY_S
+
+
+@pytest.mark.long
+def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
+    document = chain(3000, 5).document(mb_per_ms=5.0)
+    names = [entry["name"] for entry in document["operators"]]
+    document["operators"][-1]["inputs"] = names[:-1]
+    tracemalloc.start()
+    made = plan(parse(document), "sequential")
+    assert tracemalloc.get_traced_memory()[1] < 500e6
+    tracemalloc.stop()
+    assert made.lower_bound_ms <= made.makespan_ms <= made.better_single_ms
+    assert not made.executable, "outputs are moved"
 
 
 def test_ten_thousand_operators_in_a_cycle_are_told() -> None:

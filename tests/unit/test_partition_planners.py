@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from partition_instances import Builder, bert, chain, inception_v3, module
+from partition_instances import Builder, bert, chain, inception_v3, ladder, module
 
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.planning.partition import baselines
@@ -18,7 +18,8 @@ from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import BASELINES, compared, outcome, plan
 from edgeplan.planning.partition.quick import load_bound_ms
-from edgeplan.planning.partition.simulate import PairSchedule, open_boundary, side_by_side, simulate
+from edgeplan.planning.partition.sequential import sequential
+from edgeplan.planning.partition.simulate import PairSchedule, in_sequence, open_boundary, side_by_side, simulate
 
 branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")
 _SEARCH = SearchLimits(gap=1e-3, time_limit_s=120.0)  # a busy machine takes long; a quiet one a second
@@ -55,7 +56,7 @@ def test_a_chain_by_hand() -> None:
     costs = costs_of(operator("a", "", 1, 9), operator("b", "a", 4, 4, HALF), operator("c", "b", 9, 1), hand_over=0.1)
     made = plan(costs, "sequential")
     assert (kinds(made), made.makespan_ms) == ("csg", pytest.approx(4.2))
-    assert (made.optimal, made.better_single_ms) == (True, 14.0)
+    assert (made.optimal, made.executable, made.better_single_ms) == (True, True, 14.0)
     assert [step.start_ms for step in made.steps] == pytest.approx([0.0, 1.1, 3.2])
 
 
@@ -91,6 +92,15 @@ def test_what_cannot_be_split_says_why() -> None:
     assert reason(made, "c").startswith("no split is faster: split, 50 % on the CPU takes 3 ms")
 
 
+def test_an_output_is_moved_once() -> None:
+    # Both readers run on the GPU; a's output is moved for the first of them.
+    made = plan(
+        costs_of(operator("a", "", 1, 9, to_gpu_ms=0.5), operator("b", "a", 9, 1), operator("c", "ab", 9, 1), hand_over=0.1),
+        "sequential",
+    )
+    assert (kinds(made), made.makespan_ms) == ("cgg", pytest.approx(1 + 0.1 + 0.5 + 2))
+
+
 def test_what_only_one_processor_can_run_is_part_of_the_other_ones_plan() -> None:
     only = {"name": "b", "inputs": ["a"], "options": [{"on": "cpu", "cpu_ms": 1.0}]}
     costs = costs_of(operator("a", "", 5, 1), only, operator("c", "b", 5, 1), hand_over=0.25)
@@ -104,7 +114,7 @@ def test_branches_run_side_by_side() -> None:
     # b on the CPU beside c on the GPU: 1 + 3 + 1. One after the other 7; no split.
     costs = costs_of(operator("a", "", 1, 1), operator("b", "a", 3, 9), operator("c", "a", 9, 3), operator("d", "bc", 1, 1))
     made = plan(costs, "parallel", _SEARCH)
-    assert (made.makespan_ms, made.optimal) == (pytest.approx(5.0), True)
+    assert (made.makespan_ms, made.optimal, made.executable) == (pytest.approx(5.0), True, True)
     assert kinds(made)[1:3] == "cg"
     assert reason(made, "b") == "it has no split"
     assert plan(costs, "sequential").makespan_ms == pytest.approx(8.0)
@@ -127,15 +137,15 @@ def test_steps_side_by_side_slow_each_other() -> None:
     assert (made.makespan_ms, made.optimal) == (pytest.approx(4.9 + 1), True)
     worse = [{**contention[0], "cpu_factor": 3, "gpu_factor": 3}]
     alone = plan(costs_of(*steps, contention=worse), "parallel", _SEARCH)
-    assert alone.makespan_ms == pytest.approx(8.0)
+    assert (alone.makespan_ms, alone.executable) == (pytest.approx(8.0), True)
 
 
 def test_a_hand_over_that_passes_a_cut_is_not_cut() -> None:
-    names = (("a", ""), ("b", "a"), ("c", "b"), ("d", "ac"))
-    steps = [operator(name, inputs, 1, 1) for name, inputs in names]
-    assert cuts(costs_of(*steps, hand_over=5)) == [0, 3]
-    assert cuts(costs_of(*steps, hand_over=2)) == [0, 1, 2, 3]
-    found = modules(costs_of(*steps, hand_over=5), [0, 3])
+    a = operator("a", "", 1, 9, to_gpu_ms=5)
+    steps = (a, operator("b", "a", 1, 1), operator("c", "b", 1, 1), operator("d", "ac", 9, 1))
+    assert cuts(costs_of(*steps)) == [0, 3]
+    assert cuts(costs_of({**a, "to_gpu_ms": 2}, *steps[1:])) == [0, 1, 2, 3]
+    found = modules(costs_of(*steps), [0, 3])
     assert [m.steps for m in found] == [(), (1, 2), ()]
     assert found[1].boundary(CPU, GPU).direct_ms == 5
 
@@ -195,6 +205,15 @@ def test_without_time_there_is_a_plan_with_its_gap() -> None:
     later = plan(costs, "parallel", SearchLimits(gap=made.gap / 2, time_limit_s=120.0))
     assert later.gap <= made.gap / 2
     assert later.makespan_ms <= made.makespan_ms + 1e-9
+
+
+def test_where_outputs_must_be_moved_few_states_still_bound() -> None:
+    costs = admitted(ladder(300, 1, reach=14).costs(mb_per_ms=1.0))
+    found = sequential(costs)
+    assert found.lower_bound_ms <= found.makespan_ms
+    assert in_sequence(costs, found.choice).makespan_ms == pytest.approx(found.makespan_ms)
+    shared = sequential(admitted(ladder(300, 1, reach=14).costs()))
+    assert shared.makespan_ms == shared.lower_bound_ms <= found.makespan_ms
 
 
 def test_equal_and_fixed_ratios() -> None:

@@ -150,11 +150,11 @@ class _Program:
             self.model.add(self.makespan >= self.ends[k] + leave)
 
     def _edges(self) -> None:
-        delays = [[self._ticks(ms) for ms in row] for row in self.costs.delays_ms]
-        levels = {ms for row in delays for ms in row if ms}
         for k, step in enumerate(self.costs.steps):
             for i in step.inputs:
+                delays = [[self._ticks(ms) for ms in row] for row in self.costs.delays_ms[i]]
                 self.model.add(self.starts[k] >= self.ends[i])
+                levels = {ms for row in delays for ms in row if ms}
                 for ms in levels:
                     # Not exceeded from this kind: linear in both, since one kind of each is chosen.
                     for kind in _KINDS:

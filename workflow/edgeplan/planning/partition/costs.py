@@ -55,6 +55,8 @@ class PairStep:
         inputs: positions of the steps whose outputs it reads, all before its own.
         options: at least one of them whole.
         load: "compute" or "bandwidth", by which contention is looked up.
+        to_cpu_ms, to_gpu_ms: moving its output into the memory of a processor that does not have
+            all of it; 0 where memory is shared. A split's output counts whole.
         error: relative error of its predicted times; a split has to gain more than that.
         unsplittable: why it has no split, as the document says it; "" if it does not.
     """
@@ -63,6 +65,8 @@ class PairStep:
     inputs: tuple[int, ...]
     options: tuple[Option, ...]
     load: str = "compute"
+    to_cpu_ms: float = 0.0
+    to_gpu_ms: float = 0.0
     error: float = 0.0
     unsplittable: str = ""
 
@@ -101,10 +105,24 @@ class PairCosts:
     sha256: str = ""
 
     @cached_property
-    def delays_ms(self) -> tuple[tuple[float, ...], ...]:
-        """Return the times from the end of a step until another knows that it may start, [its kind][the other's]."""
+    def synchronisation_ms(self) -> tuple[tuple[float, ...], ...]:
+        """From the end of a step until another knows that it may start, [its kind][the other's]."""
         forth, back = self.cpu_to_gpu_ms, self.gpu_to_cpu_ms
         return ((0.0, forth, forth), (back, 0.0, back), (back, forth, max(forth, back)))
+
+    @cached_property
+    def delays_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """From the end of a step until a reader may start, [step][its kind][the reader's]."""
+        tables: dict[tuple[float, float], tuple[tuple[float, ...], ...]] = {}
+        for s in self.steps:
+            if (moves := (s.to_cpu_ms, s.to_gpu_ms)) not in tables:
+                both = max(moves)
+                movement = ((0.0, moves[1], moves[1]), (moves[0], 0.0, moves[0]), (*moves, both))
+                tables[moves] = tuple(
+                    tuple(a + b for a, b in zip(wait, move, strict=True))
+                    for wait, move in zip(self.synchronisation_ms, movement, strict=True)
+                )
+        return tuple(tables[s.to_cpu_ms, s.to_gpu_ms] for s in self.steps)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:

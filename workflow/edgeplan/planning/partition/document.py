@@ -54,6 +54,7 @@ class OperatorEntry(_Part):
         inputs: names of the operators whose outputs it reads.
         options: at least one on a single processor.
         load: what it is bound by; `contention` is looked up by it.
+        to_cpu_ms, to_gpu_ms: moving its output where memory is not shared.
         error: relative error of its times, in place of the document's.
         unsplittable: why there is no split, to be repeated in plans.
     """
@@ -62,6 +63,8 @@ class OperatorEntry(_Part):
     inputs: tuple[Name, ...] = ()
     options: Annotated[tuple[OptionEntry, ...], Field(min_length=1)]
     load: Load = "compute"
+    to_cpu_ms: Milliseconds = 0.0
+    to_gpu_ms: Milliseconds = 0.0
     error: Share | None = None
     unsplittable: Annotated[str, Field(max_length=1000)] = ""
 
@@ -196,6 +199,8 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
                 inputs=tuple(sorted(place[i] for i in inputs[k])),
                 options=_options(entry, where),
                 load=entry.load,
+                to_cpu_ms=entry.to_cpu_ms,
+                to_gpu_ms=entry.to_gpu_ms,
                 error=document.error if entry.error is None else entry.error,
                 unsplittable=entry.unsplittable,
             )

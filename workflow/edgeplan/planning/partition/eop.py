@@ -5,8 +5,8 @@ Where the text leaves a choice:
 * An operator's samples (Algorithm 1, line 4) are the times of its options: of splits by their share
   of the processor, of whole ones at 1. Its dimensions are those of its splits.
 * Line 8 takes the dimension with the least T of equation 2 over all ratios.
-* cm of equation 2 is what splitting adds: one hand-over there and one back. It is constant, as in
-  the paper.
+* cm of equation 2 is what splitting adds: one hand-over there, one back, and moving the output. It
+  is constant, as in the paper.
 * The ratios (1, 0) and (0, 1) are the whole operator, without cm; so equation 3 holds for every
   split that is taken.
 * Key operators take more than 95 % of the time (section 3.3): the fewest, by time on their faster
@@ -103,8 +103,9 @@ def _matched(costs: PairCosts, step: PairStep, dimension: str) -> Matched:
         inner = (shares > 0) & (shares < 1)
         allowed = (shares == 0) | (inner & splits) | ((shares == 1) & (whole is not None))
         times.append(np.where(allowed, estimated, np.inf))
+    moved = max(step.to_cpu_ms, step.to_gpu_ms)
     inner = (_CPU_SHARES > 0) & (_CPU_SHARES < 1)
-    cm = np.where(inner, costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms, 0.0)
+    cm = np.where(inner, costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms + moved, 0.0)
     return Matched(dimension, found, times[0], times[1], cm)
 
 

@@ -86,8 +86,8 @@ def _not_here(costs: PairCosts, chosen: Sequence[Option], k: int) -> str:
 def _with_hand_overs(costs: PairCosts, chosen: Sequence[Option], k: int, option: Option) -> float:
     total = option.span_ms
     step = costs.steps[k]
-    total += max((costs.delays_ms[chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
-    return total + max((costs.delays_ms[option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
+    total += max((costs.delays_ms[i][chosen[i].kind][option.kind] for i in step.inputs), default=0.0)
+    return total + max((costs.delays_ms[k][option.kind][chosen[r].kind] for r in costs.readers[k]), default=0.0)
 
 
 def _beside(chosen: Sequence[Option], timeline: PairTimeline) -> dict[int, int]:

@@ -43,14 +43,16 @@ class Module:
         entry = exits = (_NOTHING,) * len(self.steps)
         direct = 0.0
         if self.before is not None:
-            delays = self.model.delays_ms[kind_before]
+            delays = self.model.delays_ms[self.before][kind_before]
             entry = tuple(delays if self.before in self.model.steps[k].inputs else _NOTHING for k in self.steps)
         if self.after is not None:
             read = set(self.model.steps[self.after].inputs)
-            behind = tuple(row[kind_after] for row in self.model.delays_ms)
-            exits = tuple(behind if k in read else _NOTHING for k in self.steps)
+            tables = self.model.delays_ms
+            exits = tuple(
+                tuple(tables[k][kind][kind_after] for kind in range(3)) if k in read else _NOTHING for k in self.steps
+            )
             if self.before in read and self.before is not None:
-                direct = self.model.delays_ms[kind_before][kind_after]
+                direct = self.model.delays_ms[self.before][kind_before][kind_after]
         return Boundary(entry, exits, direct)
 
     @cached_property
@@ -59,7 +61,7 @@ class Module:
         steps = []
         for s in self.costs.steps:
             options = tuple((o.kind, o.cpu_ms, o.gpu_ms) for o in s.options)
-            steps.append((options, s.inputs, s.load))
+            steps.append((options, s.inputs, s.load, s.to_cpu_ms, s.to_gpu_ms))
         surroundings = tuple(self.boundary(a, b) for a in range(3) for b in range(3))
         return (tuple(steps), surroundings)
 
@@ -103,9 +105,9 @@ def _without_bypasses(costs: PairCosts, found: list[int]) -> list[int]:
         passed_ms[k + 1] = passed_ms[k] + (fastest[k] if is_cut[k] else 0.0)
         number[k + 1] = number[k] + is_cut[k]
     change = [0] * (n + 1)
-    longest = max(map(max, costs.delays_ms))
     for k, step in enumerate(costs.steps):
         for i in step.inputs:
+            longest = max(max(row) for row in costs.delays_ms[i])
             if number[k] > number[i + 1] and longest > passed_ms[k] - passed_ms[i + 1]:
                 change[i + 1] += 1
                 change[k] -= 1

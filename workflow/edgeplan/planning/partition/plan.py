@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from edgeplan.errors import FormatError
 from edgeplan.support.files import write_text
@@ -15,6 +15,7 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
+_ROUGH = 1e-6
 PROVEN_GAP = 1e-4  # of what is called optimal: rounding of the solver's times, not search
 
 
@@ -58,6 +59,7 @@ class PartitionPlan(_Part):
         costs_sha256: of the cost document.
         processors: names, the CPU's first.
         mode: what was asked for: "sequential" or "parallel".
+        executable: whether the runtime can run it: where both processors share memory, so that nothing is moved.
         note: how the planner searched.
         steps: in the order of the model.
         cpu, gpu: positions of the steps in each processor's order, where they do not run one at a
@@ -75,6 +77,7 @@ class PartitionPlan(_Part):
     costs_sha256: str
     processors: tuple[Name, Name]
     mode: Literal["sequential", "parallel"]
+    executable: bool
     note: str
     steps: Annotated[tuple[PlannedStep, ...], Field(min_length=1)]
     cpu: tuple[Count, ...] = ()
@@ -85,6 +88,17 @@ class PartitionPlan(_Part):
     better_single_ms: Milliseconds
     admitted_splits: Count
     planning_ms: Milliseconds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PartitionPlan:
+        slack = _ROUGH * max(self.makespan_ms, 1.0)
+        if self.makespan_ms < self.lower_bound_ms - slack:
+            raise ValueError("makespan_ms: below lower_bound_ms")
+        if self.makespan_ms > self.better_single_ms + slack:
+            raise ValueError("makespan_ms: above better_single_ms")
+        if max((*self.cpu, *self.gpu), default=0) >= len(self.steps):
+            raise ValueError("cpu, gpu: positions of steps")
+        return self
 
     @property
     def gap(self) -> float:

@@ -48,7 +48,7 @@ class PartitionOutcome:
 def _sequential(costs: PairCosts, _: SearchLimits) -> PartitionOutcome:
     found = sequential(costs)
     note = "one step at a time, by dynamic programming"
-    return _better(costs, [PairSchedule(found.choice)], found.makespan_ms, note)
+    return _better(costs, [PairSchedule(found.choice)], found.lower_bound_ms, note)
 
 
 def _parallel(costs: PairCosts, search: SearchLimits) -> PartitionOutcome:
@@ -132,6 +132,7 @@ def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> Pa
         costs_sha256=costs.sha256,
         processors=costs.names,
         mode=mode,
+        executable=not any(step.to_cpu_ms or step.to_gpu_ms for step in costs.steps),
         note=found.note,
         steps=tuple(steps),
         cpu=schedule.queues[CPU] if schedule.queues is not None else (),

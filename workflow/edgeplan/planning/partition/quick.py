@@ -24,7 +24,7 @@ def _ranks(costs: PairCosts, boundary: Boundary) -> list[float]:
     """Longest way from the start of each step to the end, with the fastest of all."""
     ranks = [0.0] * len(costs.steps)
     for k in range(len(ranks) - 1, -1, -1):
-        behind = max((ranks[r] + min(map(min, costs.delays_ms)) for r in costs.readers[k]), default=0.0)
+        behind = max((ranks[r] + min(map(min, costs.delays_ms[k])) for r in costs.readers[k]), default=0.0)
         ranks[k] = min(o.span_ms + max(behind, boundary.exit_ms[k][o.kind]) for o in costs.steps[k].options)
     return ranks
 
@@ -42,7 +42,7 @@ def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: fl
             for i in step.inputs:
                 before = chosen[i]
                 assert before is not None  # noqa: S101  ranks fall along edges, equal ones in the order of the model
-                start = max(start, ends[i] + costs.delays_ms[before.kind][option.kind])
+                start = max(start, ends[i] + costs.delays_ms[i][before.kind][option.kind])
             start = max(start, free[CPU] if option.cpu_ms else 0.0, free[GPU] if option.gpu_ms else 0.0)
             score = start + option.span_ms + weight * (option.cpu_ms + option.gpu_ms)
             if score < best:

@@ -1,9 +1,10 @@
 """This module simulates a plan under its costs: start and end of every step.
 
 Two ways of executing. *In sequence*, one step is under way at a time: the next starts when the one
-before has ended and its processors know it. *Side by side*, each processor has a queue and takes its
-next step as soon as that step's inputs are there; a split takes both at once. While parts of
-different steps run side by side they are slowed by the contention factors.
+before has ended, its processors know it, and its inputs are in their memory. *Side by side*, each
+processor has a queue and takes its next step as soon as that step's inputs are there; a split takes
+both at once. While parts of different steps run side by side they are slowed by the contention
+factors.
 """
 
 from __future__ import annotations
@@ -97,13 +98,28 @@ def simulate(costs: PairCosts, schedule: PairSchedule) -> PairTimeline:
 
 
 def in_sequence(costs: PairCosts, choice: Choice) -> PairTimeline:
-    """Execute one step at a time, in the order of the steps."""
+    """Execute one step at a time, in the order of the steps.
+
+    An output is moved into a processor's memory once, before its first reader there; both
+    directions move at once.
+    """
     now, before = 0.0, -1
     spans: list[PairSpan] = []
-    for option in costs.chosen(choice):
+    there: list[set[int]] = []
+    for step, option in zip(costs.steps, costs.chosen(choice), strict=True):
         if before >= 0:
-            now += costs.delays_ms[before][option.kind]
+            now += costs.synchronisation_ms[before][option.kind]
+        moved = [0.0, 0.0]
+        for processor in (CPU, GPU):
+            if option.kind in {processor, SPLIT}:
+                for i in step.inputs:
+                    if processor not in there[i]:
+                        there[i].add(processor)
+                        source = costs.steps[i]
+                        moved[processor] += source.to_gpu_ms if processor == GPU else source.to_cpu_ms
+        now += max(moved)
         spans.append(PairSpan(now, now + option.cpu_ms, now + option.gpu_ms))
+        there.append({option.kind} - {SPLIT})
         now, before = spans[-1].end_ms, option.kind
     return PairTimeline(now, tuple(spans))
 
@@ -208,7 +224,7 @@ class _Execution:
 
     def _finish(self, k: int) -> None:
         self.done += 1
-        delays = self.costs.delays_ms[self.options[k].kind]
+        delays = self.costs.delays_ms[k][self.options[k].kind]
         for reader in self.costs.readers[k]:
             self.missing[reader] -= 1
             self.ready[reader] = max(self.ready[reader], self.now + delays[self.options[reader].kind])
