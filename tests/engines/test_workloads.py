@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counts import macs, parameters
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
@@ -27,7 +28,7 @@ from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.workloads.exported import Uniform
 from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import WORKLOADS, Workload, macs, parameters, save_workload
+from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.zoo.choices import Choices

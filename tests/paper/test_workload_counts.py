@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from counts import macs, parameters
 from edgeplan.chapters.code import PACKAGE, imported
 from edgeplan.chapters.registry import STAGES
 from edgeplan.graph.ir import Graph
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import WORKLOADS, macs, parameters
+from edgeplan.workloads.registry import WORKLOADS
 from edgeplan.workloads.transformers import bert, gpt2, vit
 
 # Multiply-adds in M (of one example) and parameters; None where the source states none to two digits. Sources are in the
@@ -86,7 +87,7 @@ def test_a_context_of_all_positions_has_the_checkpoints_parameters() -> None:
 @pytest.mark.parametrize("tokens", [64, 128])
 def test_gpt2_outside_scores_and_logits_has_twelve_squares_of_its_width_a_layer(tokens: int) -> None:
     scores, logits = 12 * 2 * tokens * 768, 768 * 50_257
-    assert gpt2(tokens=tokens).macs / tokens - scores - logits == 84_934_656
+    assert macs(gpt2(tokens=tokens)) / tokens - scores - logits == 84_934_656
 
 
 def test_a_batch_and_a_sequence_cost_as_many_times_more() -> None:

@@ -19,7 +19,7 @@ import edgeplan
 from edgeplan import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition.learning.predictors import save
-from edgeplan.chapters.partition.learning.training import SampledPair, train
+from edgeplan.chapters.partition.learning.training import train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
@@ -258,17 +258,16 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     pair, pool = load_pair("pair-tiny"), workspace / "pool"
     write_pool(pool)
     with opened(pair) as both, pytest.raises(DeviceError, match="tiny does not tell when its kernels ran"):
-        samples(PartitionRows.of(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
+        samples(PartitionRows(workspace / "none", both.identity), both, pair.dispatcher(both.numbers), settings, 5, pool)
     with opened(pair, profiling=True) as both:
         assert both.synchronisation == Synchronisation.events
-        dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows.of(workspace / "rows", both.identity)
+        dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows(workspace / "rows", both.identity)
         sampled = samples(rows, both, dispatcher, settings, 5, pool)
         assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
         assert tuning(rows, both, dispatcher, settings, 5, pool).empty, "it has one kernel of each step"
-        about = SampledPair(
-            pair.name, fingerprint(), both.versions, dispatcher, {str(both.synchronisation): 1.0}, sampled.anchors_us
-        )
-    trained = train(sampled.frame, about, trials=1, test_share=0.2, seed=1)
+        about = {"pair": pair.name, "fingerprint": fingerprint(), "versions": both.versions}
+        about |= {"handshake_us": {str(both.synchronisation): 1.0}, "anchors_us": sampled.anchors_us}
+    trained = train(sampled.frame, dispatcher, about, trials=1, test_share=0.2, seed=1)
     assert "dispatch.elements" in set(trained.importance["feature"])
     save(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
     model = save_onnx(squeezenet(), workspace / "model.onnx")

@@ -115,7 +115,7 @@ def launched(
     if isinstance(queue, str):
         pytest.skip(queue)
     start, whole = leading
-    found = dispatch(step, shapes, layouts, numbers, start, whole)
+    found = dispatch(step, shapes, layouts, numbers, whole)
     output = step.outputs[0]
     rows = math.prod(shapes[output][:-1])
     sizes = {t: size_bytes(shapes[t], layouts[t], numbers.block) // 4 for t in (*step.reads, output)}
@@ -133,7 +133,7 @@ def launched(
         queue,
         found,
         step,
-        offsets,
+        offsets | {tensor: offsets[tensor] + start for tensor in wide},
         arena,
         packed(found.packing, folded(step, {role: values.copy() for role, values in weights.items()})),
     )

@@ -14,19 +14,18 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import augmented
-from edgeplan.chapters.partition.learning.training import LAYER, OTHER, SampledPair, Trained, train
+from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train
 from edgeplan.processors.opencl import OpenclDispatcher
 
 DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
 DISPATCH = DISPATCHER.features
-ABOUT = SampledPair(
-    "pair-test",
-    "machine",
-    ("1", "2"),
-    DISPATCHER,
-    {"polling": 2.0, "events": 30.0},
-    {"cpu": (100.0,) * len(sampling.ANCHORS), "gpu": (200.0,) * len(sampling.ANCHORS)},
-)
+ABOUT = {
+    "pair": "pair-test",
+    "fingerprint": "machine",
+    "versions": ("1", "2"),
+    "handshake_us": {"polling": 2.0, "events": 30.0},
+    "anchors_us": {"cpu": (100.0,) * len(sampling.ANCHORS), "gpu": (200.0,) * len(sampling.ANCHORS)},
+}
 
 
 def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
@@ -50,7 +49,7 @@ def samples(count: int = 60, seed: int = 3) -> pd.DataFrame:
 @cache
 def trained(count: int = 60) -> Trained:
     """Predictors of them."""
-    return train(samples(count), ABOUT, trials=1, test_share=0.2, seed=1)
+    return train(samples(count), DISPATCHER, ABOUT, trials=1, test_share=0.2, seed=1)
 
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:

@@ -125,7 +125,7 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
         held.append(lock._held)
         return pd.DataFrame({"a": [1.0]})
 
-    rows = PartitionRows.of(tmp_path, "pair", {"kind": ("a",)})
+    rows = PartitionRows(tmp_path, "pair", {"kind": ("a",)})
     for _ in range(2):
         rows.found("kind", 1, measure)
         assert lock._held == 0

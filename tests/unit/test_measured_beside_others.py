@@ -137,7 +137,7 @@ def test_a_disturbed_profile_is_taken_again_and_a_plan_of_one_says_so(
 
 def test_a_pairs_rows_are_measured_again_once_others_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened() -> pair_rows.PartitionRows:
-        return pair_rows.PartitionRows.of(tmp_path, "pair", {"kind": ("us",)})
+        return pair_rows.PartitionRows(tmp_path, "pair", {"kind": ("us",)})
 
     def found(us: float) -> list[float]:
         frame = opened().found("kind", 1, lambda: pd.DataFrame({"us": [us]}))

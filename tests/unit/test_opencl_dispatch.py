@@ -137,8 +137,8 @@ def test_features_of_one_layer() -> None:
 
 def test_a_range_of_columns_is_written_where_it_lies() -> None:
     step, shapes, layouts = _fc(5, 16, 24)
-    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0], start=8, leading=64).launches
-    assert launch.arguments[3:8] == (ArenaOffset("output", 8), 5, 16, 24, 64)
+    (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0], leading=64).launches
+    assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, 64)
     (launch,) = dispatch(step, shapes, layouts, _NUMBERS[0]).launches
     assert launch.arguments[3:8] == (ArenaOffset("output"), 5, 16, 24, 24)
 

@@ -14,7 +14,7 @@ from partition_models import MODELS, Saved
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
-from edgeplan.chapters.partition.costs import GRID, assignments, chosen_assignments, model_costs
+from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
@@ -195,7 +195,7 @@ def test_predictors_are_written_and_read_again(learnt: Trained, tmp_path: Path) 
             assert np.array_equal(again.us(1, layers, variant), learnt.predictors.us(1, layers, variant))
 
 
-@pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "lacking", "empty"])
+@pytest.mark.parametrize("damage", ["card", "text", "missing", "numbers", "empty"])
 def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: str) -> None:
     save(learnt.predictors, tmp_path)
     card = tmp_path / "card.json"
@@ -209,8 +209,6 @@ def test_damaged_predictors_are_told(learnt: Trained, tmp_path: Path, damage: st
         text.unlink()
     elif damage == "numbers":
         card.write_text(json.dumps(document | {"numbers": {"units": 0}}))
-    elif damage == "lacking":
-        card.write_text(json.dumps(document | {"models": document["models"][:1]}))
     else:
         card.unlink()
     with pytest.raises(FormatError, match=str(tmp_path)):
@@ -297,9 +295,9 @@ def test_costs_of_a_model_are_planned_and_become_a_program(learnt: Trained, name
             assert 0 < where_to.end < layer.outputs
     parts = partition(steps, where, DISPATCHER.block, assigned)
     assert len(parts.lanes) == len(steps.steps) + sum(isinstance(a, Split) for a in assigned)
-    greedy = chosen_assignments(costs, baselines.greedy(costs.costs))
+    greedy = costs.assignments(baselines.greedy(costs.costs))
     assert any(isinstance(a, Split) for a in greedy)
-    alone = chosen_assignments(costs, baselines.single(costs.costs, 0))
+    alone = costs.assignments(baselines.single(costs.costs, 0))
     assert set(alone) == {0}
 
 

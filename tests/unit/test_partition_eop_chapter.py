@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from partition_models import MODELS, Saved, images
 
-from edgeplan.chapters.partition.eop.costs import MeasuredCosts, best_options, measured_costs
+from edgeplan.chapters.partition.costs import ModelCosts
+from edgeplan.chapters.partition.eop.costs import best_options, measured_costs
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
 from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
@@ -72,7 +73,7 @@ def _contention() -> pd.DataFrame:
     return pd.DataFrame([[a, b, 1.1, 1.2] for a, b in loads], columns=["cpu_load", "gpu_load", "cpu_factor", "gpu_factor"])
 
 
-def _costs(subject: SweptModel, us: float = 1000.0, handshake_ms: float = 0.002) -> MeasuredCosts:
+def _costs(subject: SweptModel, us: float = 1000.0, handshake_ms: float = 0.002) -> ModelCosts:
     refused = [""] * len(subject.lowered.steps)
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": handshake_ms, "margin": 0.05, "contention": _contention()}
     return measured_costs(subject, _swept(subject, us), refused, **given)  # type: ignore[arg-type]
@@ -114,7 +115,7 @@ def test_a_step_that_the_gpu_refuses_says_so(tmp_path: Path) -> None:
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": 0.0, "margin": 0.0, "contention": _contention()}
     costs = measured_costs(subject, swept, refused, **given)  # type: ignore[arg-type]
     assert costs.costs.steps[0].unsplittable == "the GPU has no kernel of it: no such kernel"
-    assert costs.assigned[0] == (0,)
+    assert list(costs.assigned[0]) == [0]
 
 
 def test_a_constant_operator_and_too_few_points_are_constants() -> None:

@@ -155,25 +155,25 @@ def test_samples_are_measured_once_and_found_again(
     pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(samples=8)
-    sampled = samples(PartitionRows.of(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
+    sampled = samples(PartitionRows(tmp_path, pair.identity), pair, _dispatcher(pair), settings, 5, pool)
     first = sampled.frame
     assert {side: len(us) for side, us in sampled.anchors_us.items()} == dict.fromkeys(("cpu", "gpu"), len(sampling.ANCHORS))
     assert first.groupby("kind").size().to_dict() == {"conv": 8, "linear": 8, "other": 1}
     assert (first[["cpu_us", "gpu_us"]] > 0).to_numpy().all()
     assert len(list((tmp_path / "samples").iterdir())) == 1, "few files"
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    again = samples(PartitionRows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 5, pool)
+    again = samples(PartitionRows(tmp_path, pair.identity), None, _dispatcher(pair), settings, 5, pool)
     assert again.frame.equals(first)
     assert again.anchors_us == sampled.anchors_us
     with pytest.raises(NotThereError):
-        samples(PartitionRows.of(tmp_path, pair.identity), None, _dispatcher(pair), settings, 6, pool)
+        samples(PartitionRows(tmp_path, pair.identity), None, _dispatcher(pair), settings, 6, pool)
     with pytest.raises(NotThereError):
-        samples(PartitionRows.of(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
+        samples(PartitionRows(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
 
 
 def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
-    measuring = SplitMeasuring(PartitionRows.of(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
+    measuring = SplitMeasuring(PartitionRows(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
     factors, errors = measuring.beside(_frame(settings))
     assert set(factors) == set(errors) == {"linear", "conv"}
     assert min(factors.values()) >= 1
@@ -207,7 +207,7 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
 
 def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:
     settings = _settings(chain=3)
-    rows = PartitionRows.of(tmp_path, pair.identity)
+    rows = PartitionRows(tmp_path, pair.identity)
     found = tuning(rows, pair, _dispatcher(pair), settings, 5, pool)
     assert set(found["kind"]) == {"linear", "conv"}
     assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()
@@ -227,8 +227,6 @@ def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, mod
     assert (found["median_ms"] > 0).all(), found["reason"].to_dict()
     assert (found["error"].dropna() <= found["tolerance"].dropna()).all(), "all ways compute the same"
     assert found.loc["equal", "splits"] > 0
-    assert found.loc["ours", "peak_mib"] > 0
-    assert found.loc["ours", "cpu_ms"] > 0
     assert found.loc["ours", "slowdown"] > 0
 
 

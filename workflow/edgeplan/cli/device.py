@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgeplan.chapters.partition.pair_check import check_lines, check_pair
+from edgeplan.chapters.partition.pair_check import check_pair
 from edgeplan.devices.create import create_device
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, ParamsError
@@ -63,7 +63,7 @@ def device_check(
         what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
         raise ParamsError(what, where="edgeplan device check", next_step=next_step)
     if pair:
-        for line in check_lines(check_pair(load_pair(pair))):
+        for line in check_pair(load_pair(pair)):
             say(line)
         return
     found = check_device(name, seconds)

@@ -51,7 +51,7 @@ class Side(_Part):
 
 
 class PairFile(_Part):
-    """Two processors.
+    """A pair file names two processors.
 
     Attributes:
         format_version: version of this schema.
@@ -87,12 +87,12 @@ class PairFile(_Part):
 
     @property
     def shared_cores(self) -> bool:
-        """Whether both processors compute on one core."""
+        """Tell whether both processors compute on one core."""
         return not {*self.processors[0].cores}.isdisjoint(self.processors[1].cores)
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """All cores, those of the first processor first."""
+        """Return all cores, those of the first processor first."""
         return tuple(dict.fromkeys(core for side in self.processors for core in side.cores))
 
     def devices(self) -> tuple[DeviceFile, DeviceFile]:

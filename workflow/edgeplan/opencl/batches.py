@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.copies import LaunchChain, pasted, split
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, UsefulWork
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch
 from edgeplan.opencl.spaces import Layouts, Shapes, activation
 from edgeplan.runtime.layouts import size_bytes
 
@@ -52,10 +52,8 @@ def of_images(
     """
     count = images_of(step, shapes)
     found = make(one_image(step, shapes))
-    names = {f"input:{k}": t for k, t in enumerate(step.inputs)} | {
-        f"operand:{k}": p.tensor for k, p in enumerate(step.post_ops)
-    }
-    names |= {f"output:{k}": t for k, t in enumerate(step.outputs)} | {"output": step.outputs[0]}
+    names = {f"input:{k}": t for k, t in enumerate(step.inputs)} | {f"output:{k}": t for k, t in enumerate(step.outputs)}
+    names |= {f"operand:{k}": p.tensor for k, p in enumerate(step.post_ops)} | {"output": step.outputs[0]}
     apart = {role: size_bytes(shapes[t], layouts[t], numbers.block) // _FLOAT_BYTES // count for role, t in names.items() if t}
 
     def moved(argument: Argument, image: int) -> Argument:
@@ -66,11 +64,8 @@ def of_images(
     launches: list[Launch] = []
     for image in range(count):
         launches += [replace(one, arguments=tuple(moved(a, image) for a in one.arguments)) for one in found.launches]
-    work = found.work
-    several = UsefulWork(
-        work.pixels * count, work.channels, work.padded_pixels * count, work.padded_channels, work.multiplications
-    )
-    return replace(found, launches=tuple(launches), work=several)
+    work = replace(found.work, pixels=found.work.pixels * count, padded_pixels=found.work.padded_pixels * count)
+    return replace(found, launches=tuple(launches), work=work)
 
 
 def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:

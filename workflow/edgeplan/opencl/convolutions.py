@@ -24,6 +24,7 @@ from edgeplan.opencl.tiles import (
     defines,
     grouped,
     pointwise_tile,
+    weighted,
 )
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
@@ -79,21 +80,11 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
     """The numbers of a step."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
 
-    def pair(key: str) -> tuple[int, int]:
-        y, x = step.sizes(key)
-        return y, x
-
-    return Convolution(
-        source[1],
-        target[1],
-        step.integer("groups"),
-        (source[2], source[3]),
-        (target[2], target[3]),
-        pair("kernel"),
-        pair("strides"),
-        pair("dilations"),
-        pair("pads_before"),
+    window, strides, dilations, pads = (
+        (step.sizes(key)[0], step.sizes(key)[1]) for key in ("kernel", "strides", "dilations", "pads_before")
     )
+    sizes = (source[2], source[3]), (target[2], target[3])
+    return Convolution(source[1], target[1], step.integer("groups"), *sizes, window, strides, dilations, pads)
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
@@ -165,31 +156,13 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
     name = "pointwise" if pointwise else "direct"
     sizes = (c.pixels, chunked.run, c.channels_out, tiles, tiles // c.groups)
     before = (in_blocks,) if pointwise else (*c.size_in, in_blocks, c.size_out[1])
-    launch = Launch(
-        f"conv_{name}",
-        f"conv_{name}",
-        defines(block, numbers.vector, tile),
-        *grouped((chunked.items, tiles, chunked.count), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *before,
-            *sizes,
-            *(() if pointwise else (*c.kernel, *c.moves)),
-            *posts,
-        ),
-    )
+    window = () if pointwise else (*c.kernel, *c.moves)
+    items = (chunked.items, tiles, chunked.count)
+    launch = weighted(f"conv_{name}", tile, items, numbers, (*before, *sizes, *window, *posts))
     inner = c.window * in_blocks * block
-    return Dispatch(
-        f"conv.{name}",
-        (launch,),
-        (rows, columns),
-        UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner),
-        numbers.units,
-        _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns),
-    )
+    work = UsefulWork(c.pixels, c.channels_out, chunked.tiles * rows, tiles * columns, inner)
+    packing = _packing("conv_direct", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    return Dispatch(f"conv.{name}", (launch,), (rows, columns), work, numbers.units, packing)
 
 
 def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
@@ -197,68 +170,23 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
     rows, columns = tile[0], tile[1] * numbers.vector
     along, tiles = ceil(c.size_out[1], rows), _tiles(c, block, columns)
     items, run = (1, along) if numbers.vector >= CPU_VECTOR else (along, 1)
-    launch = Launch(
-        "conv_first",
-        "conv_first",
-        defines(block, numbers.vector, tile),
-        *grouped((items, tiles, c.size_out[0]), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *c.size_in,
-            c.channels_in,
-            *c.size_out,
-            run,
-            c.channels_out,
-            tiles,
-            *c.kernel,
-            *c.moves,
-            *posts,
-        ),
-    )
+    sizes = (*c.size_in, c.channels_in, *c.size_out, run, c.channels_out, tiles, *c.kernel, *c.moves)
+    launch = weighted("conv_first", tile, (items, tiles, c.size_out[0]), numbers, (*sizes, *posts))
     inner = c.window * c.channels_in
-    return Dispatch(
-        "conv.first",
-        (launch,),
-        (rows, columns),
-        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner),
-        numbers.units,
-        _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns),
-    )
+    work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * along * rows, tiles * columns, inner)
+    packing = _packing("conv_first", block + tiles * columns * (1 + inner), block=block, columns=columns)
+    return Dispatch("conv.first", (launch,), (rows, columns), work, numbers.units, packing)
 
 
 def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     rows, block = DEPTHWISE_ROWS, numbers.block
     items, blocks = ceil(c.size_out[1], rows), ceil(c.channels_out, block)
-    launch = Launch(
-        "conv_depthwise",
-        "conv_depthwise",
-        defines(block, numbers.vector, (rows, 1)),
-        *grouped((c.size_out[0], blocks * block // numbers.vector), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output"),
-            *c.size_in,
-            *c.size_out,
-            c.channels_out,
-            blocks,
-            *c.kernel,
-            *c.moves,
-            *posts,
-        ),
-    )
-    return Dispatch(
-        "conv.depthwise",
-        (launch,),
-        (rows, numbers.vector),
-        UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window),
-        numbers.units,
-        _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block),
-    )
+    size = (c.size_out[0], blocks * block // numbers.vector)
+    sizes = (*c.size_in, *c.size_out, c.channels_out, blocks, *c.kernel, *c.moves)
+    launch = weighted("conv_depthwise", (rows, 1), size, numbers, (*sizes, *posts))
+    work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window)
+    packing = _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block)
+    return Dispatch("conv.depthwise", (launch,), (rows, numbers.vector), work, numbers.units, packing)
 
 
 def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
@@ -278,25 +206,17 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
     before = (Memory.arena, Memory.workspace, ArenaOffset("input:0"), *c.size_in, *given)
     between = (Memory.weights, Memory.workspace, in_blocks, tiles, groups, inputs)
     after = (Memory.arena, Memory.weights, Memory.workspace, ArenaOffset("output"), *c.size_out, c.channels_out)
-    return Dispatch(
-        "conv.winograd",
-        (
-            launch("winograd_input", (groups * rows, in_blocks * vectors), *before),
-            launch("winograd_product", (groups, tiles, _WINOGRAD_PLACES), *between),
-            launch("winograd_output", (places, out_blocks * vectors), *after, across, places, tiles, groups, inputs, *posts),
-        ),
-        (rows, columns),
-        UsefulWork(
-            c.pixels,
-            c.channels_out,
-            groups * rows * WINOGRAD_TILE**2,
-            tiles * columns,
-            _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block,
-        ),
-        numbers.units,
-        _packing("conv_winograd", tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block), block=block, columns=columns),
-        inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns,
+    launches = (
+        launch("winograd_input", (groups * rows, in_blocks * vectors), *before),
+        launch("winograd_product", (groups, tiles, _WINOGRAD_PLACES), *between),
+        launch("winograd_output", (places, out_blocks * vectors), *after, across, places, tiles, groups, inputs, *posts),
     )
+    each = _WINOGRAD_PLACES / WINOGRAD_TILE**2 * in_blocks * block
+    work = UsefulWork(c.pixels, c.channels_out, groups * rows * WINOGRAD_TILE**2, tiles * columns, each)
+    elements = tiles * columns * (1 + _WINOGRAD_PLACES * in_blocks * block)
+    packing = _packing("conv_winograd", elements, block=block, columns=columns)
+    workspace = inputs + _WINOGRAD_PLACES * groups * rows * tiles * columns
+    return Dispatch("conv.winograd", launches, (rows, columns), work, numbers.units, packing, workspace)
 
 
 def _tiles(c: Convolution, block: int, columns: int) -> int:

@@ -105,14 +105,8 @@ class LaunchChain:
             width, height, blocks = self.launches[-1].global_size
             lanes = blocks * self.numbers.block
             work = UsefulWork(width * height, lanes, width * height, lanes, 1.0)
-        return Dispatch(
-            implementation,
-            tuple(self.launches),
-            (1, self.numbers.block),
-            work,
-            self.numbers.units,
-            workspace_elements=self.workspace,
-        )
+        tile, units = (1, self.numbers.block), self.numbers.units
+        return Dispatch(implementation, tuple(self.launches), tile, work, units, workspace_elements=self.workspace)
 
 
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:

@@ -71,9 +71,7 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
     return why
 
 
-def dispatch(
-    step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, start: int = 0, leading: int = 0
-) -> Dispatch:
+def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0) -> Dispatch:
     """The kernels of a step.
 
     Args:
@@ -81,7 +79,6 @@ def dispatch(
         shapes: shape of every tensor.
         layouts: layout of every activation.
         numbers: of the device.
-        start: of a fully connected step: elements from where its output (and operands of its shape) begin to the first column.
         leading: of a fully connected step: columns of the tensor that its output is a range of; 0 for those of the output.
 
     Raises:
@@ -98,8 +95,8 @@ def dispatch(
     make = KINDS[step.kind][1]
     if not as_one:  # of several images at once
         return batches.of_images(step, shapes, layouts, numbers, lambda one: make(step, one, layouts, numbers))
-    if start or leading:
-        return make(step, shapes, layouts, numbers, start, leading)
+    if leading:
+        return make(step, shapes, layouts, numbers, leading)
     return make(step, shapes, layouts, numbers)
 
 

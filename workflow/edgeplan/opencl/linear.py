@@ -9,8 +9,8 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
-from edgeplan.opencl.launch import ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
-from edgeplan.opencl.tiles import ROW_TILES, TILES, Tile, ceil, defines, grouped
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, Packing, UsefulWork
+from edgeplan.opencl.tiles import ROW_TILES, TILES, Tile, ceil, weighted
 from edgeplan.runtime.layouts import BLOCKED, NCHW, same_bytes
 
 _IMAGE_RANK = 4
@@ -31,7 +31,6 @@ def dispatch(
     shapes: Mapping[str, Shape],
     layouts: Mapping[str, str],
     numbers: DeviceNumbers,
-    start: int = 0,
     leading: int = 0,
     tile: Tile | None = None,
 ) -> Dispatch:
@@ -42,7 +41,6 @@ def dispatch(
         shapes: shape of every tensor.
         layouts: layout of every activation.
         numbers: of the device.
-        start: elements from where the output, and operands of its shape, begin to the first column.
         leading: columns of the tensor that the output is a range of; 0 for its own.
         tile: rows and vectors of columns of a work item; None for those that are fastest as measured.
     """
@@ -56,30 +54,9 @@ def dispatch(
     height, width = tile[0], tile[1] * numbers.vector
     tiles = ceil(columns, width)
     items = ceil(rows, height)
-    launch = Launch(
-        "linear",
-        "linear",
-        defines(numbers.block, numbers.vector, tile),
-        *grouped((items, tiles), numbers),
-        (
-            Memory.arena,
-            Memory.weights,
-            ArenaOffset("input:0"),
-            ArenaOffset("output", start),
-            rows,
-            inner,
-            columns,
-            leading or columns,
-            tiles,
-            *post_ops.arguments(step, shapes, start),
-        ),
-    )
+    given = (rows, inner, columns, leading or columns, tiles, *post_ops.arguments(step, shapes))
+    launch = weighted("linear", tile, (items, tiles), numbers, given)
     sizes = {"columns": width, "transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
-    return Dispatch(
-        "linear",
-        (launch,),
-        tile=(height, width),
-        work=UsefulWork(rows, columns, items * height, tiles * width, inner),
-        units=numbers.units,
-        packing=Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes)),
-    )
+    work = UsefulWork(rows, columns, items * height, tiles * width, inner)
+    packing = Packing("linear", tiles * width * (1 + inner), MappingProxyType(sizes))
+    return Dispatch("linear", (launch,), (height, width), work, numbers.units, packing)

@@ -14,29 +14,11 @@ from edgeplan.runtime.layouts import same_bytes
 #: The most post-operations of a kernel.
 MOST: int = 4
 #: Codes of `sources/common.h`.
-ELTWISE: Mapping[str, int] = MappingProxyType(
-    {
-        "relu": 1,
-        "clip": 2,
-        "logistic": 3,
-        "hardswish": 4,
-        "hardsigmoid": 5,
-        "swish": 6,
-        "tanh": 7,
-        "elu": 8,
-        "linear": 9,
-        "square": 10,
-        "abs": 11,
-        "sqrt": 12,
-        "exp": 13,
-        "log": 14,
-        "pow": 15,
-        "gelu_tanh": 16,
-        "gelu_erf": 17,
-        "soft_relu": 18,
-        "mish": 19,
-    }
+_ELTWISE = (
+    *("relu", "clip", "logistic", "hardswish", "hardsigmoid", "swish", "tanh", "elu", "linear", "square"),
+    *("abs", "sqrt", "exp", "log", "pow", "gelu_tanh", "gelu_erf", "soft_relu", "mish"),
 )
+ELTWISE: Mapping[str, int] = MappingProxyType({name: code for code, name in enumerate(_ELTWISE, 1)})
 SAME: Mapping[str, int] = MappingProxyType({"add": 64, "mul": 65})
 PER_CHANNEL: Mapping[str, int] = MappingProxyType({"add": 66, "mul": 67})
 _CODE_BITS = 8
@@ -67,18 +49,17 @@ def _per_channel(shape: Shape, output: Shape) -> bool:
     return len(shape) == len(output) > 1 and math.prod(shape) == shape[1] == output[1]
 
 
-def arguments(step: Step, shapes: Mapping[str, Shape], start: int = 0) -> tuple[Argument, ...]:
+def arguments(step: Step, shapes: Mapping[str, Shape]) -> tuple[Argument, ...]:
     """Return the kernel's arguments for the post-operations of a step (`POSTS_PARAMETERS`).
 
     Args:
         step: with at most `MOST` post-operations that `refusal` lets pass.
         shapes: shape of every tensor.
-        start: elements from the beginning of operands of the output's shape to the first that is used.
     """
     kinds, given = 0, []
     for index in range(MOST):
         post = step.post_ops[index] if index < len(step.post_ops) else PostOp("none")
-        code, operand = _code(step, post, shapes), ArenaOffset(f"operand:{index}", start) if post.tensor else 0
+        code, operand = _code(step, post, shapes), ArenaOffset(f"operand:{index}") if post.tensor else 0
         kinds |= code << _CODE_BITS * index
         given += [float(post.alpha), float(post.beta), operand]
     return (kinds, *given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Shape
@@ -91,11 +92,4 @@ def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumb
     if not scales and not shifts:
         return found
     sizes = MappingProxyType({"size": size})
-    return Dispatch(
-        found.implementation,
-        found.launches,
-        found.tile,
-        found.work,
-        found.units,
-        Packing("in_a_row", size * (scales + shifts), sizes),
-    )
+    return replace(found, packing=Packing("in_a_row", size * (scales + shifts), sizes))

@@ -90,14 +90,19 @@ def dispatched(implementation: str, space: Space, launches: Sequence[Launch], nu
     return Dispatch(implementation, tuple(launches), (1, numbers.block), space.work(last, numbers.block, work), numbers.units)
 
 
-def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts, extra: int = 0) -> DeviceTensor:
-    """An activation of a step by its role (see `ArenaOffset`), an output by `output` or `output:1`."""
+def tensor_of(step: Step, role: str) -> str:
+    """Return the name of an activation of a step by its role (see `ArenaOffset`), an output by `output` or `output:1`."""
     kind, _, number = role.partition(":")
     index = int(number or 0)
-    name = {"input": step.inputs, "output": step.outputs}[kind][index] if kind != "operand" else step.post_ops[index].tensor
+    return step.post_ops[index].tensor if kind == "operand" else (step.inputs if kind == "input" else step.outputs)[index]
+
+
+def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts) -> DeviceTensor:
+    """Return an activation of a step by its role (see `tensor_of`)."""
+    name = tensor_of(step, role)
     if layouts[name] not in (BLOCKED, NCHW) and len(shapes[name]) == _RANK:
         raise LackingError(f"activations in the layout {layouts[name]}")
-    return DeviceTensor(Memory.arena, ArenaOffset(role, extra), shapes[name], layouts[name])
+    return DeviceTensor(Memory.arena, ArenaOffset(role), shapes[name], layouts[name])
 
 
 def is_blocked(tensor: DeviceTensor, block: int) -> bool:

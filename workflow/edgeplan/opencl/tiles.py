@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
-from edgeplan.opencl.launch import DeviceNumbers
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Launch, Memory
 
 Tile = tuple[int, int]
 
@@ -86,6 +86,21 @@ def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, .
     groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
     local = (*(GROUP if groups else (1, 1)), 1)[: len(size)]
     return tuple(ceil(items, unit) * unit for items, unit in zip(size, local, strict=True)), local
+
+
+def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumbers, arguments: tuple[Argument, ...]) -> Launch:
+    """Return the launch of a kernel of one input, one output and weights, which its file is named after.
+
+    Args:
+        kernel: name of the file and of the function.
+        tile: rows and vectors of columns of a work item.
+        size: work items at least, of two or three dimensions.
+        numbers: of the device.
+        arguments: behind the arena, the weights, the input and the output.
+    """
+    places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))
+    macros = defines(numbers.block, numbers.vector, tile)
+    return Launch(kernel, kernel, macros, *grouped(size, numbers), (*places, *arguments))
 
 
 def ceil(count: int, unit: int) -> int:

@@ -54,7 +54,7 @@ class OnednnProcessor(Host):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is; the cores are those that it may use."""
+        """Describe the processor; the cores are those that it may use."""
         info = self.dnnl.info
         return Capabilities(
             f"oneDNN ({info.isa})",
@@ -75,7 +75,7 @@ class OnednnProcessor(Host):
         return ""
 
     def allocate(self, size: int) -> Buffer:
-        """Pages of memory, zeroed.
+        """Allocate pages of memory, zeroed.
 
         Raises:
             DeviceError: there is not so much.
@@ -99,7 +99,7 @@ class OnednnProcessor(Host):
         return Kernel(executable.program.choices[index].name, prepared)
 
     def empty(self) -> Kernel:
-        """No calls."""
+        """Return a kernel without calls."""
         return Kernel("empty", Prepared((), (), ()))
 
     def enqueue(self, kernel: Kernel) -> None:
@@ -116,14 +116,14 @@ class OnednnProcessor(Host):
                 self.dnnl.check_execution(status)
 
     def finish(self) -> None:
-        """All has run."""
+        """Return at once, since all has run."""
 
     def ready(self) -> None:
         """The calling thread computes on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
 
     def calls(self, kernel: Kernel) -> npt.NDArray[np.int64]:
-        """See `Host`.
+        """Return the calls of a kernel; see `Host`.
 
         Raises:
             DeviceError: the kernel is another processor's.

@@ -23,6 +23,7 @@ from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, ProgramSource, variant
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
+from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.transforms import packed
 from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
@@ -72,11 +73,11 @@ class OpenclDispatcher(Dispatcher):
         super().__init__(numbers)
 
     def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
-        """See `Dispatcher`."""
+        """Return the dispatcher's refusal; see `Dispatcher`."""
         return dispatcher.refusal(step, shapes, layouts, self.device)
 
     def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
-        """See `Dispatcher`.
+        """Return the dispatcher's choice; see `Dispatcher`.
 
         Raises:
             DeviceError: there are no kernels for it.
@@ -144,12 +145,12 @@ class OpenclProcessor(Processor):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is and can do."""
+        """Describe the device and what it can do."""
         return self._capabilities
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """See `Processor`."""
+        """Return the device's numbers; see `Processor`."""
         return asdict(self.device_numbers)
 
     # Steps
@@ -205,14 +206,11 @@ class OpenclProcessor(Processor):
         self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
 
     def _memories_of(self, executable: Executable, index: int, found: Dispatch) -> dict[Memory, Any]:
-        step, elements = executable.program.steps[index], found.packing.elements
-        memories = {Memory.arena: self._argument(executable.arena)}
         values = np.zeros(1, np.float32)
-        if elements:
-            values = packed(found.packing, folded(step, executable.read(index)))
-        memories[Memory.weights] = self._constant(values)
-        memories[Memory.workspace] = self._workspace_of(found.workspace_elements)
-        return memories
+        if found.packing.elements:
+            values = packed(found.packing, folded(executable.program.steps[index], executable.read(index)))
+        arena, workspace = self._argument(executable.arena), self._workspace_of(found.workspace_elements)
+        return {Memory.arena: arena, Memory.weights: self._constant(values), Memory.workspace: workspace}
 
     def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> _Command:
         asked = variant(launch.source, launch.defines)
@@ -222,7 +220,7 @@ class OpenclProcessor(Processor):
             if isinstance(argument, Memory):
                 given.append(memories[argument])
             elif isinstance(argument, ArenaOffset):
-                given.append(np.int32(program.offsets[_tensor(step, argument.role)] // _FLOAT_BYTES + argument.extra))
+                given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra))
             elif isinstance(argument, float):
                 given.append(np.float32(argument))
             else:
@@ -311,13 +309,12 @@ class OpenclProcessor(Processor):
     def _constant(self, values: Any) -> Any:
         cl = self._cl
         try:
-            made = cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
+            return cl.Buffer(self._context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
         except (cl.Error, MemoryError) as error:
             raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
-        return made
 
     def _workspace_of(self, elements: int) -> Any:
-        """What launches of one step use between them: one for all steps, which run one after the other."""
+        """Return the memory that launches of one step use between them: one for all steps, which run one after the other."""
         cl, size = self._cl, _FLOAT_BYTES * max(1, elements)
         if self._workspace is None or self._workspace.size < size:
             try:
@@ -394,12 +391,8 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        return tuple(self._launch(command) for command in self._commands(kernel))
-
-    @staticmethod
-    def _commands(kernel: Kernel) -> Sequence[_Command]:
         assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
-        return kernel.handle
+        return tuple(map(self._launch, kernel.handle))
 
     def _launch(self, command: _Command) -> Any:
         try:
@@ -430,15 +423,6 @@ class OpenclProcessor(Processor):
             )
         self._check_waits()
 
-    def marker(self) -> Any:
-        """An event that has happened when all that was enqueued before has run. What it waits for is begun."""
-        try:
-            event = self._cl.enqueue_marker(self._queue)
-            self._queue.flush()
-        except self._cl.Error as error:
-            raise self._failed("cannot enqueue", error) from error
-        return event
-
     # Counters in fine-grained memory
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
@@ -460,7 +444,7 @@ class OpenclProcessor(Processor):
         self._launch(self._counter_command("set_counter", (counter_address, value)))
 
     def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
-        """See `Processor`: one launch.
+        """Hand over by one launch; see `Processor`.
 
         Raises:
             DeviceError: the device and the host do not see each other's stores while they run.
@@ -567,7 +551,7 @@ class _Waiter:
         threading.Thread(target=self._serve, name="edgeplan-opencl", daemon=True).start()
 
     def run(self, call: Callable[[], object], limit_seconds: float) -> bool:
-        """Whether a call returned in time. What it raises is raised here."""
+        """Tell whether a call returned in time. What it raises is raised here."""
         self._asked.put(call)
         self._left += 1
         end = time.monotonic() + limit_seconds
@@ -597,7 +581,7 @@ class _Waiter:
 
 
 def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNumbers:
-    """What the dispatcher asks of a device.
+    """Return the numbers that the dispatcher asks of a device.
 
     Args:
         device: of pyopencl.
@@ -623,13 +607,9 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
 def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
     cl = pyopencl()
     svm = _svm(device)
-    fine, coarse = (
-        bool(svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER),
-        bool(svm & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER),
-    )
-    sharing = Sharing.fine if fine else Sharing.coarse if coarse else Sharing.copies
-    order = list(Sharing)
-    sharing = order[max(order.index(sharing), order.index(Sharing(options.sharing)))]
+    kinds, order = cl.device_svm_capabilities, list(Sharing)
+    best = 0 if svm & kinds.FINE_GRAIN_BUFFER else 1 if svm & kinds.COARSE_GRAIN_BUFFER else 2
+    sharing = order[max(best, order.index(Sharing(options.sharing)))]
     atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
     return Capabilities(
         name=str(device.name).strip(),
@@ -649,16 +629,8 @@ def _svm(device: Any) -> int:
         return 0
 
 
-def _tensor(step: Step, role: str) -> str:
-    kind, _, number = role.partition(":")
-    index = int(number or 0)
-    if kind == "operand":
-        return step.post_ops[index].tensor
-    return (step.inputs if kind == "input" else step.outputs)[index]
-
-
 def _is_view(program: Program, step: Step, block: int) -> bool:
-    """Whether a reshape's output lies where its input does."""
+    """Tell whether a reshape's output lies where its input does."""
     source, output = step.inputs[0], step.outputs[0]
     plain = all(same_bytes(program.shapes[t], program.layouts[t], "nchw", block) for t in (source, output))
     return plain and program.offsets[source] == program.offsets[output]

@@ -1,4 +1,4 @@
-"""What edgeplan asks of a processor of a pair, as tests: subclass `ProcessorContract` and name the engine that it is of.
+"""This module holds what edgeplan asks of a processor of a pair, as tests: subclass `ProcessorContract` and name the engine.
 
     class TestMine(ProcessorContract):
         name = "mine"
@@ -85,7 +85,7 @@ class ProcessorContract:
 
     @pytest.fixture
     def processor(self) -> Iterator[Processor]:
-        """The processor, closed afterwards."""
+        """Open the processor, and close it afterwards."""
         with self.make() as processor:
             yield processor
 
@@ -216,7 +216,7 @@ class ProcessorContract:
         np.testing.assert_allclose(found[36 * at :], wanted[36 * at :], atol=1e-4 * np.abs(wanted).max())
 
     def test_what_it_refuses_it_does_not_prepare(self, processor: Processor, tmp_path: Path) -> None:
-        """It says why before, and raises an error of edgeplan's own."""
+        """The processor says why before, and raises an error of edgeplan's own."""
         b = GraphBuilder("refused", (2, 16, 6, 6))
         graph = b.build(b.relu(b.conv_bn(b.lrn(b.input), 16, 3, groups=4)))
         model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
@@ -233,7 +233,7 @@ class ProcessorContract:
                     assert processor.prepare(executable, index).implementation
 
     def test_nothing_can_be_run_and_waited_for(self, processor: Processor) -> None:
-        """What handing over costs is measured so."""
+        """Handing over is measured so."""
         processor.give()
         processor.finish()
         processor.enqueue(processor.empty())
@@ -336,7 +336,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
 
 
 def _first_output(program: Program, graph: Graph, folder: Path, dnnl: Dnnl) -> np.ndarray:
-    """What oneDNN's first step writes, padding included."""
+    """Return what oneDNN's first step writes, padding included."""
     with Executable(dnnl, program, folder) as executable:
         bind_inputs(executable, random_inputs(graph))
         worker = Worker(dnnl)

@@ -21,10 +21,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
-#: Products with a matrix, of two activations or of one and weights.
-_PRODUCTS = ("MatMul", "Gemm")
-_RECURRENT = ("LSTM", "GRU")
-
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -56,12 +52,6 @@ class Exported:
         """Elements of all weights; one that several nodes read counts once."""
         shapes = {tensor.name: tensor.dims for tensor in self.model.graph.initializer}
         return sum(math.prod(shapes[name]) for name in self.weights)
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of convolutions, products and recurrent layers, by ONNX's own shape inference."""
-        shapes = self.shapes()
-        return sum(_macs(node, shapes) for node in self.model.graph.node)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor, weights included.
@@ -191,15 +181,3 @@ def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
         else:
             plain.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     return plain
-
-
-def _macs(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Multiply-adds of a node; those of a recurrent layer are its gates' products."""
-    if node.op_type in _PRODUCTS:
-        return shapes[node.input[0]][-1] * math.prod(shapes[node.output[0]])
-    if node.op_type == "Conv":
-        return math.prod(shapes[node.input[1]][1:]) * math.prod(shapes[node.output[0]])
-    if node.op_type in _RECURRENT:
-        steps, batch, _ = shapes[node.input[0]]
-        return steps * batch * sum(math.prod(shapes[name]) for name in node.input[1:3])
-    return 0

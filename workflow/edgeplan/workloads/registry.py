@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
 from edgeplan.workloads.batches import batched
@@ -88,16 +87,6 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
         "mobilenetv1_batch16": lambda: batched(_published(mobilenetv1, "mobilenetv1"), "mobilenetv1_batch16", 16),
     }
 )
-
-
-def parameters(workload: Workload) -> int:
-    """Learnable parameters, in elements; a weight that is shared counts once."""
-    return graph_parameters(workload) if isinstance(workload, Graph) else workload.parameters
-
-
-def macs(workload: Workload) -> int:
-    """Count the multiply-adds of one inference."""
-    return graph_macs(workload) if isinstance(workload, Graph) else workload.macs
 
 
 def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:

@@ -8,21 +8,20 @@ Modules:
 * `costs`: Models to cost documents: what the predictors of a pair say of every step, whole and
   split.
 * `eop/`: EOP (VEE 2022): operators sampled, fitted, tuned and run on a pair.
-* `estimate`: How long the stages of the chapter take.
+* `estimate`: This module estimates how long the stages of the chapter take.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on partitions.
 * `layers`: Single layers: what is sampled to learn from, and what splits are tried on.
-* `learning/`: What is learnt from sampled layers: predictors of latency, and what they are compared
-  with.
-* `measuring/`: What is measured on a pair: layers in chains, splits, models, handshakes.
+* `learning/`: Predictors of latency are learnt from sampled layers, and compared with simpler ones.
+* `measuring/`: These modules measure on a pair: layers in chains, splits, models, handshakes.
 * `names`: Names in stored rows, and a limit, that what measures, what shows and EOP's part have in
   common.
 * `pair_check`: A pair looked at: how its processors wait for each other, and what that costs.
-* `paper`: What LiPG (EPEW 2025) prints.
+* `paper`: This module holds what LiPG (EPEW 2025) prints.
 * `planned`: A model planned on a pair, and the folder that holds the plan.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `sampling`: Which layers are measured: samples to learn from (LiPG, section 5.2) and layers to
   split (section 5.3).
 * `settings`: The `partition` section of params.yaml.
-* `shown`: All tables and figures of the chapter on partitions: those of both papers.
+* `shown`: This module lists all tables and figures of the chapter on partitions, of both papers.
 * `stages/`: The stages of the chapter on partitions.
 """

@@ -18,7 +18,7 @@ _FIRST_PASS = 24
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What predictors say of a layer.
+    """Predictions of a layer give its time whole and split.
 
     Attributes:
         whole_us: on each lane alone.
@@ -32,12 +32,12 @@ class Predicted:
 
     @property
     def spans_us(self) -> Floats:
-        """Of the slower part of each split."""
+        """Return the time of the slower part of each split."""
         return np.asarray(self.parts_us.max(axis=1, initial=0.0))
 
 
 def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant: str = OURS) -> Predicted:
-    """All splits in steps of channels; of many, a coarse pass and then those around the best two of it."""
+    """Predict all splits in steps of channels; of many, a coarse pass and then those around the best two of it."""
     every = splits(layer.outputs, step)
     stride = -(-len(every) // _FIRST_PASS) if every else 1
     chosen = every[stride - 1 :: stride] if stride > 1 else every
@@ -56,7 +56,7 @@ def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant:
 
 
 def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
-    """Of the whole layer, then of each split, on both lanes."""
+    """Return the times of the whole layer, then of each split, on both lanes."""
     first = predictors.us(0, [layer, *(layer.part(c) for c in channels)])
     second = predictors.us(1, [layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
     return first, second

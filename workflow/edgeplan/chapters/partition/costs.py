@@ -13,7 +13,7 @@ from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.planning.partition.costs import KINDS, SPLIT, PairCosts
+from edgeplan.planning.partition.costs import KINDS, PairCosts
 from edgeplan.planning.partition.document import parse_costs
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.simulate import whole_queues
@@ -29,19 +29,73 @@ _DIMENSION = "channels"
 _COMPUTE, _BANDWIDTH = "compute", "bandwidth"
 
 
+#: What the cost document says of an operator, and where each of its options runs.
+Priced = tuple[dict[str, Any], Sequence[Assignment]]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """A model's costs.
+    """A model's costs are a document and what executes each option of it.
 
     Attributes:
         content: the cost document, JSON in UTF-8.
         costs: the same, read.
-        channels: by step and position among its options, channels of lane 0; 0 or all of a whole one.
+        block: channels of a block of the layout `blocked16`.
+        assigned: by step and position among its options, where it runs.
     """
 
     content: bytes
     costs: PairCosts
-    channels: tuple[tuple[int, ...], ...]
+    block: int
+    assigned: tuple[Sequence[Assignment], ...]
+
+    def assignments(self, choice: Sequence[int]) -> list[Assignment]:
+        """Return where each step runs by a choice of options."""
+        chosen = zip(self.costs.steps, self.assigned, choice, strict=True)
+        return [of_options[step.options[k].index] for step, of_options, k in chosen]
+
+
+def costs_of(
+    lowered: Lowered,
+    layouts: Mapping[str, str],
+    block: int,
+    priced: Sequence[Priced],
+    *,
+    names: tuple[str, str],
+    handshake_ms: float,
+    contention: Sequence[Mapping[Any, Any]],
+    error: float = 0.0,
+) -> ModelCosts:
+    """Write the cost document of a model, and read it.
+
+    Args:
+        lowered: steps of the model.
+        layouts: layout of every activation.
+        block: channels of a block of the layout `blocked16`.
+        priced: of each step.
+        names: of the processors, as people read them.
+        handshake_ms: until one processor has seen that the other is done.
+        contention: entries of the document.
+        error: relative error of the times of steps that do not say theirs.
+    """
+    earlier = preceding(lowered, layouts, block)
+    operators = [
+        {"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry}
+        for step, before, (entry, _) in zip(lowered.steps, earlier, priced, strict=True)
+    ]
+    document = {
+        "format_version": 1,
+        "model": lowered.name or "model",
+        "processors": dict(zip(SIDES, names, strict=True)),
+        "cpu_to_gpu_ms": handshake_ms,
+        "gpu_to_cpu_ms": handshake_ms,
+        "error": error,
+        "contention": contention,
+        "operators": operators,
+    }
+    content = (json.dumps(document, indent=1) + "\n").encode()
+    costs = parse_costs(content, f"costs of {document['model']}")
+    return ModelCosts(content, costs, block, tuple(assigned for _, assigned in priced))
 
 
 def model_costs(
@@ -63,45 +117,28 @@ def model_costs(
         synchronisation: "polling" or "events".
         variant: of the predictors of lane 1.
     """
-    handshake_ms = predictors.card.handshake_us[synchronisation] / _US
-    operators, channels = [], []
-    earlier = preceding(lowered, layouts, predictors.dispatcher.block)
-    for step, before in zip(lowered.steps, earlier, strict=True):
-        entry, of_options = _operator(lowered, layouts, step, predictors, variant)
-        operators.append({"name": step.name, "inputs": [lowered.steps[k].name for k in before], **entry})
-        channels.append(of_options)
-    document = {
-        "format_version": 1,
-        "model": lowered.name or "model",
-        "processors": dict(zip(SIDES, names, strict=True)),
-        "cpu_to_gpu_ms": handshake_ms,
-        "gpu_to_cpu_ms": handshake_ms,
-        "contention": _contention(predictors),
-        "operators": operators,
-    }
-    content = (json.dumps(document, indent=1) + "\n").encode()
-    return ModelCosts(content, parse_costs(content, "costs of the model"), tuple(channels))
+    # Different steps side by side are taken to slow each other as both parts of a split do.
+    factor, loads = max(predictors.card.beside.values(), default=1.0), (_COMPUTE, _BANDWIDTH)
+    return costs_of(
+        lowered,
+        layouts,
+        predictors.dispatcher.block,
+        [_operator(lowered, layouts, step, predictors, variant) for step in lowered.steps],
+        names=names,
+        handshake_ms=predictors.card.handshake_us[synchronisation] / _US,
+        contention=[{"cpu_load": a, "gpu_load": b, "cpu_factor": factor, "gpu_factor": factor} for a in loads for b in loads],
+    )
 
 
-def _contention(predictors: PairPredictors) -> list[dict[str, Any]]:
-    """Different steps side by side are taken to slow each other as both parts of a split do."""
-    factor = max(predictors.card.beside.values(), default=1.0)
-    loads = (_COMPUTE, _BANDWIDTH)
-    return [{"cpu_load": a, "gpu_load": b, "cpu_factor": factor, "gpu_factor": factor} for a in loads for b in loads]
-
-
-def _operator(
-    lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors, variant: str
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """Options of a step, and the channels of lane 0 of each."""
+def _operator(lowered: Lowered, layouts: Mapping[str, str], step: Step, predictors: PairPredictors, variant: str) -> Priced:
     layer, dispatcher = layer_of(step, lowered.shapes), predictors.dispatcher
     if step.kind == "reshape" and _is_view(step, lowered, layouts, dispatcher.block):
-        return {"options": [_whole(0, 0.0), _whole(1, 0.0)], "unsplittable": "a view"}, (1, 0)
+        return {"options": [_whole(0, 0.0), _whole(1, 0.0)], "unsplittable": "a view"}, (0, 1)
     lacking = dispatcher.refusal(step, lowered.shapes, layouts)
     why = why_not_split(lowered, layouts, dispatcher.block, step)
     if layer is None or (not lacking and refused(layer, dispatcher)):
         options = [_whole(lane, predictors.other_us(lane, step, lowered.shapes)) for lane in ((0,) if lacking else (0, 1))]
-        return {"options": options, "load": _BANDWIDTH, "unsplittable": why}, (1, 0)[: len(options)]
+        return {"options": options, "load": _BANDWIDTH, "unsplittable": why}, (0, 1)[: len(options)]
     why = why or (f"the {SIDES[1].upper()} has no kernel of it: {lacking}" if lacking else "")
     return _layer(layer, channels_of(lowered, step), predictors, variant, why=why, on_both=not lacking)
 
@@ -111,26 +148,24 @@ def _whole(lane: int, us: float) -> dict[str, Any]:
 
 
 def _is_view(step: Step, lowered: Lowered, layouts: Mapping[str, str], block: int) -> bool:
-    """Whether nothing is moved."""
+    """Tell whether nothing is moved."""
     return all(same_bytes(lowered.shapes[t], layouts[t], NCHW, block) for t in (step.inputs[0], step.outputs[0]))
 
 
-def _layer(
-    layer: LayerShape, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool
-) -> tuple[dict[str, Any], tuple[int, ...]]:
+def _layer(layer: LayerShape, outputs: int, predictors: PairPredictors, variant: str, *, why: str, on_both: bool) -> Priced:
     error = predictors.margin(layer.kind)
     if not on_both:
         options = [_whole(0, float(predictors.us(0, [layer])[0]))]
-        return {"options": options, "error": error, "unsplittable": why}, (outputs,)
+        return {"options": options, "error": error, "unsplittable": why}, (0,)
     found = predicted(predictors, layer, GRID, variant)
     options = [_whole(lane, us) for lane, us in enumerate(found.whole_us)]
-    channels = [outputs, 0]
+    assigned: list[Assignment] = [0, 1]
     for c, parts_us in zip(found.channels, found.parts_us.tolist(), strict=True) if not why else ():
         both = _whole(0, parts_us[0]) | _whole(1, parts_us[1])
         options.append({**both, "on": "split", "cpu_share": c / outputs, "dimension": _DIMENSION})
-        channels.append(c)
+        assigned.append(Split(c))
     few = "" if why or found.channels else f"its {outputs} channels are too few to be split in steps of {GRID}"
-    return {"options": options, "error": error, "unsplittable": why or few}, tuple(channels)
+    return {"options": options, "error": error, "unsplittable": why or few}, assigned
 
 
 def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]:
@@ -157,12 +192,3 @@ def orders(plan: PartitionPlan) -> tuple[Sequence[int], Sequence[int]] | None:
     if not plan.cpu and not plan.gpu:
         return None
     return whole_queues([step.start_ms for step in plan.steps], [KINDS.index(step.on) for step in plan.steps])
-
-
-def chosen_assignments(costs: ModelCosts, choice: Sequence[int]) -> tuple[Assignment, ...]:
-    """Where each step runs by a choice of options."""
-    found: list[Assignment] = []
-    for step, of_options, k in zip(costs.costs.steps, costs.channels, choice, strict=True):
-        option = step.options[k]
-        found.append(Split(of_options[option.index]) if option.kind == SPLIT else option.kind)
-    return tuple(found)

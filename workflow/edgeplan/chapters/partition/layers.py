@@ -62,23 +62,23 @@ class LayerShape:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
+        """Return the number of multiply-adds."""
         high, wide = self.out_size
         return high * wide * self.weights
 
     @property
     def flops(self) -> int:
-        """Two for each multiply-add."""
+        """Return the number of operations, two for each multiply-add."""
         return 2 * self.macs
 
     @property
     def weights(self) -> int:
-        """Elements, the bias apart."""
+        """Return the number of weights, the bias apart."""
         return self.inputs * self.outputs * math.prod(self.kernel)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights."""
+        """Return the bytes of the weights."""
         return _FLOAT_BYTES * self.weights
 
     def part(self, outputs: int) -> LayerShape:
@@ -89,7 +89,7 @@ class LayerShape:
 
     @property
     def name(self) -> str:
-        """Short and unique."""
+        """Return a short and unique name."""
         if self.kind == LINEAR:
             return f"linear-{self.height}x{self.inputs}x{self.outputs}"
         window = f"{self.window}x{self.window_width}" if self.window_width else self.window
@@ -97,12 +97,12 @@ class LayerShape:
 
     @property
     def in_shape(self) -> Shape:
-        """Shape of the input."""
+        """Return the shape of the input."""
         return (self.height, self.inputs) if self.kind == LINEAR else (1, self.inputs, self.height, self.width)
 
     @property
     def out_shape(self) -> Shape:
-        """Shape of the output."""
+        """Return the shape of the output."""
         return (self.height, self.outputs) if self.kind == LINEAR else (1, self.outputs, *self.out_size)
 
     @property

@@ -1,4 +1,4 @@
-"""What LiPG (EPEW 2025) prints."""
+"""This module holds what LiPG (EPEW 2025) prints."""
 
 from __future__ import annotations
 

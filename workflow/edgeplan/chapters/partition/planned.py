@@ -67,7 +67,7 @@ def plan_model(
     mode: Mode = "sequential",
     search: SearchLimits | None = None,
 ) -> PlannedModel:
-    """Plan a model.
+    """Plan a model on a pair.
 
     Args:
         model: an ONNX file of static shape.

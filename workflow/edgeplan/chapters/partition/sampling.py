@@ -89,7 +89,7 @@ def layers(kind: str, count: int, flops: tuple[float, float], divisors: Sequence
 
 
 def all_layers(kind: str, flops: tuple[float, float], divisors: Sequence[int]) -> list[LayerShape]:
-    """All layers of a kind by the rules of section 5.3, sorted."""
+    """Return all layers of a kind by the rules of section 5.3, sorted."""
     make: Callable[[], Iterator[LayerShape]] = _all_linear if kind == LINEAR else lambda: _all_convs(divisors)
     return sorted({layer for layer in make() if flops[0] <= layer.flops <= flops[1]})
 

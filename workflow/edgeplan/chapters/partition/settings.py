@@ -16,7 +16,7 @@ _Flops = Annotated[float, Field(gt=0, le=1e12)]
 
 
 class PartitionSettings(Section):
-    """What the chapter on partitions measures.
+    """These settings say what the chapter on partitions measures.
 
     Attributes:
         pairs: of processors, files of config/pairs; none where there is no second processor.
@@ -83,6 +83,6 @@ class PartitionSettings(Section):
 
 
 class PartitionParams(ChapterParams):
-    """What the chapter reads of params.yaml."""
+    """Parameters hold what the chapter reads of params.yaml."""
 
     partition: PartitionSettings

@@ -1,4 +1,4 @@
-"""All tables and figures of the chapter on partitions: those of both papers."""
+"""This module lists all tables and figures of the chapter on partitions, of both papers."""
 
 from __future__ import annotations
 

@@ -2,17 +2,17 @@
 
 Modules:
 
-* `contention`: How much two different steps slow each other down, by what they are bound by:
-  `contention` of the cost document.
+* `contention`: This module measures by how much two different steps slow each other down, by what
+  they are bound by.
 * `costs`: Sweeps to cost documents: every option of a step with the times it took in its model.
-* `evidence`: What the stage `partition_eop` measured, and the parts of it.
+* `evidence`: This module holds what the stage `partition_eop` measured, and the parts of it.
 * `figures`: The figures of EOP, after the paper's 4, 7, 8 and 9.
 * `metrics`: EOP's figures of merit: functions of the measured rows, the formula of each in its
   docstring.
 * `operators`: Operators as EOP names them: what a step is in its tables, and graphs of each alone
   at different sizes (table 2).
 * `page`: EOP's part of the report: cards, findings, figures and tables.
-* `paper`: What EOP (VEE 2022) prints.
+* `paper`: This module holds what EOP (VEE 2022) prints.
 * `settings`: The section `partition.eop` of params.yaml.
 * `sweeps`: Steps of a model measured where they run: whole on each processor, and split over every
   dimension at every share.

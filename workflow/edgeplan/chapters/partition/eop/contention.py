@@ -1,4 +1,4 @@
-"""How much two different steps slow each other down, by what they are bound by: `contention` of the cost document."""
+"""This module measures by how much two different steps slow each other down, by what they are bound by."""
 
 from __future__ import annotations
 

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
+from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
 from edgeplan.chapters.partition.eop.sweeps import SweptModel
 from edgeplan.planning.partition.costs import SPLIT, PairCosts
-from edgeplan.planning.partition.document import parse_costs
-from edgeplan.runtime.partitioned.program import Assignment, Split, preceding
+from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 
 _US = 1e3
 _COMPUTE = frozenset({"conv", "fc", "matmul", "lstm", "gru", "lbr_gru"})
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCosts:
-    """A model's costs.
-
-    Attributes:
-        content: the cost document, JSON in UTF-8.
-        costs: the same, read.
-        block: channels of a block of the layout `blocked16`.
-        assigned: by step and position among its options, where it runs.
-    """
-
-    content: bytes
-    costs: PairCosts
-    block: int
-    assigned: tuple[tuple[Assignment, ...], ...]
-
-    def assignments(self, choice: Sequence[int]) -> list[Assignment]:
-        """Where each step runs by a choice of options."""
-        chosen = zip(self.costs.steps, self.assigned, choice, strict=True)
-        return [of_options[step.options[k].index] for step, of_options, k in chosen]
 
 
 def measured_costs(
@@ -50,7 +26,7 @@ def measured_costs(
     handshake_ms: float,
     margin: float,
     contention: pd.DataFrame,
-) -> MeasuredCosts:
+) -> ModelCosts:
     """The costs of a model.
 
     Args:
@@ -63,10 +39,8 @@ def measured_costs(
         margin: share of an operator's time that a split has to gain.
         contention: rows of `contention`.
     """
-    by_step = dict(iter(swept.groupby("step")))
-    operators, assigned = [], []
-    earlier = preceding(subject.lowered, subject.layouts, block)
-    for k, (step, before, why) in enumerate(zip(subject.lowered.steps, earlier, refused, strict=True)):
+    by_step, priced = dict(iter(swept.groupby("step"))), list[Priced]()
+    for k, (step, why) in enumerate(zip(subject.lowered.steps, refused, strict=True)):
         options: list[dict[str, object]] = []
         places: list[Assignment] = []
         own = by_step[k]
@@ -80,24 +54,21 @@ def measured_costs(
             else:
                 options.append({"on": "cpu", "cpu_ms": cpu_ms} if end else {"on": "gpu", "gpu_ms": gpu_ms})
                 places.append(0 if end else 1)
-        entry = {"name": step.name, "inputs": [subject.lowered.steps[j].name for j in before], "options": options}
-        entry |= {"load": "compute" if step.kind in _COMPUTE else "bandwidth"}
+        entry: dict[str, object] = {"options": options, "load": "compute" if step.kind in _COMPUTE else "bandwidth"}
         if not any(isinstance(place, Split) for place in places):
-            entry |= {"unsplittable": f"the GPU has no kernel of it: {why}" if why else "no dimension of it can be cut"}
-        operators.append(entry)
-        assigned.append(tuple(places))
-    document = {
-        "format_version": 1,
-        "model": subject.name,
-        "processors": {"cpu": names[0], "gpu": names[1]},
-        "cpu_to_gpu_ms": handshake_ms,
-        "gpu_to_cpu_ms": handshake_ms,
-        "error": margin,
-        "contention": contention.to_dict("records"),
-        "operators": operators,
-    }
-    content = (json.dumps(document, indent=1) + "\n").encode()
-    return MeasuredCosts(content, parse_costs(content, f"measured costs of {subject.name}"), block, tuple(assigned))
+            entry["unsplittable"] = f"the GPU has no kernel of it: {why}" if why else "no dimension of it can be cut"
+        priced.append((entry, places))
+    factors = contention.to_dict("records")
+    return costs_of(
+        subject.lowered,
+        subject.layouts,
+        block,
+        priced,
+        names=names,
+        handshake_ms=handshake_ms,
+        contention=factors,
+        error=margin,
+    )
 
 
 def at_ratios(
@@ -119,7 +90,7 @@ def at_ratios(
 
 
 def best_options(costs: PairCosts, steps: Sequence[int]) -> dict[int, int]:
-    """Of some steps the option that took least, a split with its hand-overs."""
+    """Return the option of each step that took least, a split with its hand-overs."""
     over = costs.cpu_to_gpu_ms + costs.gpu_to_cpu_ms
 
     def taken(k: int, option: int) -> float:

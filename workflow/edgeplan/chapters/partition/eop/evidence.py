@@ -1,4 +1,4 @@
-"""What the stage `partition_eop` measured, and the parts of it."""
+"""This module holds what the stage `partition_eop` measured, and the parts of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MS = 1e3
 
 @dataclass(frozen=True)
 class EopEvidence:
-    """Rows of the stage.
+    """Evidence holds the rows of the stage.
 
     Attributes:
         pair: its name.
@@ -81,7 +81,7 @@ class EopEvidence:
 
     @cached_property
     def best_single(self) -> pd.Series[float]:
-        """Of each model, ms."""
+        """Return the time of the better processor for each model, ms."""
         return self.end_to_end[["cpu", "gpu"]].min(axis=1)
 
     @cached_property

@@ -51,12 +51,7 @@ def ours_over_eop(e: EopEvidence) -> Estimate:
 
 def speedup_vs(other: str) -> Callable[[EopEvidence], Estimate]:
     """Geometric mean over the models of the time of another way (`EopEvidence.beside`) / our plan's."""
-
-    def found(e: EopEvidence) -> Estimate:
-        own = e.beside[e.beside["figure"] == ""]
-        return estimate(geomean, (own[other] / own["ours"]).dropna())
-
-    return found
+    return lambda e: estimate(geomean, (e.beside[other] / e.beside["ours"])[e.beside["figure"] == ""].dropna())
 
 
 def slower(other: str, figure: str = "") -> Callable[[EopEvidence], float]:
@@ -113,5 +108,5 @@ _ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType
 
 
 def eop_metrics(e: EopEvidence) -> dict[str, float]:
-    """All figures that were measured, by key."""
+    """Return all figures that were measured, by key."""
     return figures_of_merit(_ALL, e)

@@ -13,20 +13,9 @@ from edgeplan.workloads.exported import ExportBuilder, Exported
 
 #: Times that an operator stands in the graph it is sampled in, each with its own operands, so that none finds them in a cache.
 REPEATS = 4
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "conv": "conv2d",
-        "fc": "dense",
-        "matmul": "batch_matmul",
-        "concat": "concatenate",
-        "scale": "batch_norm",
-        "logistic": "sigmoid",
-        "mul": "multiply",
-        "sub": "subtract",
-        "div": "divide",
-        "gelu_erf": "gelu",
-    }
-)
+_NAMES = {"conv": "conv2d", "fc": "dense", "matmul": "batch_matmul", "concat": "concatenate", "scale": "batch_norm"} | {
+    "logistic": "sigmoid", "mul": "multiply", "sub": "subtract", "div": "divide", "gelu_erf": "gelu",
+}  # fmt: skip
 BATCH, HW, PRODUCT = "batch", "HW", "HW1W2"
 #: Dimensions of the paper by those of sections.
 OF_PAPER: Mapping[Dimension, str] = MappingProxyType(
@@ -62,7 +51,7 @@ class SampledOperator:
     build: Callable[[int], Exported]
 
     def at(self, settings: EopSettings) -> Sequence[int]:
-        """The sizes."""
+        """Return the sizes that settings say."""
         found: Sequence[int] = getattr(settings, self.sizes)
         return found
 

@@ -1,4 +1,4 @@
-"""What EOP (VEE 2022) prints. Its times are sums of estimates (equation 4); none was run end to end."""
+"""This module holds what EOP (VEE 2022) prints. Its times are sums of estimates (equation 4); none was run end to end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class EopSettings(Section):
-    """What is measured for EOP (VEE 2022).
+    """These settings say what is measured for EOP (VEE 2022).
 
     Attributes:
         models: swept, planned and run; names of `workloads.registry.WORKLOADS`.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
@@ -27,7 +28,6 @@ from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.runtime.program import activation_layouts
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 Orders = tuple[Sequence[int], Sequence[int]]
 #: Columns of a sweep: the number of a step; what it is split over ("" for whole), how much of it the CPU has and of how much;
 #: what each processor took for its part, and the time from the start of both to the end of both.
@@ -38,7 +38,7 @@ _WARM = 1
 
 @dataclass(frozen=True)
 class SweptModel:
-    """A model to measure.
+    """A swept model has its steps, layouts and inputs.
 
     Attributes:
         name: of the workload.
@@ -84,7 +84,7 @@ def on_gpu(pair: Opened, subject: SweptModel) -> list[str]:
 
 
 def sweep(pair: Opened, subject: SweptModel, shares: Sequence[float], runs: int) -> pd.DataFrame:
-    """All rows of a model.
+    """Measure the steps of a model whole and split.
 
     Args:
         pair: whose GPU notes times.
@@ -150,7 +150,7 @@ def executable_parts(
 
 
 def timed_steps(pair: Opened, subject: SweptModel, made: Partitioned, runs: int) -> tuple[Floats, Floats, Floats]:
-    """Of each step, in us, the median over runs: the CPU's part, the GPU's, and the time from the first start to the last end.
+    """Return for each step, in us, the median over runs of the CPU's part, the GPU's, and from the first start to the last end.
 
     A part that there is not is not a number.
     """

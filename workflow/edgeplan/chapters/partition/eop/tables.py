@@ -39,7 +39,7 @@ def _family(model: str) -> str:
 
 def operators(e: EopEvidence) -> pd.DataFrame:
     """Table 1: operators of a model. Here they are steps, with what is fused into them."""
-    rows = []
+    rows, keys = [], e.key[e.key["figure"] == ""].groupby("model")["key_operators"].first()
     for model, own in e.wholes.groupby("model", sort=False):
         swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "")]
         splits = swept[swept["dimension"] != ""]
@@ -51,17 +51,12 @@ def operators(e: EopEvidence) -> pd.DataFrame:
                 "steps": len(own),
                 "split over some dimension": splits["step"].nunique(),
                 "CPU only": refused["step"].nunique(),
-                "key operators": _keys(e, str(model)),
+                "key operators": keys.get(model, 0.0),
                 "paper: subgraphs": subgraphs,
                 "paper: operators": printed,
             }
         )
     return pd.DataFrame(rows)
-
-
-def _keys(e: EopEvidence, model: str) -> float:
-    own = e.key[(e.key["model"] == model) & (e.key["figure"] == "")]
-    return float(own["key_operators"].iloc[0]) if len(own) else 0.0
 
 
 def workloads(e: EopEvidence) -> pd.DataFrame:

@@ -29,7 +29,7 @@ WAYS = (CPU_WAY, GPU_WAY, EQUAL, FIXED, EOP, DRAWN, CONDITION_1, CONDITION_2, OU
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A plan.
+    """A way is a plan with its prediction.
 
     Attributes:
         choice: option of each step.
@@ -54,7 +54,7 @@ class Way:
 
 
 def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eop]:
-    """All of `WAYS` that follow from measured costs, and what EOP's algorithms found.
+    """Return all of `WAYS` that follow from measured costs, and what EOP's algorithms found.
 
     Args:
         costs: of a model.
@@ -92,7 +92,7 @@ def ways(costs: PairCosts, search_seconds: float) -> tuple[Mapping[str, Way], Eo
 
 
 def as_predicted(costs: PairCosts) -> Way:
-    """`PREDICTED`.
+    """Return the way `PREDICTED` from predicted costs.
 
     Args:
         costs: as predictors give them.

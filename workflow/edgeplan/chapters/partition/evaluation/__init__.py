@@ -2,7 +2,7 @@
 
 Modules:
 
-* `evidence`: What the chapter on partitions measured, and the parts of it.
+* `evidence`: This module holds what the chapter on partitions measured, and the parts of it.
 * `figures`: The figures of the chapter on partitions, after the paper's 2, 3, 5, 6 and 7.
 * `metrics`: The figures of merit of the chapter on partitions: functions of the measured rows, the
   formula of each in its docstring.

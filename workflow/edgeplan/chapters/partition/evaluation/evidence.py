@@ -1,4 +1,4 @@
-"""What the chapter on partitions measured, and the parts of it."""
+"""This module holds what the chapter on partitions measured, and the parts of it."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ class PartitionEvidence:
         )
 
     def curve(self, figure: str) -> pd.DataFrame:
-        """What a figure shows."""
+        """Return the rows that a figure shows."""
         return self.curves[self.curves["figure"] == figure].sort_values("outputs")

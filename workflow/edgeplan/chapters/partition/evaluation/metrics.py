@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,7 +92,7 @@ def mean_share(speedups: pd.DataFrame, way: str) -> float:
 
 
 def _both(speedups: pd.DataFrame, *ways: str) -> tuple[FloatArray, ...]:
-    """Of layers that have all: the speedups of ways, the search's last."""
+    """Return the speedups of ways, the search's last, of layers that have all."""
     found = speedups[[*ways, SEARCH]].dropna()
     return tuple(found[way].to_numpy(float) for way in (*ways, SEARCH))
 
@@ -143,12 +144,7 @@ def slower_than(other: str) -> Callable[[PartitionEvidence], Estimate]:
     Args:
         other: column of `PartitionEvidence.beside`.
     """
-
-    def found(e: PartitionEvidence) -> Estimate:
-        known = e.beside[e.beside[other].notna()]
-        return estimate(np.mean, ~(known["ours"] <= known[other]))
-
-    return found
+    return lambda e: estimate(np.mean, ~(e.beside["ours"] <= e.beside[other])[e.beside[other].notna()])
 
 
 def speedup_vs(other: str, *models: str) -> Callable[[PartitionEvidence], Estimate]:
@@ -185,12 +181,7 @@ def mape_ratio(kind: str) -> Callable[[PartitionEvidence], Estimate]:
 
 def handshake(synchronisation: str) -> Callable[[PartitionEvidence], float]:
     """Least time of a step of nothing, us."""
-
-    def found(e: PartitionEvidence) -> float:
-        rows = e.handshakes
-        return float(rows.loc[rows["synchronisation"] == synchronisation, "least_us"].iloc[0])
-
-    return found
+    return lambda e: float(e.handshakes.set_index("synchronisation")["least_us"][synchronisation])
 
 
 def polling_over_event(e: PartitionEvidence) -> float:
@@ -228,6 +219,10 @@ def outputs_equal(e: PartitionEvidence) -> float:
     return float((e.ours["error"] <= e.ours["tolerance"]).mean())
 
 
+def _named(*figures: Any) -> dict[str, Any]:
+    return {figure.__name__: figure for figure in figures}
+
+
 _ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingProxyType(
     {
         "speedup_vs_best": speedup_vs("best"),
@@ -236,29 +231,21 @@ _ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingPro
         "speedup_vs_best_single_all": speedup_vs("single"),
         "slower_than_stock_models": slower_than("stock"),
         "slower_than_all_cores_models": slower_than("all_cores"),
-        "failed_plans": failed_plans,
-        "oracle_gain_share": oracle_gain_share,
-        "gain_over_trivial": gain_over_trivial,
-        "oracle_speedup": oracle_speedup,
-        "slower_than_best_single_layers": slower_than_best_single_layers,
-        "slower_than_best_single_models": slower_than_best_single_models,
-        "dispatch_features_gain": dispatch_features_gain,
+        **_named(failed_plans, oracle_gain_share, gain_over_trivial, oracle_speedup, slower_than_best_single_layers),
+        **_named(slower_than_best_single_models, dispatch_features_gain),
         "mape_ratio_linear": mape_ratio("linear"),
         "mape_ratio_conv": mape_ratio("conv"),
         "gpu_mape_linear": mape(GPU, "linear", "ours"),
         "gpu_mape_conv": mape(GPU, "conv", "ours"),
-        "polling_over_event": polling_over_event,
+        **_named(polling_over_event),
         "handshake_us": handshake("polling"),
-        "ratio_ms_per_op": ratio_ms_per_op,
-        "plan_seconds_max": plan_seconds_max,
-        "plan_gap_max": plan_gap_max,
-        "predicted_within_15pct": predicted_within_15pct,
+        **_named(ratio_ms_per_op, plan_seconds_max, plan_gap_max, predicted_within_15pct),
         "speedup_vs_best_single": speedup_vs("single", *CHAINS),
-        "outputs_equal": outputs_equal,
+        **_named(outputs_equal),
     }
 )
 
 
 def partition_metrics(e: PartitionEvidence) -> dict[str, float]:
-    """All figures that were measured, by key."""
+    """Return all figures that were measured, by key."""
     return figures_of_merit(_ALL, e, "partition.")

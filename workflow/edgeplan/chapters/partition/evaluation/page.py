@@ -69,7 +69,7 @@ def _beside(e: PartitionEvidence) -> str:
 
 
 def _dispatch(e: PartitionEvidence) -> str:
-    """What dispatch features add to the gain, LiPG's own idea."""
+    """Say what dispatch features add to the gain, LiPG's own idea."""
     if not {OURS, PLAIN, SEARCH} <= set(e.speedups.columns):
         return ""
     found, share = dispatch_features_gain(e), gain_share(e.speedups, OURS)

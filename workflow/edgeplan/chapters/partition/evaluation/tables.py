@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -44,16 +44,20 @@ def errors(e: PartitionEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows).round(2)
 
 
+def _by_kind(e: PartitionEvidence, ways: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return the mean speedup on layers of each kind, by those of the ways that were measured."""
+    means = e.speedups.groupby(level="kind").mean().reindex(_KINDS)
+    return {
+        way: {"device": e.pair, "method": way, **{f"{kind}_1_thread": means[way][kind] for kind in _KINDS}}
+        for way in ways
+        if way in means
+    }
+
+
 def layers(e: PartitionEvidence) -> pd.DataFrame:
     """Table 2: mean speedup over the faster single processor."""
     rows = []
-    for way in LAYER_WAYS:
-        if way not in e.speedups.columns:
-            continue
-        row: dict[str, object] = {"device": e.pair, "method": way}
-        for kind in _KINDS:
-            own = e.speedups[e.speedups.index.get_level_values("kind") == kind]
-            row[f"{kind}_1_thread"] = own[way].mean()
+    for way, row in _by_kind(e, LAYER_WAYS).items():
         row |= {"gain_share": gain_share(e.speedups, way), "mean_of_shares": mean_share(e.speedups, way)}
         row |= {"slower": (e.speedups[way].dropna() < 1 / 1.02).mean(), "layers": int(e.speedups[way].notna().sum())}
         rows.append(row)
@@ -128,21 +132,13 @@ def models(e: PartitionEvidence) -> pd.DataFrame:
 
 def ablation(e: PartitionEvidence) -> pd.DataFrame:
     """Table 4: without dispatch features, and with event waits."""
-    rows = []
-    for way in (OURS, PLAIN, EVENTS):
-        if way not in e.speedups.columns:
-            continue
-        row: dict[str, object] = {"device": e.pair, "method": way}
-        for kind in _KINDS:
-            own = e.speedups[e.speedups.index.get_level_values("kind") == kind]
-            row[f"{kind}_1_thread"] = own[way].mean()
-        rows.append(row)
+    rows = [*_by_kind(e, (OURS, PLAIN, EVENTS)).values()]
     rows += [{"device": "paper: Moto 2022", "method": name, **_printed(values)} for name, values in paper.ABLATION.items()]
     return pd.DataFrame(rows).round(3)
 
 
 def _tuned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of every layer the kernel that one half of the runs chooses, and by how much the other half finds it faster.
+    """Return for every layer the kernel that one half of the runs chooses, and by how much the other half finds it faster.
 
     Args:
         rows: of `tuning`.
@@ -165,7 +161,7 @@ def _tuned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def autotuning(e: PartitionEvidence) -> pd.DataFrame:
-    """What autotuning of the GPU's kernels gains over the dispatcher, by kind of layer."""
+    """Return what autotuning of the GPU's kernels gains over the dispatcher, by kind of layer."""
     rows = []
     for kind, own in _tuned(e.tuning).groupby("kind", sort=False):
         others = own.loc[own["choice"] != DISPATCHER, "choice"].value_counts()
@@ -186,7 +182,7 @@ _CLEARLY = 1.05
 
 
 def handshakes(e: PartitionEvidence) -> pd.DataFrame:
-    """What a step of nothing costs, by synchronisation."""
+    """Return the cost of a step of nothing, by synchronisation."""
     f = e.handshakes
     printed = dict(zip(("events", "polling"), paper.HANDSHAKE_US, strict=True))
     return pd.DataFrame(

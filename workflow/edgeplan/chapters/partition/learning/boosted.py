@@ -1,18 +1,18 @@
-"""Gradient-boosted trees, tuned as in LiPG's section 5.2, and walked by compiled code."""
+"""Training gradient-boosted trees, tuned as in LiPG's section 5.2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import lightgbm
 import numpy as np
+import optuna
 
-from edgeplan.chapters.partition.learning.features import SHAPE, Floats
-from edgeplan.predictors.trees import Forest, parse_ensemble, slim_text
-from edgeplan.predictors.walking import Walk
+from edgeplan.chapters.partition.learning.features import WORK, Floats
+from edgeplan.chapters.partition.learning.predictors import Trees
+from edgeplan.predictors.trees import slim_text
 
-_WORK = SHAPE.index("flops")
 #: What is not tuned; rows are few, so that leaves are small.
 _FIXED: Mapping[str, Any] = {
     "objective": "l1",
@@ -30,43 +30,8 @@ _VALIDATED = 5  # one in so many rows is what trials are judged by
 _FEW = 40  # rows: with fewer nothing is tuned
 
 
-@dataclass(frozen=True)
-class Trees:
-    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out.
-
-    Attributes:
-        text: of LightGBM.
-        walk: the same, compiled.
-    """
-
-    text: str
-    walk: Walk
-
-    @classmethod
-    def of(cls, text: str, features: int, where: str) -> Trees:
-        """Trees of a text, which is not trusted.
-
-        Raises:
-            FormatError: it is damaged, or of other features.
-        """
-        from edgeplan.errors import FormatError  # noqa: PLC0415
-
-        forest = Forest.pack([parse_ensemble(text, where)])
-        try:
-            walk = Walk.of(forest, 0, features)
-        except ValueError as error:
-            raise FormatError(f"damaged trees: {error}", where=where, next_step="measure the pair again") from error
-        if walk is None:
-            raise FormatError("too many nodes", where=where, next_step="measure the pair again")
-        return cls(text, walk)
-
-    def predict(self, matrix: Floats) -> Floats:
-        """Latency in us of rows of features (rows,)."""
-        return np.asarray(np.exp(self.walk.raw(matrix)[:, 0]) * matrix[:, _WORK], np.float64)
-
-
 def fit(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Trees, Floats]:
-    """Tune and train.
+    """Tune and train on samples.
 
     Args:
         matrix: features, those of the shape first (rows, features).
@@ -77,9 +42,7 @@ def fit(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Tre
     Returns:
         The trees, and the gain importance of each feature.
     """
-    import lightgbm  # noqa: PLC0415  training alone needs it
-
-    target = np.log(latency_us / matrix[:, _WORK])
+    target = np.log(latency_us / matrix[:, WORK])
     parameters = _tuned(matrix, target, trials, seed) if len(target) >= _FEW else {"num_iterations": 100, "num_leaves": 8}
     data = lightgbm.Dataset(matrix, target, free_raw_data=False, params={"verbosity": -1})
     booster = lightgbm.train({**_FIXED, **parameters, "seed": seed}, data)
@@ -89,9 +52,6 @@ def fit(matrix: Floats, latency_us: Floats, trials: int, seed: int) -> tuple[Tre
 
 def _tuned(matrix: Floats, target: Floats, trials: int, seed: int) -> dict[str, Any]:
     """The search of section 5.2: its ranges, one held-out share of the rows."""
-    import lightgbm  # noqa: PLC0415
-    import optuna  # noqa: PLC0415
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     held = np.random.default_rng(seed).permutation(len(target)) % _VALIDATED == 0
 

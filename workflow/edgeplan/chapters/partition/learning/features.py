@@ -15,6 +15,8 @@ SHAPE = (
     *("height", "width", "inputs", "outputs", "window", "window_width", "stride"),
     *("flops", "input_elements", "output_elements", "weight_elements"),
 )
+#: Place of the work, which times grow with.
+WORK = SHAPE.index("flops")
 
 
 def shape_matrix(layers: Sequence[LayerShape]) -> Floats:

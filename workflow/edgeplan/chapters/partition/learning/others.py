@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.optimize import nnls
 
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.graph.ir import Shape
@@ -28,7 +29,7 @@ def family(step: Step) -> str:
 
 
 def terms(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]:
-    """What the factors of `TERMS` are of."""
+    """Return the amounts that the factors of `TERMS` are of."""
     tensors = (*step.reads, *step.outputs, *step.weights.values())
     moved = _FLOAT_BYTES * sum(math.prod(shapes[name]) for name in tensors)
     window = step.settings.get("kernel")  # of a compiled step it is a name
@@ -39,14 +40,12 @@ def terms(step: Step, shapes: Mapping[str, Shape]) -> tuple[float, float, float]
 
 
 def fit(rows: Floats, latency_us: Floats) -> tuple[float, ...]:
-    """Non-negative factors with the least relative squared error.
+    """Return the non-negative factors of the least relative squared error.
 
     Args:
-        rows: of `terms` (samples, 3).
+        rows: of `terms` (samples, terms), or of others whose sum latency is.
         latency_us: of each.
     """
-    from scipy.optimize import nnls  # noqa: PLC0415
-
     scale = np.maximum(rows.max(axis=0), 1.0)
     factors = nnls(rows / scale / latency_us[:, None], np.ones(len(latency_us)))[0] / scale
     return tuple(float(f) for f in factors)

@@ -1,4 +1,4 @@
-"""What boosted trees are compared with in the paper's Figure 3: a linear regression and a small network, on shapes alone."""
+"""Two simpler predictors stand beside boosted trees in the paper's Figure 3: a linear regression, and a small network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from edgeplan.chapters.partition.learning.features import SHAPE, Floats
+from edgeplan.chapters.partition.learning.others import fit
 
 Predict = Callable[[Floats], Floats]
 _TERMS = tuple(SHAPE.index(name) for name in ("flops", "input_elements", "output_elements", "weight_elements"))
@@ -18,14 +19,11 @@ _VALIDATED = 5
 
 def linear_regression(matrix: Floats, latency_us: Floats) -> Predict:
     """Work and bytes with the non-negative factors of the least relative squared error."""
-    from scipy.optimize import nnls  # noqa: PLC0415
 
     def terms(rows: Floats) -> Floats:
         return np.column_stack([np.ones(len(rows)), rows[:, _TERMS]])
 
-    design = terms(matrix)
-    scale = design.max(axis=0)
-    factors = nnls(design / scale / latency_us[:, None], np.ones(len(latency_us)))[0] / scale
+    factors = fit(terms(matrix), latency_us)
     return lambda rows: np.asarray(np.einsum("ij,j->i", terms(rows), factors))
 
 

@@ -16,14 +16,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.partition.layers import LayerShape
-from edgeplan.chapters.partition.learning.boosted import Trees
-from edgeplan.chapters.partition.learning.features import SHAPE, Floats, augmented_names, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import SHAPE, WORK, Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import FormatError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
+from edgeplan.predictors.trees import Forest, parse_ensemble
+from edgeplan.predictors.walking import Walk
 from edgeplan.runtime.processor import Dispatcher
 from edgeplan.support.files import read_json, write_json, write_text
 
@@ -36,12 +37,44 @@ _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _AGAIN = "measure the pair: dvc repro partition@PAIR"
 
 
+@dataclass(frozen=True)
+class Trees:
+    """Trees on log(latency / FLOPs): the scale, which they could not extrapolate, is taken out.
+
+    Attributes:
+        text: of LightGBM.
+        walk: the same, compiled.
+    """
+
+    text: str
+    walk: Walk
+
+    @classmethod
+    def of(cls, text: str, features: int, where: str) -> Trees:
+        """Trees of a text, which is not trusted.
+
+        Raises:
+            FormatError: it is damaged, or of other features.
+        """
+        try:
+            walk = Walk.of(Forest.pack([parse_ensemble(text, where)]), 0, features)
+        except ValueError as error:
+            raise FormatError(f"damaged trees: {error}", where=where, next_step="measure the pair again") from error
+        if walk is None:
+            raise FormatError("too many nodes", where=where, next_step="measure the pair again")
+        return cls(text, walk)
+
+    def predict(self, matrix: Floats) -> Floats:
+        """Latency in us of rows of features (rows,)."""
+        return np.asarray(np.exp(self.walk.raw(matrix)[:, 0]) * matrix[:, WORK], np.float64)
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Model(_Part):
-    """One text model.
+    """A model is one text of trees.
 
     Attributes:
         side: "cpu", of lane 0, or "gpu", of lane 1.
@@ -59,7 +92,7 @@ class Model(_Part):
 
 
 class PartitionCard(_Part):
-    """What the predictors are of.
+    """A card says what the predictors are of.
 
     Attributes:
         format_version: version of this document.
@@ -133,7 +166,7 @@ class PairPredictors:
 
     @property
     def digest(self) -> str:
-        """Of all trees and of what the card says: plans are for one."""
+        """Return the digest of all trees and of what the card says: plans are for one."""
         state = hashlib.sha256(self.card.model_dump_json().encode())
         for key in sorted(self.trees):
             state.update(self.trees[key].text.encode())
@@ -146,7 +179,7 @@ class PairPredictors:
         return sum(factor * term for factor, term in zip(factors, terms(step, shapes), strict=True))
 
     def margin(self, kind: str) -> float:
-        """What a split has to gain, as a share of the better processor's time: the error of such gains.
+        """Return the least gain of a split that is taken, as a share of the better processor's time: the error of such gains.
 
         Where no split of a training sample was measured it is the larger error of both processors on held-out samples.
         """
@@ -186,7 +219,7 @@ def shape_class(layer: LayerShape) -> str:
 
 
 def file_name(side: str, variant: str, kind: str, implementation: str) -> str:
-    """Of a text model."""
+    """Return the name of a text model's file."""
     parts = [side, kind, *([variant] if variant == PLAIN else []), *filter(None, (implementation,))]
     return re.sub(r"[^a-z0-9_.-]", "_", "-".join(parts).lower()) + ".txt"
 
@@ -228,20 +261,4 @@ def load(folder: Path, pair: PairFile) -> PairPredictors:
             raise FormatError(f"cannot read a predictor: {error}", where=str(path), next_step=_AGAIN) from error
         width = widths[model.variant if model.side == SIDES[1] else PLAIN]
         trees[model.side, model.variant, model.kind, model.implementation] = Trees.of(text, width, str(path))
-    predictors = PairPredictors(card, MappingProxyType(trees), dispatcher)
-    _check(predictors, folder)
-    return predictors
-
-
-def _check(predictors: PairPredictors, folder: Path) -> None:
-    card = predictors.card
-    lacking = [
-        f"all of {side} {kind}"
-        for side in SIDES
-        for kind in ("linear", "conv")
-        if (side, OURS, kind, "") not in predictors.trees
-    ]
-    lacking += [f"other steps on the {side}" for side in SIDES if ALL not in card.others.get(side, {})]  # type: ignore[call-overload]
-    lacking += ["handshakes"] if not card.handshake_us else []
-    if lacking:
-        raise FormatError(f"the predictors lack {lacking[0]}", where=str(folder / _CARD), next_step=_AGAIN)
+    return PairPredictors(card, MappingProxyType(trees), dispatcher)

@@ -15,7 +15,6 @@ import pandas as pd
 
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning import boosted, others, plain
-from edgeplan.chapters.partition.learning.boosted import Trees
 from edgeplan.chapters.partition.learning.features import Floats, augmented_names, dispatch_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import (
     OURS,
@@ -23,6 +22,7 @@ from edgeplan.chapters.partition.learning.predictors import (
     Model,
     PairPredictors,
     PartitionCard,
+    Trees,
     file_name,
     shape_class,
 )
@@ -44,20 +44,8 @@ LINEAR_REGRESSION, NETWORK = "linear regression", "network"
 
 
 @dataclass(frozen=True, slots=True)
-class SampledPair:
-    """What the samples are of; see `PartitionCard`."""
-
-    pair: str
-    fingerprint: str
-    versions: tuple[str, str]
-    dispatcher: Dispatcher
-    handshake_us: Mapping[str, float]
-    anchors_us: Mapping[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True, slots=True)
 class Trained:
-    """What training gives.
+    """Training gives predictors and their errors.
 
     Attributes:
         predictors: to plan by.
@@ -73,7 +61,7 @@ class Trained:
     beside: Mapping[tuple[str, str], plain.Predict]
 
     def training(self, samples: pd.DataFrame) -> pd.DataFrame:
-        """Those of the samples that were trained on, in their order.
+        """Return the samples that were trained on, in their order.
 
         Args:
             samples: that `train` was given.
@@ -86,24 +74,33 @@ class Trained:
 
 
 def layers_of(frame: pd.DataFrame) -> list[LayerShape]:
-    """The layers of rows."""
+    """Return the layers of rows."""
     return [LayerShape(str(kind), *map(int, sizes)) for kind, *sizes in frame[list(LAYER)].itertuples(index=False, name=None)]
 
 
-def train(samples: pd.DataFrame, about: SampledPair, *, trials: int, test_share: float, seed: int) -> Trained:
+def train(
+    samples: pd.DataFrame,
+    dispatcher: Dispatcher,
+    about: Mapping[str, Any],
+    *,
+    trials: int,
+    test_share: float,
+    seed: int,
+) -> Trained:
     """Train on all samples but a held-out share.
 
     Args:
         samples: with the columns `SAMPLE`.
-        about: what they are of.
+        dispatcher: of lane 1.
+        about: fields of `PartitionCard` that say what the samples are of.
         trials: of Optuna for each predictor.
         test_share: that is held out.
         seed: of all that is drawn.
     """
     trees: dict[tuple[str, str, str, str], Trees] = {}
     parts, gains, beside = [], [], {}
-    features = augmented_names(about.dispatcher.features)
-    tables = {kind: _table(samples, kind, about.dispatcher.features, test_share, seed) for kind in KINDS}
+    features = augmented_names(dispatcher.features)
+    tables = {kind: _table(samples, kind, dispatcher.features, test_share, seed) for kind in KINDS}
     jobs = [
         (side, variant, kind, *group)
         for kind, table in tables.items()
@@ -142,10 +139,8 @@ def train(samples: pd.DataFrame, about: SampledPair, *, trials: int, test_share:
     relative = (tested["predicted_us"] / tested["measured_us"] - 1).abs()
     means = relative.groupby([tested["side"], tested["kind"], tested["predictor"]]).mean()
     card = PartitionCard(
-        pair=about.pair,
-        fingerprint=about.fingerprint,
-        versions=about.versions,
-        numbers=dict(about.dispatcher.numbers),
+        **about,
+        numbers=dict(dispatcher.numbers),
         models=tuple(
             Model(side=s, variant=v, kind=k, implementation=i, file=file_name(s, v, k, i))  # type: ignore[arg-type]
             for s, v, k, i in trees
@@ -153,10 +148,8 @@ def train(samples: pd.DataFrame, about: SampledPair, *, trials: int, test_share:
         cpu_implementations=_cpu_implementations(samples),
         others={side: _others(samples, side) for side in SIDES},  # type: ignore[misc]
         errors={" ".join(map(str, key)): float(value) for key, value in means.items()},  # type: ignore[call-overload]
-        handshake_us=dict(about.handshake_us),
-        anchors_us=dict(about.anchors_us),  # type: ignore[arg-type]
     )
-    predictors = PairPredictors(card, MappingProxyType(trees), about.dispatcher)
+    predictors = PairPredictors(card, MappingProxyType(trees), dispatcher)
     return Trained(predictors, errors, pd.concat(gains, ignore_index=True), MappingProxyType(beside))
 
 
@@ -169,11 +162,9 @@ class _Table:
     matrices: Mapping[tuple[str, str], Floats]
 
     def us(self, side: str) -> Floats:
-        """Measured times."""
         return self.rows[f"{side}_us"].to_numpy(np.float64)
 
     def names(self, side: str) -> npt.NDArray[np.str_]:
-        """Implementations."""
         return self.rows[f"{side}_implementation"].to_numpy(str)
 
 

@@ -1,4 +1,4 @@
-"""What is measured on a pair: layers in chains, splits, models, handshakes.
+"""These modules measure on a pair: layers in chains, splits, models, handshakes.
 
 Modules:
 
@@ -15,8 +15,6 @@ Modules:
   (LiPG, section 5.2).
 * `splits`: Layers split in every way: a grid search, and what was chosen run again in new sessions
   (LiPG, sections 5.3 and 5.5).
-* `tuning`: What autotuning would gain over the white-box dispatcher: every kernel it could have
-  chosen, timed in turn with its own.
-* `worker`: A plan of a pair run in a process of its own, for what it takes: `python -m
-  edgeplan.chapters.partition.measuring.worker`.
+* `tuning`: Autotuning is compared with the white-box dispatcher: every kernel it could have chosen
+  is timed in turn with its own.
 """

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from edgeplan.chapters.partition.layers import LayerShape, layouts, lowered
+from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.sampling import ANCHORS
 from edgeplan.errors import DeviceError
@@ -26,7 +27,6 @@ from edgeplan.runtime.partitioned.program import Assignment, Split, partition
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host
 
-Floats = npt.NDArray[np.float64]
 _POOL, _POSITIVE, _CARRIER = "pool.bin", "positive.bin", "carrier.onnx"
 _POOL_ELEMENTS, _POSITIVE_ELEMENTS = 48 << 20, 1 << 16
 _SPREAD = 0.05
@@ -46,7 +46,7 @@ class ChainPlace:
 
     @property
     def assignment(self) -> Assignment:
-        """Where it runs."""
+        """Tell where the layer runs."""
         if self.channels == 0:
             return 1
         return 0 if self.channels >= self.layer.outputs else Split(self.channels)
@@ -57,7 +57,7 @@ _FENCE = ChainPlace(_FENCE_LAYER, _FENCE_LAYER.outputs)
 
 @dataclass(frozen=True, slots=True)
 class ChainTimes:
-    """What a chain took.
+    """Times of a chain are those of its steps.
 
     Attributes:
         us: of each step in each run (runs, steps): of a whole one its own time, of a split one from the start of both parts
@@ -70,7 +70,7 @@ class ChainTimes:
 
     @property
     def typical_us(self) -> Floats:
-        """Of each step: the lower quartile of its runs, since what disturbs a run makes it longer only (steps,)."""
+        """Return of each step the lower quartile of its runs, since what disturbs a run makes it longer only (steps,)."""
         return np.asarray(np.quantile(self.us, 0.25, axis=0), np.float64)
 
 

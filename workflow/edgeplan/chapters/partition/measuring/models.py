@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.partition.costs import ModelCosts, chosen_assignments
+from edgeplan.chapters.partition.costs import ModelCosts
 from edgeplan.chapters.partition.learning.predictors import PairPredictors
 from edgeplan.chapters.partition.measuring.chains import anchor_session
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
-from edgeplan.chapters.partition.measuring.worker import PairJob, PairResult
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
-from edgeplan.chapters.partition.planned import PlannedModel, plan_model, write_folder
+from edgeplan.chapters.partition.planned import PlannedModel, plan_model
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
@@ -33,18 +32,16 @@ from edgeplan.planning.partition.costs import SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession
-from edgeplan.support.workers import ColdRunError, work_apart
+from edgeplan.support.workers import ColdRunError
 
 OURS = "ours"
 _NUMBERS = tuple(name for name in COLUMNS["models"] if name not in ("way", "reason"))
-_MIB = 1 << 20
 _US_PER_MS = 1e3
-_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelJob:
-    """A model to measure.
+    """A job names a model to measure.
 
     Attributes:
         model: its ONNX file.
@@ -62,7 +59,7 @@ class ModelJob:
 
 
 def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.DataFrame:
-    """All rows of a model, with the columns of `rows.COLUMNS`; what cannot be measured has a reason.
+    """Measure a model in every way, with the columns of `rows.COLUMNS`; what cannot be measured has a reason.
 
     Args:
         pair: is opened meanwhile.
@@ -74,8 +71,6 @@ def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.Da
         with opened(pair) as both:
             planned = plan_model(job.model, predictors, both.names, both.synchronisation)
             rows += _interleaved(both, predictors, planned, job)
-            write_folder(planned, both, job.folder / "plan")
-        rows[0] |= _apart(job)  # processes inherit the cores that this one is held to
     except EdgeplanError as error:
         rows.append({"way": OURS, "reason": error.what.splitlines()[0]})
     rows += [_stock(pair, setting, job) for setting in job.settings]
@@ -85,17 +80,12 @@ def measured(pair: PairFile, predictors: PairPredictors, job: ModelJob) -> pd.Da
     return frame
 
 
-def fixed(costs: ModelCosts, predictors: PairPredictors) -> Choice:
-    """Every layer at the one ratio that is best on the training samples; other steps where they are fastest."""
-    share = float(np.mean(list(predictors.card.fixed_share.values()) or [0.5]))
-    return baselines.at_ratio(costs.costs, share)
-
-
 def _ways(costs: ModelCosts, predictors: PairPredictors) -> Mapping[str, Choice]:
+    share = float(np.mean(list(predictors.card.fixed_share.values()) or [0.5]))  # best on the training samples
     return {
         **{side: baselines.single(costs.costs, lane) for lane, side in enumerate(SIDES)},
         "equal": baselines.equal(costs.costs),
-        "fixed": fixed(costs, predictors),
+        "fixed": baselines.at_ratio(costs.costs, share),
         "greedy": baselines.greedy(costs.costs),
     }
 
@@ -112,7 +102,7 @@ def _interleaved(pair: Opened, predictors: PairPredictors, planned: PlannedModel
     with ExitStack() as stack:
         sessions = {OURS: planned.partitioned(block)}
         for way, choice in _ways(planned.costs, predictors).items():
-            assigned = chosen_assignments(planned.costs, choice)
+            assigned = planned.costs.assignments(choice)
             sessions[way] = partition(planned.lowered, planned.layouts, block, assigned)
             predicted = in_sequence(planned.costs.costs, choice).makespan_ms
             splits = sum(o.kind == SPLIT for o in planned.costs.costs.chosen(choice))
@@ -162,21 +152,6 @@ def _summary(times_ms: Any) -> dict[str, float]:
     return {"median_ms": statistics.median(found), "repeat": max(halves) / min(halves)}
 
 
-def _apart(job: ModelJob) -> dict[str, Any]:
-    """Memory and processor time of our plan in a process of its own."""
-    try:
-        found = work_apart(
-            "edgeplan.chapters.partition.measuring.worker",
-            PairJob(folder=job.folder / "plan", runs=job.runs),
-            PairResult,
-            "a plan of a pair",
-            _TIMEOUT_SECONDS,
-        )
-    except ColdRunError as error:
-        return {"reason": error.reason}
-    return {"peak_mib": (found.peak - found.idle) / _MIB, "cpu_ms": found.cpu_ms / job.runs}
-
-
 def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
     row: dict[str, Any] = {"way": setting}
     folder = job.folder / setting
@@ -188,5 +163,4 @@ def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
         found = stock.run_stock(stock.stock_job(setting, artefact, inputs, cores, job.runs + 1))
     except (ColdRunError, DeviceError) as error:
         return row | {"reason": error.what.splitlines()[0]}
-    times = _summary(found.run_ms[1:])
-    return row | times | {"peak_mib": found.peak_over_idle / _MIB, "cpu_ms": found.cpu_ms / len(found.run_ms)}
+    return row | _summary(found.run_ms[1:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.pair import open_processors
@@ -12,12 +14,19 @@ from edgeplan.errors import DeviceError
 from edgeplan.runtime.partitioned.document import ProcessorSpec
 from edgeplan.runtime.partitioned.session import Synchronisation, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor, Sharing
-from edgeplan.support.machine import fingerprint
+from edgeplan.support.files import write_json
+from edgeplan.support.frames import read_document
+from edgeplan.support.machine import environment, fingerprint
+from edgeplan.support.store import nothing_stored, stored_rows_only
+
+_ABOUT = "about.json"
+#: Said where nothing may be measured and rows are not there.
+LACKING = "rows of this pair are lacking"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A pair at work.
+    """An opened pair is at work.
 
     Attributes:
         pair: its file.
@@ -48,22 +57,22 @@ class Opened:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of the processors, as people read them."""
+        """Return the names of the processors, as people read them."""
         return self.host.capabilities.name, self.other.capabilities.name
 
     @property
     def versions(self) -> tuple[str, str]:
-        """Of their libraries."""
+        """Return the versions of their libraries."""
         return self.host.capabilities.version, self.other.capabilities.version
 
     @property
     def numbers(self) -> dict[str, int]:
-        """What kernels of lane 1 are dispatched by."""
+        """Return the numbers that kernels of lane 1 are dispatched by."""
         return dict(self.other.numbers)
 
     @property
     def identity(self) -> list[object]:
-        """What rows of the pair are for, besides its protocol."""
+        """Return what rows of the pair are for, besides its protocol."""
         cores, others = (list(side.cores) for side in self.pair.processors)
         own = [fingerprint(), *self.versions, self.numbers, cores, others if len(others) > 1 else next(iter(others), None)]
         unusual = {
@@ -71,6 +80,34 @@ class Opened:
             "sharing": self.other.capabilities.sharing.value if self.other.capabilities.sharing != Sharing.fine else "",
         }
         return [*own, *(f"{name}: {value}" for name, value in unusual.items() if value)]
+
+
+def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
+    """Return what rows of a pair are of, as it is written beside them; of stored rows where nothing may be measured.
+
+    Args:
+        pair: is opened meanwhile, where it may be measured.
+        rows: folder of the rows.
+
+    Returns:
+        identity (`Opened.identity`), numbers (`Processor.numbers`), versions and names of both processors, synchronisation and
+        why they wait so, environment of the machine.
+
+    Raises:
+        StoreError: nothing may be measured, and there are no rows.
+        DeviceError: one of the processors is not there.
+    """
+    path = rows / _ABOUT
+    if stored_rows_only():
+        if not path.is_file():
+            raise nothing_stored(LACKING, rows)
+        return read_document(path, "identity", "environment")
+    with opened(pair) as both:
+        names = ("identity", "numbers", "versions", "names", "synchronisation", "why")
+        machine = environment() | {"load_1min": None, "affinity": sorted(pair.cores), "machine": fingerprint()}
+        about = {**{name: getattr(both, name) for name in names}, "environment": machine}
+    write_json(path, about)
+    return about
 
 
 @contextlib.contextmanager
@@ -94,7 +131,7 @@ def specs_of(pair: PairFile) -> tuple[ProcessorSpec, ...]:
 
 
 def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synchronisation, str]:
-    """How a pair waits, and why.
+    """Choose how a pair waits, and say why.
 
     Raises:
         DeviceError: its file asks for polling, which these processors cannot.

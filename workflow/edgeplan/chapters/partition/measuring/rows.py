@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +13,7 @@ from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of, stored_rows_only
-from edgeplan.support.table_store import TableStore, table_store
+from edgeplan.support.table_store import table_store
 
 log = logging.getLogger(__name__)
 #: When a row was measured, seconds since 1970.
@@ -22,7 +21,7 @@ WHEN = "measured_at"
 #: The share of the processors' time that other work had meanwhile; no part of what a stage hands on.
 _OTHERS = "others"
 _PART_US = ("channels", "us", "low_us", "high_us", "cpu_implementation", "gpu_implementation")
-#: Columns of each kind of rows.
+#: Columns of each kind of rows. Rows of models had `peak_mib` and `cpu_ms` once, which nothing shows.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "samples": ("place", "cpu_us", "gpu_us", "cpu_implementation", "gpu_implementation"),
     "beside": _PART_US,
@@ -43,39 +42,30 @@ class NotThereError(Exception):
     """Rows that are not stored, where nothing may be measured."""
 
 
-@dataclass(frozen=True)
 class PartitionRows:
     """The stored rows of a pair.
 
     Args:
-        folder: with a folder of each kind in it.
+        folder: with a folder of each kind in it; may be absent.
         identity: what they are for: the machine and both processors (`Opened.identity`).
+        columns: of each kind.
         protocol: that they are measured by.
         wait_seconds: how long to wait while another process is measuring on this machine.
+
+    Raises:
+        FormatError: a file is damaged.
     """
 
-    folder: Path
-    stores: Mapping[str, TableStore]
-    identity: object
-    protocol: str = "partition"
-    wait_seconds: float = WAIT_SECONDS
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         folder: Path,
         identity: object,
         columns: Mapping[str, tuple[str, ...]] = COLUMNS,
         protocol: str = "partition",
         wait_seconds: float = WAIT_SECONDS,
-    ) -> PartitionRows:
-        """Those of a folder, which may be absent, by the columns of each kind and the protocol that they follow.
-
-        Raises:
-            FormatError: a file is damaged.
-        """
-        stores = {kind: table_store(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
-        return cls(folder, stores, identity, protocol, wait_seconds)
+    ) -> None:
+        self.stores = {kind: table_store(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
+        self.identity, self.protocol, self.wait_seconds = identity, protocol, wait_seconds
 
     def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The rows of something, measured where they are not stored, or were measured beside other work that has left.

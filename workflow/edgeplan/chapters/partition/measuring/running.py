@@ -35,7 +35,7 @@ def on_pair(session: PairSession, inputs: Mapping[str, Any]) -> Runner:
 
 
 def tolerance(session: PairSession, exact: float = _EXACT) -> float:
-    """How far outputs may be from ONNX Runtime's, of the largest magnitude.
+    """Return by how much outputs may differ from ONNX Runtime's, of the largest magnitude.
 
     Args:
         session: whose kernels count.

@@ -46,7 +46,7 @@ _LEFT_OUT = ("reshape",)
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What was sampled.
+    """Samples are layers and other steps with their times.
 
     Attributes:
         frame: all samples, with the columns `training.SAMPLE`; times as on a machine at its median speed.
@@ -69,7 +69,7 @@ class OtherStep:
 def samples(
     rows: PartitionRows, pair: Opened | None, dispatcher: Dispatcher, settings: PartitionSettings, seed: int, folder: Path
 ) -> Samples:
-    """All samples.
+    """Measure all samples, or find them stored.
 
     Args:
         rows: what is stored.
@@ -188,7 +188,7 @@ def _steps_of_zoo(seed: int) -> Iterator[OtherStep]:
 
 
 def _described(one: OtherStep) -> dict[str, object]:
-    """What decides the time of a step, its names left out."""
+    """Describe what decides the time of a step, its names left out."""
     step = one.step
     return {
         "kind": step.kind,

@@ -37,7 +37,7 @@ _WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
 
 @dataclass(frozen=True, slots=True)
 class ChosenSplits:
-    """What each way makes of a layer.
+    """Choices say where each way splits a layer.
 
     Attributes:
         layer: the layer.
@@ -54,7 +54,7 @@ class ChosenSplits:
 
 @dataclass(frozen=True)
 class SplitMeasuring:
-    """Measures layers.
+    """This measures layers that are split.
 
     Attributes:
         rows: what is stored.
@@ -73,7 +73,7 @@ class SplitMeasuring:
     handshake_us: float
 
     def layers(self, seed: int) -> pd.DataFrame:
-        """All rows of layers: kind, name, way, channels, outputs, us, predicted_us, ratio_ms (`PartitionEvidence.layers`)."""
+        """Return all rows of layers, with the columns of `PartitionEvidence.layers`."""
         s = self.settings
         parts: list[pd.DataFrame] = []
         for kind in KINDS:
@@ -87,7 +87,7 @@ class SplitMeasuring:
         return pd.concat(parts, ignore_index=True)
 
     def beside(self, training: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
-        """What splits of training samples tell, each at its predicted ratio and whole on both processors in one chain.
+        """Measure splits of training samples, each at its predicted ratio and whole on both processors in one chain.
 
         Args:
             training: rows of samples that predictors were trained on.
@@ -154,7 +154,7 @@ class SplitMeasuring:
         return _fastest(again, 1)[0]
 
     def _grid(self, layer: LayerShape) -> pd.DataFrame:
-        """Of very many splits every nth first, then all that lie between neighbours of the best two."""
+        """Time of very many splits every nth first, then all that lie between neighbours of the best two."""
         s = self.settings
         every = sampling.splits(layer.outputs, s.grid_step)
         stride = -(-len(every) // s.grid_points) if every else 1
@@ -173,16 +173,13 @@ class SplitMeasuring:
     def _timed(self, places: Sequence[ChainPlace], runs: int) -> pd.DataFrame:
         """Rows of places, in chains that are short enough for memory."""
         assert self.pair is not None  # noqa: S101  or nothing may be measured
-        parts, at = [], 0
         most = max(2, int(self.settings.chain_mib * _MIB // (max(p.layer.weight_bytes for p in places) or 1)))
-        while at < len(places):
-            chain = places[at : at + most]
-            parts.append(part_rows(chain, timed(self.pair, chain, self.folder, runs)))
-            at += len(chain)
+        chains = [places[at : at + most] for at in range(0, len(places), most)]
+        parts = [part_rows(chain, timed(self.pair, chain, self.folder, runs)) for chain in chains]
         return pd.concat(parts, ignore_index=True)
 
     def _fresh(self, some: Sequence[ChosenSplits]) -> Iterator[pd.DataFrame]:
-        """What was chosen, in new sessions: all different splits of these layers in a chain, then by events, on all cores."""
+        """Run what was chosen in new sessions: all different splits in a chain, then by events, on all cores."""
         key = [[[asdict(c.layer), sorted(set(c.channels.values())), c.channels[OURS]] for c in some], self.settings.fresh_runs]
         try:
             found = self.rows.found("fresh", key, lambda: self._fresh_rows(some))
@@ -231,7 +228,7 @@ class SplitMeasuring:
 def beside_and_error(
     span_us: Floats, whole_us: Floats, split_us: Floats, measured_us: Floats, handshake_us: float
 ) -> tuple[float, float]:
-    """What splits beside each other take longer, at least 1, and the median error of their predicted gains.
+    """Return what splits beside each other take longer, at least 1, and the median error of their predicted gains.
 
     Args:
         span_us: predicted of each split.
@@ -252,7 +249,7 @@ def _fastest(rows: pd.DataFrame, count: int) -> list[int]:
 
 
 def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) -> float:
-    """What was predicted of a choice."""
+    """Return the predicted time of a choice."""
     if channels in (0, outputs):
         return found.whole_us[0 if channels else 1]
     return float(found.spans_us[found.channels.index(channels)]) + handshake_us

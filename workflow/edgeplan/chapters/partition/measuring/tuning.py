@@ -1,4 +1,4 @@
-"""What autotuning would gain over the white-box dispatcher: every kernel it could have chosen, timed in turn with its own."""
+"""Autotuning is compared with the white-box dispatcher: every kernel it could have chosen is timed in turn with its own."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import save
-from edgeplan.chapters.partition.learning.training import SampledPair, Trained, layers_of, train
+from edgeplan.chapters.partition.learning.training import Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
-from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
@@ -34,44 +35,14 @@ from edgeplan.measurement.others import others_share, watched
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import read_document, write_parquet
-from edgeplan.support.machine import environment
+from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
-_ABOUT = "about.json"
-_LACKING = "rows of this pair are lacking"
 _HANDSHAKE_STEPS = 20
 #: A median that is more than so many times the least is of a machine on which others work.
 _LONGEST_HANDSHAKE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What rows of a pair are of, as it is written beside them.
-
-    Attributes:
-        identity: decides the rows besides what was measured (`Opened.identity`).
-        numbers: of the processor of lane 1 (`Processor.numbers`).
-        versions: of both processors' libraries.
-        names: of both.
-        synchronisation, why: how they wait, and why so.
-        environment: of the machine.
-    """
-
-    identity: list[Any]
-    numbers: dict[str, int]
-    versions: tuple[str, str]
-    names: tuple[str, str]
-    synchronisation: str
-    why: str
-    environment: dict[str, Any]
-
-    @classmethod
-    def of(cls, pair: Opened) -> _Known:
-        about = environment() | {"load_1min": None, "affinity": sorted(pair.pair.cores)}
-        return cls(pair.identity, pair.numbers, pair.versions, pair.names, pair.synchronisation.value, pair.why, about)
 
 
 def measure_partition(
@@ -136,56 +107,41 @@ class _Run:
     def __init__(self, pair: PairFile, settings: PartitionSettings, seed: int, rows: Path, folder: Path) -> None:
         self.pair, self.settings, self.seed, self.folder = pair, settings, seed, folder
         self._rows_path = rows
-        self.known = self._known()
-        self.rows = PartitionRows.of(rows, self.known.identity, wait_seconds=settings.lock_timeout_seconds)
-
-    def _known(self) -> _Known:
-        """What the pair is, or, where nothing may be measured, what the stored rows are of."""
-        path = self._rows_path / _ABOUT
-        if stored_rows_only():
-            if not path.is_file():
-                raise nothing_stored(_LACKING, self._rows_path)
-            stored = read_document(path)
-            return _Known(**{**stored, "versions": tuple(stored["versions"]), "names": tuple(stored["names"])})
-        with opened(self.pair) as pair:
-            return _Known.of(pair)
+        self.about = about_pair(pair, rows)
+        self.dispatcher = pair.dispatcher(self.about["numbers"])
+        self.rows = PartitionRows(rows, self.about["identity"], wait_seconds=settings.lock_timeout_seconds)
 
     def go(self) -> None:
         """Measure and train, in the order in which one needs the other."""
         if not stored_rows_only():
             shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was killed
             write_pool(self.folder)
-            write_json(self._rows_path / _ABOUT, _document(self.known))
         try:
             self.handshakes = self.rows.found("handshakes", self.settings.handshakes, self._handshakes)
             self.rows.merge("handshakes")
             log.info("handshakes: %s", self.handshakes.to_dict("records"))
-            if stored_rows_only():
-                self._layers(None)
-            else:
-                with opened(self.pair, profiling=True) as pair:
-                    self._layers(pair)
+            with nullcontext() if stored_rows_only() else opened(self.pair, profiling=True) as pair:
+                self._layers(pair)
         except NotThereError as error:
-            raise nothing_stored(_LACKING, self._rows_path) from error
+            raise nothing_stored(LACKING, self._rows_path) from error
         self.models = self._models()
         self.rows.merge("models")
 
     def _layers(self, pair: Opened | None) -> None:
         """Samples, predictors, splits and curves: on processors that note times."""
-        dispatcher = self.pair.dispatcher(self.known.numbers)
-        sampled = measured_samples(self.rows, pair, dispatcher, self.settings, self.seed, self.folder)
+        sampled = measured_samples(self.rows, pair, self.dispatcher, self.settings, self.seed, self.folder)
         self.samples, self.anchors_us = sampled.frame, sampled.anchors_us
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
         log.info("errors of predictors: %s", self.trained.predictors.card.errors)
-        handshake_us = self.trained.predictors.card.handshake_us[self.known.synchronisation]
+        handshake_us = self.trained.predictors.card.handshake_us[self.about["synchronisation"]]
         measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder, handshake_us)
         self._learn_beside(measuring)
         measuring = replace(measuring, predictors=self.trained.predictors)
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
-        self.tuning = measured_tuning(self.rows, pair, dispatcher, self.settings, self.seed, self.folder)
+        self.tuning = measured_tuning(self.rows, pair, self.dispatcher, self.settings, self.seed, self.folder)
 
     def _handshakes(self) -> pd.DataFrame:
         """By polling and by events, on processors that note no times."""
@@ -205,18 +161,18 @@ class _Run:
         settings = self.settings
         made = self.handshakes.dropna(subset="median_us").set_index("synchronisation")
         costs = made["median_us"].clip(upper=_LONGEST_HANDSHAKE * made["least_us"])
-        about = SampledPair(
-            self.pair.name,
-            str(self.known.identity[0]),
-            self.known.versions,
-            self.pair.dispatcher(self.known.numbers),
-            {str(how): float(us) for how, us in costs.items()},
-            self.anchors_us,
-        )
-        return train(self.samples, about, trials=settings.trials, test_share=settings.test_share, seed=self.seed)
+        about = {
+            "pair": self.pair.name,
+            "fingerprint": self.about["identity"][0],
+            "versions": tuple(self.about["versions"]),
+            "handshake_us": costs.to_dict(),
+            "anchors_us": self.anchors_us,
+        }
+        share = settings.test_share
+        return train(self.samples, self.dispatcher, about, trials=settings.trials, test_share=share, seed=self.seed)
 
     def _learn_beside(self, measuring: SplitMeasuring) -> None:
-        """What the training samples tell besides: times beside each other, and the one ratio that is best for each kind."""
+        """Learn from the training samples times beside each other, and the one ratio that is best for each kind."""
         training = self.trained.training(self.samples)
         beside, gain_errors = measuring.beside(training)
         self._update(beside=beside, gain_errors=gain_errors)
@@ -243,7 +199,7 @@ class _Run:
                 continue
             found.append(rows.assign(model=name))
         if not found:
-            raise nothing_stored(_LACKING, self._rows_path)
+            raise nothing_stored(LACKING, self._rows_path)
         return pd.concat(found, ignore_index=True)
 
     def _model(self, name: str) -> pd.DataFrame:
@@ -262,18 +218,12 @@ class _Run:
         s = self.settings
         rules = {kind: len(sampling.all_layers(kind, s.layer_flops, s.conv_divisors)) for kind in KINDS}
         when = max(float(frame[WHEN].max()) for frame in (self.handshakes, self.models))
-        return (
-            self.known.environment
-            | others_share(self._rows_path)
-            | {
-                "processors": list(self.known.names),
-                "versions": list(self.known.versions),
-                "synchronisation": f"{self.known.synchronisation}: {self.known.why}",
-                "layers_by_rule": rules,
-                "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
-            }
-        )
-
-
-def _document(known: _Known) -> Mapping[str, Any]:
-    return {name: getattr(known, name) for name in _Known.__slots__}
+        return {
+            **self.about["environment"],
+            **others_share(self._rows_path),
+            "processors": list(self.about["names"]),
+            "versions": list(self.about["versions"]),
+            "synchronisation": f"{self.about['synchronisation']}: {self.about['why']}",
+            "layers_by_rule": rules,
+            "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
+        }

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition.costs import chosen_assignments, model_costs
+from edgeplan.chapters.partition.costs import ModelCosts, model_costs
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
-from edgeplan.chapters.partition.eop.costs import MeasuredCosts, at_ratios, best_options, measured_costs
+from edgeplan.chapters.partition.eop.costs import at_ratios, best_options, measured_costs
 from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of
 from edgeplan.chapters.partition.eop.sweeps import (
     SWEEP,
@@ -33,7 +33,7 @@ from edgeplan.chapters.partition.eop.sweeps import (
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import EOP, PREDICTED, WAYS, Way, as_predicted, ways
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
-from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
@@ -49,16 +49,13 @@ from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
-from edgeplan.support.frames import read_document, write_parquet
-from edgeplan.support.machine import environment, fingerprint
+from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: A way with where it runs each step.
 Planned = tuple[Way, Sequence[Assignment]]
 log = logging.getLogger(__name__)
-_ABOUT = "about.json"
-_LACKING = "rows of this pair are lacking"
 #: Columns of each kind of stored rows.
 COLUMNS = {
     "sampled": ("size", "side", "us"),
@@ -69,16 +66,8 @@ COLUMNS = {
         *("plan_seconds", "plan_gap", "same_as", "reason"),
     ),
     "key": (
-        "step",
-        "name",
-        "operator",
-        "dimension",
-        "ratio",
-        "cpu_pattern",
-        "gpu_pattern",
-        "tuned_us",
-        "grid_us",
-        "key_operators",
+        *("step", "name", "operator", "dimension", "ratio", "cpu_pattern", "gpu_pattern"),
+        *("tuned_us", "grid_us", "key_operators"),
     ),
 }
 #: Of the largest magnitude: a dozen softmaxes and normalised rows on the CPU alone are 0.9e-5 from ONNX Runtime's.
@@ -138,22 +127,8 @@ class _Run:
 
     def __init__(self, pair: PairFile, params: PartitionParams, rows: Path, folder: Path, predictors: PairPredictors) -> None:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
-        self.pair, self.folder, self._path = pair, folder, rows
-        self.rows = PartitionRows.of(rows, self._identity(), COLUMNS, "eop", params.partition.lock_timeout_seconds)
-
-    def _identity(self) -> object:
-        """What the rows are of; where nothing may be measured, what those that are stored are of."""
-        about = self._path / _ABOUT
-        if stored_rows_only():
-            if not about.is_file():
-                raise nothing_stored(_LACKING, self._path)
-            self._about = read_document(about, "identity", "environment")
-        else:
-            with opened(self.pair) as pair:
-                machine = environment() | {"load_1min": None, "affinity": sorted(self.pair.cores), "machine": fingerprint()}
-                self._about = {"identity": pair.identity, "environment": machine}
-            write_json(about, self._about)
-        return self._about["identity"]
+        self.pair, self.folder, self._path, self._about = pair, folder, rows, about_pair(pair, rows)
+        self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
@@ -164,7 +139,7 @@ class _Run:
                 self.sampled = pd.concat([self._sampled(pair, one) for one in SAMPLED], ignore_index=True)
                 self.contention = self.rows.found("contention", self.settings.sweep_runs, partial(self._contention, pair))
         except NotThereError as error:
-            raise nothing_stored(_LACKING, self._path) from error
+            raise nothing_stored(LACKING, self._path) from error
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
         for (figure, setting, model), values in VARIED.items() if self.settings.varied else ():
             models += [(*variant(model, setting, value), figure, setting, value) for value in values]
@@ -178,7 +153,7 @@ class _Run:
             for kind, frame in found.items():
                 parts[kind].append(frame.assign(model=name, figure=figure, setting=setting, value=value))
         if not parts["plans"]:
-            raise nothing_stored(_LACKING, self._path)
+            raise nothing_stored(LACKING, self._path)
         joined = {kind: pd.concat([f for f in some if len(f)] or some, ignore_index=True) for kind, some in parts.items()}
         self.sweeps, self.plans, self.key = joined["sweeps"], joined["plans"], joined["key"]
         for kind in COLUMNS:
@@ -229,36 +204,31 @@ class _Run:
         what = [name, self.seed, list(s.shares), s.sweep_runs]
         factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
         planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors, self.predictors.digest]
-        subject: list[SweptModel] = []
+        path = self.folder / f"{len(name)}.onnx"
 
-        def opened_subject() -> SweptModel:
-            if not subject:
-                model = save_workload(build(), self.folder / f"{len(name)}.onnx", self.seed)
-                subject.append(subject_of(name, model, self.seed))
-            return subject[0]
+        @cache
+        def subject() -> SweptModel:
+            return subject_of(name, save_workload(build(), path, self.seed), self.seed)
 
-        swept = self.rows.found("sweeps", what, lambda: self._swept(opened_subject()))
+        swept = self.rows.found("sweeps", what, lambda: self._swept(subject()))
         failed = swept["dimension"].eq("failed")
         if failed.any():
             lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
             return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
-        made: list[tuple[MeasuredCosts, Mapping[str, Planned], Eop]] = []
 
-        def costs() -> tuple[MeasuredCosts, Mapping[str, Planned], Eop]:
-            if not made:
-                found = self._costs(opened_subject(), swept)
-                decided, tuned = ways(found.costs, s.search_seconds)
-                chosen = {
-                    name: (way, at_ratios(opened_subject(), found.block, found.assignments(way.choice), way.ratios))
-                    for name, way in decided.items()
-                }
-                made.append((found, chosen | {PREDICTED: self._predicted(opened_subject())}, tuned))
-            return made[0]
+        @cache
+        def costs() -> tuple[ModelCosts, Mapping[str, Planned], Eop]:
+            found = self._costs(subject(), swept)
+            decided, tuned = ways(found.costs, s.search_seconds)
+            chosen = {
+                name: (way, at_ratios(subject(), found.block, found.assignments(way.choice), way.ratios))
+                for name, way in decided.items()
+            }
+            return found, chosen | {PREDICTED: self._predicted(subject())}, tuned
 
-        plans = self.rows.found("plans", planned, lambda: self._plans(opened_subject(), costs()[1]))
-        key = self.rows.found("key", planned, lambda: self._key(opened_subject(), *costs()))
-        if subject:
-            subject[0].model.unlink(missing_ok=True)
+        plans = self.rows.found("plans", planned, lambda: self._plans(subject(), costs()[1]))
+        key = self.rows.found("key", planned, lambda: self._key(subject(), *costs()))
+        path.unlink(missing_ok=True)
         return {"sweeps": swept, "plans": plans, "key": key}
 
     def _swept(self, subject: SweptModel) -> pd.DataFrame:
@@ -279,8 +249,8 @@ class _Run:
             refused=[refused[k] for k in rows["step"]],
         )
 
-    def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> MeasuredCosts:
-        with self._paired() as pair:
+    def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> ModelCosts:
+        with opened(self.pair) as pair:
             over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
             return measured_costs(
                 subject,
@@ -294,8 +264,8 @@ class _Run:
             )
 
     def _predicted(self, subject: SweptModel) -> Planned:
-        """What EOP's algorithms make of costs that the pair's predictors give."""
-        with self._paired() as pair:
+        """Return what EOP's algorithms make of costs that the pair's predictors give."""
+        with opened(self.pair) as pair:
             costs = model_costs(
                 subject.lowered,
                 subject.layouts,
@@ -303,14 +273,8 @@ class _Run:
                 names=pair.names,
                 synchronisation=pair.synchronisation.value,
             )
-            block = pair.block
         way = as_predicted(costs.costs)
-        return way, at_ratios(subject, block, chosen_assignments(costs, way.choice), way.ratios)
-
-    @contextmanager
-    def _paired(self, *, profiling: bool = False) -> Iterator[Opened]:
-        with opened(self.pair, profiling=profiling) as pair:
-            yield pair
+        return way, at_ratios(subject, costs.block, costs.assignments(way.choice), way.ratios)
 
     def _plans(self, subject: SweptModel, found: Mapping[str, Planned]) -> pd.DataFrame:
         """Every way in new sessions, one inference of each in turn; those that are the same plan run once."""
@@ -332,7 +296,7 @@ class _Run:
         rows[ALL_CORES] = {"way": ALL_CORES, "steps": len(subject.lowered.steps), "same_as": "", "reason": ""}
         expected = reference_outputs(subject.model, dict(subject.inputs))
         times: dict[str, list[list[float]]] = {}
-        with self._paired() as pair:
+        with opened(self.pair) as pair:
             for _ in range(self.settings.rounds):
                 for name, own in self._round(pair, subject, found, rows, expected).items():
                     times.setdefault(name, []).append(own)
@@ -386,14 +350,14 @@ class _Run:
         wide = [taken.pop(f"{ALL_CORES} {k}") for k in range(len(layouts))]
         return taken | {ALL_CORES: min(wide, key=lambda own: float(np.median(own)))}
 
-    def _key(self, subject: SweptModel, costs: MeasuredCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
+    def _key(self, subject: SweptModel, costs: ModelCosts, planned: Mapping[str, Planned], tuned: Eop) -> pd.DataFrame:
         """Key operators at EOP's ratios, and each at its best of all that were swept, both measured again in turn."""
         best = best_options(costs.costs, tuned.key)
         whole = [s.options.index(s.best_whole) for s in costs.costs.steps]
         grid = costs.assignments([best.get(k, whole[k]) for k in range(len(whole))])
         ran = planned[EOP][1]
         spans: dict[str, list[Any]] = {"tuned": [], "grid": []}
-        with self._paired(profiling=True) as pair:
+        with opened(self.pair, profiling=True) as pair:
             for _ in range(self.settings.rounds):
                 for name, assigned in (("tuned", ran), ("grid", grid)):
                     made = executable_parts(pair, subject, list(assigned))
