@@ -60,7 +60,7 @@ def test_missing_and_misused_columns_are_named() -> None:
         from_frame(frame.drop(columns="transform_big_ms"))
     with pytest.raises(FormatError, match="misses a width"):
         from_frame(frame.drop(columns=["execute_1_ms", "execute_2_ms"]))
-    with pytest.raises(FormatError, match="not of its column's type.*many"):
+    with pytest.raises(FormatError, match=r"not of its column's type.*many"):
         from_frame(frame.assign(read_bytes="many"))
     with pytest.raises(FormatError, match="not of its column's type"):
         from_frame(frame.assign(members="{"))
