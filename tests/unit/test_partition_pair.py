@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +22,7 @@ from partition_frames import trained
 from plan_folders import body_of, changed_plan
 from typer.testing import CliRunner
 
+import edgeplan
 from edgeplan.api import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
@@ -35,7 +39,7 @@ from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.cli import app
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.errors import DeviceError, FormatError, InputError, ModelError
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Dispatcher
@@ -261,6 +265,61 @@ def test_a_plan_is_written_run_and_refused_elsewhere(
     save_workload(WORKLOADS["squeezenet"](), own, 4)
     with pytest.raises(ModelError, match="is not the model that was planned"):
         run(folder, check=True, model=own)
+
+
+def _run_in_fork(session: edgeplan.Session, values: Mapping[str, np.ndarray], told: Any) -> None:
+    try:
+        session.run(values)
+        told.put("ran")
+    except DeviceError as error:
+        told.put(str(error))
+
+
+def test_a_plan_of_a_pair_that_is_damaged_forked_or_given_what_does_not_fit_is_refused(
+    predictors: Path, model: Path, tmp_path: Path
+) -> None:
+    assert predictors.is_dir()
+    folder = tmp_path / "plan"
+    plan_partition(model, folder, "pair-pocl")
+    found: list[Mapping[str, np.ndarray]] = []
+    with edgeplan.open_plan(folder) as session:
+        (border,) = session.inputs
+        values = {border.name: np.ones(border.shape, border.dtype)}
+        found.append(session.run(values))
+        for told, given in {"there is no array": {}, "float64": {border.name: np.ones(border.shape)}}.items():
+            with pytest.raises(InputError, match=f"{told}(?s:.*)expected float32"):
+                session.run(given)
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        child = context.Process(target=_run_in_fork, args=(session, values, queue))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert "was forked" in queue.get()
+        found.append(session.run(values))
+    with pytest.raises(DeviceError, match="was closed"):
+        session.run(values)
+    moved = folder.rename(tmp_path / "moved")
+
+    def inside() -> None:
+        with edgeplan.open_plan(moved) as opened_there:
+            found.append(opened_there.run(values))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert len(found) == 3
+    assert all(np.array_equal(found[0][name], other[name]) for other in found for name in other)
+    for path in sorted(moved.iterdir()):
+        whole = path.read_bytes()
+        for damage in (None, whole[:200], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
+            path.unlink() if damage is None else path.write_bytes(damage)
+            with pytest.raises((FormatError, ModelError)) as caught:
+                edgeplan.open_plan(moved).close()
+            assert caught.value.where == str(path)
+            assert "edgeplan plan partition" in caught.value.next_step
+        path.write_bytes(whole)
+    edgeplan.open_plan(moved).close()
 
 
 def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from edgeplan.planning.document import Plan
 from edgeplan.runtime import constants
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep, Reserve, check_step
-from edgeplan.runtime.linked_file import read_linked, read_reserve, write_linked
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Preparer, Shared
@@ -202,39 +202,6 @@ def test_transforming_stays_within_raw_values_and_weights(
     other = changed(program.with_steps(steps), weights_bytes=program.weights_bytes + (2 << 20))
     with Shared(dnnl, other, folder) as shared, pytest.raises(FormatError, match="weights of other sizes"):
         Preparer(shared).transformed(k)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"slots": (10_000, 0, 0, 4, -1)},
-        {"slots": (0, -1, 0, 4, -1)},
-        {"slots": (0, 0, 0, 4, -2)},
-        {"slots": (0, 0, 0, 1 << 30, -1)},
-        {"source": "shared"},
-    ],
-)
-def test_steps_of_what_is_not_there_are_refused(planned_folder: Callable[[str], Path], change: dict[str, object]) -> None:
-    program = read_linked(planned_folder("raw") / "program.json")
-    step = program.steps[_first_weights(program)]
-    check_step(step, program)
-    if "slots" in change:
-        change = {"slots": (change["slots"], *step.slots[1:])}
-    with pytest.raises(ValueError, match="weights"):
-        check_step(changed(step, **change), program, step.weight_bytes - 64)
-
-
-def test_raw_weights_have_the_size_of_their_shape(planned_folder: Callable[[str], Path]) -> None:
-    folder = planned_folder("cached_read")
-    program = read_linked(folder / "program.json")
-    reserve = read_reserve(folder / "reserve.json", program)
-    k = _first_weights(program)
-    for change in ({"file": 9}, {"size": 4}):
-        raw = list(reserve.raw)
-        raw[k] = (changed(raw[k][0], **change), *raw[k][1:])
-        digest = write_linked(Reserve(tuple(raw), reserve.later), folder / "reserve.json")
-        with pytest.raises(FormatError, match=r"the reserve does not fit: .* not there"):
-            read_reserve(folder / "reserve.json", changed(program, reserve_sha256=digest))
 
 
 def test_an_output_outside_the_arena_is_refused(planned_folder: Callable[[str], Path]) -> None:

@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -39,6 +39,7 @@ PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
+_OF_PAIR = b'{"program"'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
 Part = TypeVar("Part")
@@ -295,6 +296,9 @@ def _other_format(path: Path) -> FormatError:
 
 def _kind_by_files(folder: Path) -> str:
     """The kind of a plan that does not say it, for messages alone."""
+    with suppress(OSError), (folder / PROGRAM_NAME).open("rb") as program:
+        if program.read(len(_OF_PAIR)) == _OF_PAIR:
+            return PARTITION
     if (folder / "pair.json").exists():
         return PARTITION
     if (folder / WEIGHTS_NAME).exists():

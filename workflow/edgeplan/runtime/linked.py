@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
@@ -225,7 +224,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
 
     @cached_property
     def tables(self) -> Tables:
-        """The tables, checked.
+        """The tables.
 
         Raises:
             FormatError: they do not fit.
@@ -234,8 +233,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
             raise FormatError("the program was changed after it was written", where=f"model {self.model}", next_step=AGAIN)
         try:
             found: Tables = _TABLES.decode(self.tables_json)
-            self._check(found)
-        except (msgspec.DecodeError, ValueError) as error:
+        except msgspec.DecodeError as error:
             raise FormatError(f"the program does not fit: {error}", where=f"model {self.model}", next_step=AGAIN) from error
         return found
 
@@ -243,16 +241,6 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
     def steps(self) -> tuple[LinkedStep, ...]:
         """In order of execution."""
         return self.tables.steps
-
-    def _check(self, tables: Tables) -> None:
-        told = {"sources": self.sources, "first_segment": self.first_segment}
-        if tables.counts != self.counts or _told(tables.steps) != told or kernel_names(tables) != self.kernels:
-            raise ValueError("the head is of other tables")
-        if max((d for d, _ in tables.memories), default=-1) >= len(tables.descriptors):
-            raise ValueError("memories: of a descriptor that is not there")
-        for step in tables.steps:
-            check_step(step, self)
-            check_kernels(step, tables, self)
 
     def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
         """The same with other steps."""
@@ -276,66 +264,14 @@ def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
     """A program from plain values, its tables among them, checked.
 
     Raises:
-        msgspec.ValidationError: they do not fit; FormatError: references among the tables do not.
+        msgspec.ValidationError: they do not fit.
     """
     names = Tables.__struct_fields__
     tables = converted({name: document[name] for name in names if name in document}, Tables)
     head = {name: value for name, value in document.items() if name not in names}
     encoded = msgspec.Raw(msgspec.json.encode(tables))
     told = {"counts": tables.counts, **_told(tables.steps), "kernels": kernel_names(tables)}
-    program = msgspec.convert({**head, **told, "tables_json": encoded}, LinkedProgram)
-    program._check(tables)  # noqa: SLF001  a part of making one
-    return program
-
-
-def check_step(step: LinkedStep, program: LinkedProgram, shared_bytes: int = 0) -> None:
-    """References of a step lead into the tables: a wrong one would make the library read anywhere."""
-    if step.source == "shared" and step.weight_bytes > shared_bytes:
-        raise ValueError(f"step {step.name}: larger weights than those it shares")
-    descriptors, _, primitives, memories, _ = program.counts
-    slots = len(step.slots)
-    for call in step.calls:
-        if call[0] < 0:
-            continue  # `check_kernels`
-        if not 0 <= call[0] < primitives or not all(-1 - slots < m < memories for m in call[2::2]):
-            raise ValueError(f"step {step.name}: calls what is not there")
-    for target, source, offset, size, conversion in step.slots:
-        if not (0 <= target < descriptors and 0 <= source < descriptors and -1 <= conversion < primitives):
-            raise ValueError(f"step {step.name}: weights of what is not there")
-        if offset < 0 or size < 0 or offset + size > step.weight_bytes:
-            raise ValueError(f"step {step.name}: weights outside their place")
-    check_raw(step.raw, program, step.name)
-    if step.source in ("raw", "cached_read") and step.weight_bytes and step.place + step.weight_bytes > program.weights_bytes:
-        raise ValueError(f"step {step.name}: weights outside the memory")
-    if step.cached and step.segment + step.weight_bytes > program.cache_bytes:
-        raise ValueError(f"step {step.name}: weights outside the cache")
-
-
-def check_kernels(step: LinkedStep, tables: Tables, program: LinkedProgram) -> None:
-    """What compiled kernels touch lies in the arena and among the step's weights."""
-    for call in step.calls:
-        if call[0] >= 0:
-            continue
-        if -1 - call[0] >= len(tables.kernels):
-            raise ValueError(f"step {step.name}: calls what is not there")
-        given = tables.kernels[-1 - call[0]][1]
-        if len(given) <= AT_OPERANDS or given[AT_OPERANDS] != len(call) - 1:
-            raise ValueError(f"step {step.name}: another number of operands")
-        for operand, place in enumerate(call[1:]):
-            if place < -len(step.slots):
-                raise ValueError(f"step {step.name}: calls what is not there")
-            start, room = (place, program.arena_bytes) if place >= 0 else (step.slots[-1 - place][2], step.weight_bytes)
-            if start + span_bytes(given, operand) > room:
-                raise ValueError(f"step {step.name}: operands outside their place")
-
-
-def check_raw(raw: Sequence[RawWeight], program: LinkedProgram, name: str) -> None:
-    """Raw weights lie in a file of the model and have the size of their shape; that they end in it shows when they are read."""
-    for weight in raw:
-        if weight.file >= len(program.files) or weight.size != (
-            weight.stride * (prod(weight.shape) - 1) + BYTES_PER_ELEMENT[weight.dtype]
-        ):
-            raise ValueError(f"step {name}: raw weight {weight.role} that is not there")
+    return msgspec.convert({**head, **told, "tables_json": encoded}, LinkedProgram)
 
 
 class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

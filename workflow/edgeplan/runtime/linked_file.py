@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve, check_kernels, check_raw, check_step
+from edgeplan.runtime.linked import AGAIN, NO_TABLES, LinkedProgram, Reserve
 from edgeplan.support.files import read_whole, write_atomically
 
 _VERSION = '"format_version":5,'
@@ -43,23 +43,8 @@ def write_linked(document: LinkedProgram | Reserve, path: Path) -> str:
 
 
 def read_reserve(path: Path, program: LinkedProgram) -> Reserve:
-    """Read the reserve of a program.
-
-    Raises:
-        FormatError: as for `read_linked`, or it is another program's.
-    """
-    reserve = read_linked(path, Reserve, program.reserve_sha256)
-    if len(reserve.raw) != program.step_count or len(reserve.later) != program.step_count:
-        raise FormatError("the reserve has other steps than the program", where=str(path), next_step=AGAIN)
-    try:
-        for step, first, raw in zip(reserve.later, program.steps, reserve.raw, strict=True):
-            check_raw(raw, program, first.name)
-            if step is not None:
-                check_step(step, program, first.weight_bytes)
-                check_kernels(step, program.tables, program)
-    except ValueError as error:
-        raise FormatError(f"the reserve does not fit: {error}", where=str(path), next_step=AGAIN) from error
-    return reserve
+    """Read the reserve of a program; see `read_linked`."""
+    return read_linked(path, Reserve, program.reserve_sha256)
 
 
 def read_linked(path: Path, document: type[Document] = LinkedProgram, wanted: str = "") -> Document:  # type: ignore[assignment]
