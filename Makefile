@@ -103,10 +103,9 @@ structure: dev-environment ## print figures of the package's structure: code lin
 schema: environment ## write config/schema/params.schema.json again from the settings' models
 	python workflow/scripts/params_schema.py
 
-bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and PLANS beside busy loops
+bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop
 	edgeplan device check $(DEVICE)
 	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/engines/test_shared_cores.py
-	$(if $(PLANS),python -m edgeplan.chapters.cold_start.shared_cores $(PLANS))
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols

@@ -26,7 +26,7 @@ _PACKAGE = '''
 """A tiny engine."""
 
 from edgeplan.engines.base import Engine, Session, random_inputs
-from edgeplan.engines.cold import Baseline, ColdSession
+from edgeplan.engines.cold import Baseline, BaselineSession
 from edgeplan.engines.description import Description, Setting
 
 
@@ -61,7 +61,7 @@ class Tiny(Engine):
         return _TinySession(_opened(model, self.settings.threads), random_inputs(graph))
 
 
-class _ColdTiny(_TinySession, ColdSession):
+class _ColdTiny(_TinySession, BaselineSession):
     pass
 
 

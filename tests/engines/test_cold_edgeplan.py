@@ -161,4 +161,4 @@ def test_the_command_line_runs_a_plan(folder: Path) -> None:
 def test_the_command_line_names_what_is_wrong(tmp_path: Path) -> None:
     done = _edgeplan(str(tmp_path))
     assert done.returncode == 5
-    assert "cannot read the program" in done.stderr
+    assert "cannot read the plan" in done.stderr

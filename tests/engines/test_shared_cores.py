@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from depth import MANY, by_day
-from edgeplan.chapters.cold_start.shared_cores import TimedStarter, busy_loops, figures, measure
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.background import background_load
 from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.measurement.process.prepared_plan import prepared
@@ -28,6 +30,7 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 LANE = "processes"  # see tests/conftest.py
 
 LAYERS, STARTS = 24, 12 if MANY else 6
+BEGIN_SECONDS = 0.5  # until a loop runs
 MOST_SLOWDOWN = 10  # 50 to 100 where threads wait awake
 
 
@@ -38,6 +41,16 @@ def cores() -> list[int]:
     if len(found) < 2:
         pytest.skip("one processor only")
     return found
+
+
+@contextmanager
+def busy_loops(cores: Sequence[int]) -> Iterator[None]:
+    """A busy loop runs on each of some processors while the block does."""
+    with ExitStack() as stack:
+        for core in cores:
+            stack.enter_context(background_load(core, 100))
+        time.sleep(BEGIN_SECONDS)
+        yield
 
 
 @pytest.fixture
@@ -100,38 +113,3 @@ def test_warm_runs_beside_a_busy_loop_take_their_share(squeezenet: Path, cores: 
         with busy_loops(cores[1:]):
             loaded += run_cold(job).warm_ms
     assert statistics.median(loaded) < MOST_SLOWDOWN * statistics.median(free)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cores")
-def test_the_bench_tells_slowdowns(squeezenet: Path) -> None:
-    starters = (
-        TimedStarter("edgeplan", "edgeplan"),
-        TimedStarter("onnxruntime", "onnxruntime"),
-        TimedStarter("awake", "edgeplan", {"OMP_WAIT_POLICY": "active"}),
-    )
-    times = measure([squeezenet], starters, rounds=1, seconds=0)
-    assert {(name, loops): len(found) for (_, name, loops), found in times.items()} == {
-        **{(name, loops): 1 for name in ("edgeplan", "onnxruntime") for loops in (0, 1, 2)},
-        ("awake", 0): 1,
-    }
-    assert min(min(found) for found in times.values()) > 0
-
-
-def test_slowdowns_are_medians_over_models() -> None:
-    times: dict[tuple[str, str, int], list[float]] = {}
-    for model, scale in (("a", 1.0), ("b", 2.0), ("c", 3.0)):  # the last one is slowed by more, ours and theirs
-        extra = 5.0 if model == "c" else 1.0
-        for loops, (ours, theirs) in enumerate(((10.0, 20.0), (15.0, 20.0), (20.0, 32.0))):
-            more = extra if loops else 1.0
-            times[model, "edgeplan", loops] = [scale * more * ours, 1e6, scale * more * ours]
-            times[model, "onnxruntime", loops] = [scale * more * theirs] * 3
-        times[model, "before", 0] = [scale * 8.0, 1e6, scale * 8.0]
-    assert figures(times) == {
-        "pairs": 3,
-        "runtime.shared_core_slowdown": 2,
-        "runtime.shared_core_slowdown_over_onnxruntime": 1.25,
-        "runtime.shared_core_slowdown_one_loop": 1.5,
-        "runtime.shared_core_slowdown_one_loop_over_onnxruntime": 1.5,
-        "free_cores_over_before": 1.25,
-    }

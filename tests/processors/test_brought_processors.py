@@ -16,7 +16,7 @@ import yaml
 from models import drawn, squeezenet
 
 import edgeplan
-from edgeplan.api import plan_partition
+from edgeplan import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import SampledPair, train

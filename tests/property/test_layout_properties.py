@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from depth import examples
 from edgeplan.errors import FormatError
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import Buffers, Verdict, buffers, max_live, overlapping
+from edgeplan.planning.layout.buffers import Buffers, Verdict, buffers, max_live
 from edgeplan.planning.layout.parts import graph, pair_count, parts
 from edgeplan.planning.layout.solve import solve
+from layout_checks import overlapping
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from edgeplan.cli import app
+from edgeplan.cli import app, run
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
@@ -154,8 +154,10 @@ def _unknown(words: list[str]) -> list[str]:
             break
         if words[0] not in command.commands:
             return words[:1]
-        command, words = command.commands[words[0]], words[1:]
+        command, words = command.get_command(None, words[0]), words[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    if command.name == "run":  # which reads its options itself
+        known |= {name for option in run.parser()._actions for name in option.option_strings}
     return [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import edgeplan
 from edgeplan import api, runs
+from edgeplan.chapters.cold_start import api as cold_start_api
+from edgeplan.chapters.memory import api as memory_api
+from edgeplan.chapters.partition import api as partition_api
+from edgeplan.chapters.prediction import api as prediction_api
+from edgeplan.cli import cold_start as cli_cold_start
 from edgeplan.cli import export as cli_export
 from edgeplan.cli import measure as cli_measure
 from edgeplan.cli import memory as cli_memory
 from edgeplan.cli import partition as cli_partition
-from edgeplan.cli import plan as cli_plan
 from edgeplan.cli import preparation as cli_preparation
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.commands import app
@@ -41,41 +46,39 @@ def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("imported", ["edgeplan", "edgeplan.api", "edgeplan.cli"])
+@pytest.mark.parametrize("imported", ["edgeplan", "edgeplan.cli", "edgeplan.cli.commands"])
 def test_an_import_waits_for_nothing_heavy(tmp_path: Path, imported: str) -> None:
     done = _python(tmp_path, "-X", "importtime", "-c", f"import {imported}")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    heavy = {"numpy", "onnx", "onnxruntime", "pandas", "scipy", "numba", "pydantic", "lightgbm", "msgspec", "openvino"}
+    heavy = {"numpy", "onnx", "onnxruntime", "pandas", "scipy", "numba", "pydantic", "lightgbm", "openvino"}
     assert not loaded & heavy
-    assert "typer" in loaded or imported != "edgeplan.cli"
+    assert ("typer" in loaded) == (imported == "edgeplan.cli.commands")
 
 
 def test_all_that_is_promised_is_there() -> None:
     for name in edgeplan.__all__:
         assert getattr(edgeplan, name) is not None
-    for name in api.__all__:
-        assert getattr(edgeplan, name) is getattr(api, name)
+    assert {name for names in edgeplan._NAMES.values() for name in names} == {*edgeplan.__all__} - {"__version__"}
     with pytest.raises(AttributeError, match="nosuch"):
         edgeplan.nosuch  # noqa: B018  asking for it is the test
 
 
 #: Options of how to print, of the environment of a command, and a former name.
-_COMMANDS_ALONE = {"as_json", "workspace", "accept_noise", "listed"}
+_COMMANDS_ALONE = {"as_json", "workspace", "listed"}
 _PREPARATION = {"shape", "set", "batch"}
 
 
 @pytest.mark.parametrize(
     ("function", "command", "renamed", "alone"),
     [
-        (api.predict, predict, {}, set()),
-        (api.measure, cli_measure.measure, {}, set()),
-        (api.plan_cold_start, cli_plan.plan_cold_start, {}, set()),
-        (runs.run, cli_run.run, {"plan": "folder", "inputs": "given"}, {"output"}),
-        (api.plan_memory, cli_memory.plan_memory, {}, set()),
-        (api.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"costs", "gantt", "compare"}),
-        (api.prepare, cli_preparation.prepare, {}, set()),
-        (api.export, cli_export.export, {}, set()),
+        (edgeplan.predict, predict, {}, set()),
+        (edgeplan.measure, cli_measure.measure, {}, set()),
+        (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
+        (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
+        (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"costs", "gantt", "compare"}),
+        (edgeplan.prepare, cli_preparation.prepare, {}, set()),
+        (edgeplan.export, cli_export.export, {}, set()),
     ],
 )
 def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str], alone: set[str]) -> None:
@@ -88,6 +91,16 @@ def test_functions_take_what_commands_take(function: object, command: object, re
             continue
         told = offers[names.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
+
+
+def test_run_takes_what_its_command_takes() -> None:
+    takes = {"plan": "folder", "inputs": "given"}
+    offers = {option.dest: option.default for option in cli_run.parser()._actions}
+    named = {takes.get(name, name): parameter.default for name, parameter in inspect.signature(edgeplan.run).parameters.items()}
+    assert set(named) == set(offers) - {"help", "output", "workspace", "gate"}
+    assert {name: offers[name] or None for name in named} == {
+        name: None if default is inspect.Parameter.empty else default or None for name, default in named.items()
+    }
 
 
 def _model(path: Path, axes: list[int | str]) -> Path:
@@ -126,13 +139,13 @@ def test_what_a_file_leaves_open_is_given_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [{"x": "a"}, {"x": None}, {"x": 3}])
 def test_sizes_that_are_none_are_told_as_such(tmp_path: Path, shape: Any) -> None:
     with pytest.raises(ParamsError, match="holds no sizes"):
-        api.predict(tmp_path / "none.onnx", shape=shape)
+        edgeplan.predict(tmp_path / "none.onnx", shape=shape)
 
 
 @pytest.mark.parametrize(("budget", "wrong"), [(-5, "no budget"), (0.5, "no budget"), (1 << 60, "no budget|free|has")])
 def test_a_budget_may_be_a_number_of_bytes(tmp_path: Path, budget: Any, wrong: str) -> None:
     with pytest.raises(ParamsError, match=wrong):
-        api.plan_memory(tmp_path / "none.onnx", tmp_path / "plan", budget)
+        edgeplan.plan_memory(tmp_path / "none.onnx", tmp_path / "plan", budget)
 
 
 def test_completion_shows_the_interface_alone() -> None:
@@ -158,8 +171,8 @@ def _leaves(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if not hasattr(command, "commands"):
         yield words
         return
-    for name, inner in command.commands.items():
-        yield from _leaves(inner, (*words, name))
+    for name in command.commands:
+        yield from _leaves(command.get_command(None, name), (*words, name))
 
 
 def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,8 +198,10 @@ def test_commands_are_made_of_the_interface(monkeypatch: pytest.MonkeyPatch, tmp
         "prepare": "prepare m.onnx -o p.onnx",
         "export": "export squeezenet",
     }
-    for name in lines:
-        monkeypatch.setattr(runs if name == "run" else api, name, spy(name))
+    modules = (api, runs, cold_start_api, memory_api, partition_api, prediction_api)
+    for name, module in ((name, next(module for module in modules if hasattr(module, name))) for name in lines):
+        monkeypatch.setattr(module, name, spy(name))
+    monkeypatch.setattr(cli_run, "read_folder", lambda folder: SimpleNamespace(path=folder, kind="cold-start"))
     for line in lines.values():
         done = typer.testing.CliRunner().invoke(app, line.split())
         assert isinstance(done.exception, Asked)

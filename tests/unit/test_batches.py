@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan import api
+import edgeplan
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
 
@@ -82,11 +82,11 @@ def test_no_batch_is_below_one(batch: int) -> None:
 def _commands(folder: Path) -> dict[str, Callable[[Path, Preparation], Any]]:
     plan = folder / "plan"
     return {
-        "predict": lambda model, how: api.predict(model, preparation=how),
-        "measure": lambda model, how: api.measure(model, seconds=1, preparation=how),
+        "predict": lambda model, how: edgeplan.predict(model, preparation=how),
+        "measure": lambda model, how: edgeplan.measure(model, seconds=1, preparation=how),
         "prepare": lambda model, how: prepare_file(model, how, folder / "prepared.onnx"),
-        "plan cold-start": lambda model, how: api.plan_cold_start(model, plan, preparation=how),
-        "plan memory": lambda model, how: api.plan_memory(model, plan, "8MiB", preparation=how),
+        "plan cold-start": lambda model, how: edgeplan.plan_cold_start(model, plan, preparation=how),
+        "plan memory": lambda model, how: edgeplan.plan_memory(model, plan, "8MiB", preparation=how),
     }
 
 

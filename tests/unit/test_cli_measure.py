@@ -16,7 +16,7 @@ from onnx_models import W, conv, model
 from test_cli_predict import FIRST, SECOND, write_model
 from typer.testing import CliRunner, Result
 
-from edgeplan import api
+from edgeplan import measure, predict
 from edgeplan.chapters.prediction.comparison import Measured, compare_kernels
 from edgeplan.chapters.prediction.model_prediction import KernelLatency, PredictedFor, Prediction
 from edgeplan.cli import app
@@ -88,7 +88,7 @@ def test_each_engine_is_measured_beside_the_prediction(engine: str) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found.keys() >= FIELDS
-    wanted = api.predict("camera.onnx", "bench")
+    wanted = predict("camera.onnx", "bench")
     assert found["prediction"]["latency_ms"] == wanted.latency_ms
     assert found["deviation"] == pytest.approx(wanted.latency_ms / found["latency_ms"] - 1)
     assert found["inside_interval"] == (wanted.low_ms <= found["latency_ms"] <= wanted.high_ms)
@@ -171,7 +171,7 @@ def test_a_loop_on_the_core_is_seen(tmp_path: Path) -> None:
             pass
         os._exit(0)
     try:
-        found = api.measure(tmp_path / "camera.onnx", "bench", seconds=2)
+        found = measure(tmp_path / "camera.onnx", "bench", seconds=2)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
-from typer.testing import CliRunner
 
 from edgeplan.chapters.cold_start import plan as command
 from edgeplan.chapters.cold_start.planners.registry import plan
-from edgeplan.cli.plan import noise_line
+from edgeplan.cli.cold_start import noise_line
 from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
-from edgeplan.planning.document import read_plan, write_plan
+from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.planning.profile import Contention, Fresh, Profile
 from edgeplan.profiling import disk, measure, profiler, rounds
 from edgeplan.profiling.fresh_process_factors import drawn
@@ -29,7 +28,7 @@ from edgeplan.profiling.settings import FAST, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import HOMES, LIKELY
+from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.lowering import lower
 
 _SHORT = FAST.model_copy(update={"budget_seconds": 0.01})
@@ -92,19 +91,17 @@ def noisy(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, t
 
 
 def test_noise_ends_with_a_plan_that_states_it(
-    dnnl: Dnnl, noisy: tuple[Path, tuple[Profile, ...], ProfileStore, float], tmp_path: Path
+    dnnl: Dnnl, noisy: tuple[Path, tuple[Profile, ...], ProfileStore, float]
 ) -> None:
     model, profiles, _, _ = noisy
     assert all(profile.noise == 1.0 for profile in profiles)
     made = plan(profiles, "optimal", target_of(model, dnnl, len(cores().big)))
     assert made.noise == 1.0
     assert noise_line(made).startswith("100.0 %")
-    write_plan(made, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == made
+    assert plan_of(plan_text(made), "here") == made
     quiet = made.model_copy(update={"noise": 0.0})
-    write_plan(quiet, tmp_path / "quiet.json")
-    assert "noise" not in json.loads((tmp_path / "quiet.json").read_text())
-    assert read_plan(tmp_path / "quiet.json") == quiet
+    assert "noise" not in json.loads(plan_text(quiet))
+    assert plan_of(plan_text(quiet), "here") == quiet
 
 
 def test_beyond_the_budget_every_candidate_has_a_look(
@@ -178,12 +175,3 @@ def test_predicted_costs_ask_for_no_machine(dnnl: Dnnl, tmp_path: Path, monkeypa
     assert found.mb_per_s > 0
     with pytest.raises(pytest.fail.Exception, match="asked for"):
         command._disk(model, predicted=False)
-
-
-def test_noise_is_accepted_or_refused() -> None:
-    from edgeplan.cli import app  # noqa: PLC0415  the command line alone
-
-    arguments = ["plan", "cold-start", "none.onnx", "-o", "plan", "--accept-noise", "--on-noise", "refuse"]
-    done = CliRunner().invoke(app, arguments)
-    assert "either accepted or refused" in str(done.exception)
-    assert len(HOMES) > len(LIKELY)

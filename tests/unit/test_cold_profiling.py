@@ -15,7 +15,6 @@ from bare_card import bare_card
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
-from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import model_sha256
@@ -33,13 +32,13 @@ from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.reprofile import Reprofiler
+from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.weights import locate_weights
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +122,8 @@ def test_plans_from_a_profile_fit(dnnl: Dnnl, measured: tuple[Path, tuple[Profil
 @pytest.mark.long
 def test_reprofiling_measures_each_candidate_once(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
     model, profiles, rows = measured
-    lowered = lower(tiny())
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    with Reprofiler(
-        dnnl, model, lowered, locate_weights(model, lowered), random_inputs(tiny()), settings=QUICK, cores=cores(), store=store
-    ) as again:
+    with Reprofiler(ModelToProfile.of(dnnl, model, tiny()), QUICK, cores(), store) as again:
         first = tuple(0 for _ in profiles[0].layers)
         calibrated = again(profiles[0], first)
         assert again.measured == len({*_signed(profiles[0])})

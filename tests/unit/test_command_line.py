@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan.cli import app
+from edgeplan.cli.commands import COMMANDS
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import FormatError
@@ -35,8 +36,8 @@ Edgeplan = Callable[..., Any]
 def _commands(command: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     command = command or typer.main.get_command(app)
     yield words, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, (*words, name))
+    for name in getattr(command, "commands", ()):
+        yield from _commands(command.get_command(None, name), (*words, name))
 
 
 def test_the_version_is_the_packages() -> None:
@@ -69,6 +70,14 @@ def test_help_is_sentences(words: tuple[str, ...]) -> None:
         assert told.rstrip().endswith((".", "Repeatable")), (words, option.name)
         assert told.split()[0] not in {"What", "Whether", "How", "Of", "Those", "It", "All"}, (words, option.name)
         assert "likewise" not in told, (words, option.name)
+
+
+@pytest.mark.parametrize("group", COMMANDS)
+def test_the_lines_of_a_list_of_commands_are_what_the_commands_say(group: str) -> None:
+    found = {words: command for words, command in _commands() if words[:-1] == tuple(filter(None, [group]))}
+    assert {name: found[*filter(None, [group]), name].help for name in COMMANDS[group]} == {
+        name: about for name, (_, about) in COMMANDS[group].items()
+    }
 
 
 def test_the_help_speaks_of_all_chapters() -> None:

@@ -14,7 +14,7 @@ from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
 from partition_frames import DISPATCHER
 
-from edgeplan.api import plan_memory, predict
+from edgeplan import plan_memory, predict
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from system_files import system_of
 
-from edgeplan import api
+from edgeplan import plan_memory
 from edgeplan.chapters.memory import budget
 from edgeplan.devices.free_memory import FreeMemory, free_memory
 from edgeplan.errors import ParamsError
@@ -99,4 +99,4 @@ def test_a_budget_above_what_is_left_is_refused_with_both_numbers(
 def test_it_is_refused_before_the_model_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(budget, "free_memory", lambda: FreeMemory(300 * MIB, "this machine"))
     with pytest.raises(ParamsError, match="is more than the"):
-        api.plan_memory(tmp_path / "none.onnx", tmp_path / "plan", "1GiB")
+        plan_memory(tmp_path / "none.onnx", tmp_path / "plan", "1GiB")

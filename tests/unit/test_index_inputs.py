@@ -13,7 +13,7 @@ from model_file_runs import node, values
 from onnx import TensorProto, helper, numpy_helper
 from tiny_profiled import QUICK, cores, own_state  # noqa: F401  a fixture
 
-from edgeplan.api import plan_memory
+from edgeplan import plan_memory
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
@@ -21,6 +21,8 @@ from edgeplan.measurement.process.stock import inputs_of
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.streaming.program import StreamProgram
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
@@ -86,7 +88,7 @@ def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int
     found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     assert found.difference < 1e-5
-    assert [border.below for border in found.program.inputs] == [rows]
+    assert [border.below for border in read_folder(tmp_path / "plan").program_of(StreamProgram).inputs] == [rows]
 
 
 def _late() -> list[onnx.NodeProto]:

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from edgeplan.cli import app
 from edgeplan.errors import EdgeplanError, FormatError, InfeasibleError, UndecidedError
 from edgeplan.planning.layout import csv_files
-from edgeplan.planning.layout.buffers import Verdict, buffers, max_live, overlapping
+from edgeplan.planning.layout.buffers import Verdict, buffers, max_live
 from edgeplan.planning.layout.solve import solve
+from layout_checks import overlapping
 
 _GOOD = "id,lower,upper,size,note\na,0,4,6,first\nb,4,9,3,\nc,2,7,5,\nd,7,12,8,\ne,0,12,2,last\n"
 

@@ -14,12 +14,12 @@ from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.chapters.partition.measuring import rows as pair_rows
+from edgeplan.cli.cold_start import noise_line
 from edgeplan.cli.memory import _disturbed
-from edgeplan.cli.plan import noise_line
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import others
 from edgeplan.measurement.others import Others, worth_again
-from edgeplan.planning.document import read_plan, write_plan
+from edgeplan.planning.document import plan_of, plan_text
 from edgeplan.profiling import profiler, store
 from edgeplan.profiling.profiler import profile_model
 from edgeplan.profiling.store import ProfileStore, Row, identity
@@ -46,7 +46,7 @@ def test_work_of_this_process_and_of_its_children_is_its_own() -> None:
 def test_work_of_strangers_is_seen() -> None:
     """The loop is started by a process that ends, so that it is nobody's child here."""
     loop = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass\n"
-    start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {loop!r}]).pid)"
+    start = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {loop!r}], stdout=-3).pid)"
     watch = Others()
     pid = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=True).stdout.strip()
     try:
@@ -116,8 +116,7 @@ def test_a_disturbed_profile_is_taken_again_and_a_plan_of_one_says_so(
     def profiled() -> float:
         (found,) = profile_model(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=kept, layouts=("nhwc",))
         made = plan((found,), "optimal", target_of(model, dnnl, 2))
-        write_plan(made, tmp_path / "plan.json")
-        assert read_plan(tmp_path / "plan.json").others == made.others == round(found.others, 4)
+        assert plan_of(plan_text(made), "").others == made.others == round(found.others, 4)
         assert ("planned again there" in noise_line(made)) == (found.others > 0.1)
         return found.others
 

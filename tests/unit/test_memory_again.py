@@ -13,7 +13,6 @@ from edgeplan.chapters.memory.measuring import COLUMNS
 from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.params import load_params
-from edgeplan.errors import InputError
 from edgeplan.support.frames import read_parquet
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +34,7 @@ class Workspace:
         return read_parquet(runs)
 
     def again(self, model: str, case: str, at: int, **values: float | str) -> None:
-        """Keep a row as `measure_again` does."""
+        """Keep a row of a case that was measured again."""
         row = pd.DataFrame([{"model": model, "case": case, **values}]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
         kept = stage._kept_again(self.folder / "rows")
         kept.commit({f"{stage._key(model, self.params.seed, self.params.memory)}-{case}-{at}": row})
@@ -69,10 +68,3 @@ def test_the_latest_rows_of_a_case_stand_for_the_kept_ones(workspace: Workspace)
 def test_the_machine_of_the_stored_rows_stays_theirs(workspace: Workspace) -> None:
     workspace.table()
     assert (workspace.folder / "environment.json").read_text() == (ROOT / ENVIRONMENT).read_text()
-
-
-@pytest.mark.parametrize(("model", "case"), [("mobilenetv2", "budget"), ("mobilenetv2", "held"), ("nothing", "least")])
-def test_what_is_not_measured_alone_is_refused(workspace: Workspace, model: str, case: str) -> None:
-    where = {"device": ROOT / "config/devices/cpu-onednn.yaml", "rows": workspace.folder / "rows", "work": workspace.folder}
-    with pytest.raises(InputError, match=case):
-        stage.measure_again(workspace.params, [(model, case)], **where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -67,6 +68,14 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
     texts = [name for name in COLUMNS if name not in NUMBERS]
     frame[texts] = frame[texts].fillna("").astype(str)
     return MemoryEvidence("cpu-onednn", frame, {})
+
+
+def test_the_floor_is_that_of_the_command_where_it_was_measured() -> None:
+    workers = evidence()
+    assert memory_metrics(workers)["memory.runner_floor_mib"] == 28.0
+    floor = workers.runs.iloc[:1].assign(case="floor", idle=24.0 * MIB)
+    command = replace(workers, runs=pd.concat([workers.runs, floor]))
+    assert memory_metrics(command)["memory.runner_floor_mib"] == 24.0
 
 
 @pytest.mark.parametrize("name", MEMORY_TABLES)

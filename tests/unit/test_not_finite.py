@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from model_file_runs import made, node, values, write
 
-from edgeplan.api import plan_memory
+from edgeplan import plan_memory
 from edgeplan.errors import CheckError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from edgeplan.cli import app, main
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.plan import read_plan
+from edgeplan.planning.partition.plan import plan_of
 from edgeplan.planning.partition.planner import BASELINES, plan
 from edgeplan.reporting.partition_gantt import text_lines, write_svg
 
@@ -51,7 +51,7 @@ def test_a_plan_is_told_written_and_read_again(chain_file: Path, tmp_path: Path)
     assert "optimal, bound" in output
     assert "yes, one operator at a time" in output
     assert output.count("conv") >= 12
-    made = read_plan(written)
+    made = plan_of(written.read_bytes(), "")
     again = plan(parse_costs(chain_file.read_bytes(), ""), "sequential")
     assert made.model_copy(update={"planning_ms": 0.0}) == again.model_copy(update={"planning_ms": 0.0})
 
@@ -119,9 +119,9 @@ def test_a_model_that_takes_no_time_has_a_picture(tmp_path: Path) -> None:
 def test_a_plan_that_contradicts_itself_is_refused(chain_file: Path, tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "plan.json"
     run("--costs", chain_file, "-o", path)
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change}), encoding="utf-8")
+    changed = json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change})
     with pytest.raises(FormatError, match="the plan does not fit"):
-        read_plan(path)
+        plan_of(changed, "")
 
 
 def test_errors_are_one_message_and_leave_nothing(

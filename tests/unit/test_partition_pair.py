@@ -23,7 +23,7 @@ from plan_folders import body_of, changed_plan
 from typer.testing import CliRunner
 
 import edgeplan
-from edgeplan.api import plan_partition
+from edgeplan import plan_partition
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape

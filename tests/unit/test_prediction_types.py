@@ -10,7 +10,7 @@ import pytest
 from law_of_latency import relu, reorder, rows, trained_once
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.api import predict
+from edgeplan import predict
 from edgeplan.errors import ModelError, PredictionError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.onnx.read import load_onnx

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.api import plan_memory
+from edgeplan import plan_memory
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeplan.api import predict
+from edgeplan import predict
 from edgeplan.chapters.prediction.distil import add_sizes
 from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
 from edgeplan.chapters.prediction.stages.training import call_us

@@ -12,7 +12,7 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.profiling.settings import Cores, ProfileSettings
 
-PLAN_TINY = ("plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc", "--accept-noise")
+PLAN_TINY = ("plan", "cold-start", "tiny.onnx", "-d", "dev", "-o", "plan", "--layouts", "nhwc")
 MORE_PLANS = ("small", "limited", "streamed", "plain", "continuous")  # that tests write into the workspace
 QUICK = ProfileSettings(blocks=2, warm_runs=1, reference_runs=1, retries=0, max_noisy_share=1.0)
 

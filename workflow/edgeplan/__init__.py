@@ -5,13 +5,14 @@ library's interface: docs/api.md.
 
 Modules:
 
-* `api`: The library's own interface: what the command line does, as functions with typed results
-  (docs/api.md).
+* `api`: The interface for programs that belongs to no chapter: `edgeplan.export` and
+  `edgeplan.prepare` (docs/api.md).
 * `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
   commands that answer it.
-* `checking`: What a run is checked against, from a process of its own: the one that runs a plan
-  loads neither onnx nor ONNX Runtime.
-* `cli/`: The command line.
+* `checking`: References of a run come from a process of their own: the one that runs a plan loads
+  neither onnx nor ONNX Runtime.
+* `cli/`: The command line starts `edgeplan run` without typer and rich: what they take counts
+  beside a budget.
 * `devices/`: Devices: an engine with its settings on the cores of a machine.
 * `engines/`: Inference engines, one file each.
 * `errors`: The errors edgeplan raises on purpose.
@@ -35,8 +36,8 @@ Modules:
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
-* `terminal`: What reaches a terminal: text in any encoding, names from files without their control
-  characters, pipes that close.
+* `terminal`: Output to a terminal takes text in any encoding, names from files without their
+  control characters, and pipes that close.
 * `testing/`: Suites that hold what others add to what edgeplan asks of it.
 * `workloads/`: The models that chapters on planning run, beside the zoo:
   `edgeplan.workloads.registry` lists them.
@@ -51,21 +52,16 @@ Modules:
 from __future__ import annotations
 
 import typing as _typing
+from importlib import import_module as _import_module
 
 if _typing.TYPE_CHECKING:
-    from edgeplan.api import (
-        ColdStartPlan,
-        Prepared,
-        export,
-        measure,
-        plan_cold_start,
-        plan_memory,
-        plan_partition,
-        predict,
-        prepare,
-    )
+    from edgeplan.api import Prepared, export, prepare
+    from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+    from edgeplan.chapters.memory.api import plan_memory
     from edgeplan.chapters.memory.plan import MemoryPlanned
+    from edgeplan.chapters.partition.api import plan_partition
     from edgeplan.chapters.partition.planned import PlannedModel
+    from edgeplan.chapters.prediction.api import measure, predict
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
@@ -97,27 +93,30 @@ __all__ = [
     "prepare",
     "run",
 ]
-_ELSEWHERE = {
-    "EdgeplanError": "edgeplan.errors",
-    "Measured": "edgeplan.chapters.prediction.comparison",
-    "MemoryPlanned": "edgeplan.chapters.memory.plan",
-    "PlannedModel": "edgeplan.chapters.partition.planned",
-    "Prediction": "edgeplan.chapters.prediction.model_prediction",
-    "Preparation": "edgeplan.graph.onnx.prepare",
-    "Run": "edgeplan.runs",
-    "Session": "edgeplan.runtime.plan_session",
-    "open_plan": "edgeplan.opening",
-    "run": "edgeplan.runs",
+_NAMES = {
+    "edgeplan.api": ("Prepared", "export", "prepare"),
+    "edgeplan.chapters.cold_start.api": ("ColdStartPlan", "plan_cold_start"),
+    "edgeplan.chapters.memory.api": ("plan_memory",),
+    "edgeplan.chapters.memory.plan": ("MemoryPlanned",),
+    "edgeplan.chapters.partition.api": ("plan_partition",),
+    "edgeplan.chapters.partition.planned": ("PlannedModel",),
+    "edgeplan.chapters.prediction.api": ("measure", "predict"),
+    "edgeplan.chapters.prediction.comparison": ("Measured",),
+    "edgeplan.chapters.prediction.model_prediction": ("Prediction",),
+    "edgeplan.errors": ("EdgeplanError",),
+    "edgeplan.graph.onnx.prepare": ("Preparation",),
+    "edgeplan.runs": ("Run", "run"),
+    "edgeplan.opening": ("open_plan",),
+    "edgeplan.runtime.plan_session": ("Session",),
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
     """Import a part of the interface on first use: `import edgeplan` itself waits for nothing."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  see above
-
-    return getattr(import_module(_ELSEWHERE.get(name, "edgeplan.api")), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(_import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

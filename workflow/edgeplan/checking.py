@@ -1,4 +1,4 @@
-"""What a run is checked against, from a process of its own: the one that runs a plan loads neither onnx nor ONNX Runtime."""
+"""References of a run come from a process of their own: the one that runs a plan loads neither onnx nor ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Every message says what was wrong, where, and what to do next; the command line 
 `exit_code`.
 """
 
+from collections.abc import Iterable
+
 from edgeplan.terminal import escaped
 
 
@@ -83,7 +85,7 @@ class CheckError(EdgeplanError):
 
 
 class InfeasibleError(EdgeplanError):
-    """What was asked for does not fit, as buffers in a capacity that is too small for them.
+    """The request does not fit, as buffers in a capacity that is too small for them.
 
     Attributes:
         proven: that it fits in no way; else nothing that was found did, or runs took more than they should.
@@ -100,3 +102,15 @@ class UndecidedError(EdgeplanError):
     """Neither a solution nor a proof that there is none was found in the time given."""
 
     exit_code = 14
+
+
+def require_known(what: str, given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Refuse a name that is not among the known ones.
+
+    Raises:
+        ParamsError: names it, and those that there are.
+    """
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise ParamsError(f"there is no {what} {name!r}", where=where, next_step=f"choose from {', '.join(names)}")

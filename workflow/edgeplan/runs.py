@@ -1,9 +1,7 @@
 """Running plans: one function and one result for plan folders of every kind (docs/api.md).
 
-`edgeplan.run` and the command `edgeplan run` come here. What only some runs need is imported where it is used.
+`edgeplan.run` and the command `edgeplan run` come here.
 """
-
-# ruff: noqa: PLC0415  see above
 
 from __future__ import annotations
 
@@ -16,11 +14,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import numpy as np
+
+from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
+from edgeplan.runtime.streaming.phases import Phase, run_budgets
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
 
@@ -28,21 +30,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edgeplan.runtime.cold_executor import ColdSession
-    from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.partitioned.session import PairSession
     from edgeplan.runtime.streaming.memory_session import MemorySession
-    from edgeplan.runtime.streaming.phases import Phase
 
 _log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
 
 
 class _Planned(Protocol):
-    """What planning returned: it knows its folder."""
+    """A planned result, as planning functions return it, knows its folder."""
 
     @property
     def folder(self) -> Path:
-        """The plan folder."""
+        """Name the folder of the plan."""
 
 
 @dataclass(frozen=True)
@@ -156,17 +156,20 @@ def run(
     else:
         values = checked_inputs(inputs, program.inputs)
     if cold:
-        return _run_apart(found, values, repeat, cores, evicted=evicted)
+        from edgeplan.measurement.process.starts import start_apart  # noqa: PLC0415  its values are checked by pydantic
+
+        times, continuous = start_apart(found, values, repeat, cores, evicted=evicted)
+        return Run(found, cold_ms=times, continuous=continuous)
     source = model_apart(found.path, None if model is None else Path(model)) if check else None
     sizes = budget_sizes(budgets)
     odd = named_not_finite(values)
     with open_plan(found, cores) as session:
         if found.kind == COLD_START:
-            made, first = _run_cold(cast("ColdSession", session), found, values, repeat, read_ms)
+            made, first = _run_cold(cast("ColdSession", session), values, repeat, read_ms)
         elif found.kind == MEMORY:
             made, first = _run_budgets(cast("MemorySession", session), values, repeat, sizes)
         else:
-            made, first = _run_pair(cast("PairSession", session), found, values, repeat)
+            made, first = _run_pair(cast("PairSession", session), values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
             reference = reference_apart(source, values)
@@ -210,8 +213,8 @@ def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
     Raises:
         DeviceError: it is unknown, or executes on another number of processors than the plan.
     """
-    from edgeplan.devices.config import load_device
-    from edgeplan.profiling.settings import cores_of
+    from edgeplan.devices.config import load_device  # noqa: PLC0415  device files are checked by pydantic
+    from edgeplan.profiling.settings import cores_of  # noqa: PLC0415  likewise
 
     found = cores_of(load_device(device))
     if len(found.big) != plan.made_for.threads:
@@ -224,15 +227,11 @@ def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
 
 
 def budget_sizes(budgets: Sequence[str]) -> list[int]:
-    """Budgets in bytes.
+    """Parse budgets of a run into bytes.
 
     Raises:
         ParamsError: one is no size, or more than is free.
     """
-    if not budgets:
-        return []
-    from edgeplan.chapters.memory.budget import Budget, require_free
-
     parsed = [Budget.parsed(text, "--budgets") for text in budgets]
     if any(not budget.size for budget in parsed):
         raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
@@ -250,10 +249,9 @@ def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[st
 
 
 def _run_cold(
-    session: ColdSession, plan: PlanFolder, values: Mapping[str, Array], repeat: int, read_ms: float
+    session: ColdSession, values: Mapping[str, Array], repeat: int, read_ms: float
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """A cold start and warm runs after it; what `Run` holds of them, and the first outputs."""
-    del plan
     first = last = session.run(values)
     times = []
     for _ in range(repeat - 1):  # nothing in between: time to spare would be spent on the kernels of later runs
@@ -269,10 +267,6 @@ def _run_budgets(
     session: MemorySession, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Inferences of each budget; what `Run` holds of them, and the last outputs."""
-    import numpy as np
-
-    from edgeplan.runtime.streaming.phases import run_budgets
-
     given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
     phases, found = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     borders = session.program.outputs
@@ -281,11 +275,8 @@ def _run_budgets(
     return {"outputs": outputs, "warm_ms": warm, "phases": tuple(phases)}, outputs
 
 
-def _run_pair(
-    session: PairSession, plan: PlanFolder, values: Mapping[str, Array], repeat: int
-) -> tuple[dict[str, Any], Mapping[str, Array]]:
+def _run_pair(session: PairSession, values: Mapping[str, Array], repeat: int) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Inferences of a pair; what `Run` holds of them, and the last outputs."""
-    del plan
     times = []
     for _ in range(repeat):
         session.bind(values)
@@ -295,50 +286,3 @@ def _run_pair(
     outputs = session.outputs()
     spans, winograd = session.spans_ms(), session.winograd
     return {"outputs": outputs, "warm_ms": tuple(times), "spans_ms": spans, "winograd": winograd}, outputs
-
-
-def _run_apart(plan: PlanFolder, values: Mapping[str, Array], repeat: int, cores: Sequence[int], *, evicted: bool) -> Run:
-    """Cold starts in fresh processes, on random inputs.
-
-    A run in this process, on `values`, says what is wrong where a fresh one fails, and mends the cache.
-
-    Raises:
-        DeviceError: too few cores, or such that a fresh process would take others than were named.
-        ColdRunError: a process failed where this one does not.
-        EdgeplanError: see `open_plan`.
-    """
-    from edgeplan.measurement.process import child
-    from edgeplan.measurement.process.inputs import job_inputs
-    from edgeplan.measurement.process.job import RunJob
-    from edgeplan.measurement.process.prepared_plan import prepared
-    from edgeplan.runtime import cold_executor
-    from edgeplan.support.workers import ColdRunError
-
-    program = cast("LinkedProgram", plan.program)
-    executing, preparing = cold_executor.processors_of(program, cores)
-    if preparing and preparing[0] < executing[-1]:  # a fresh process takes the lowest-numbered ones to execute
-        raise DeviceError(
-            f"little core {preparing[0]} is numbered below big core {executing[-1]}: a fresh process would execute on it",
-            where="the device, fields big_cores and little_cores",
-            next_step="run without --cold, which takes the cores as they are named",
-        )
-    continuous = bool(plan.scheduled(cold_executor.ColdSchedule).later)
-    fields = {
-        "setting": "edgeplan-continuous" if continuous else "edgeplan",
-        "threads": program.threads,
-        "cpus": (*executing, *preparing),
-        "state": "evicted" if evicted else "cached",
-        **job_inputs(program.inputs),
-    }
-
-    def start() -> float:
-        for _ in range(2):
-            result = child.run_cold(RunJob.model_validate(fields | {"artefact": prepared(plan.path).artefact}))
-            if result.cold_ms is not None:
-                return result.cold_ms
-            with cold_executor.open_cold(read_folder(plan.path), cores) as session:
-                session.run(values)
-        what, again = f"cannot start cold: {result.reason}", "plan the model again: edgeplan plan cold-start"
-        raise ColdRunError(what, where=str(plan.path), next_step=again)
-
-    return Run(plan, cold_ms=tuple(start() for _ in range(repeat)), continuous=continuous)

@@ -1,4 +1,4 @@
-"""What reaches a terminal: text in any encoding, names from files without their control characters, pipes that close."""
+"""Output to a terminal takes text in any encoding, names from files without their control characters, and pipes that close."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Escaping(logging.Formatter):
 
 
 def formatter() -> logging.Formatter:
-    """Of log lines that people read on a terminal."""
+    """Return the formatter of log lines that people read on a terminal."""
     return _Escaping("%(message)s")
 
 
@@ -97,7 +97,7 @@ def prepare() -> None:
 
 
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
-    """Whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code.
+    """Tell whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code.
 
     Args:
         stream: the output.

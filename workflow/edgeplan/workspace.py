@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.support.files import state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
 #: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on.
@@ -91,7 +92,7 @@ def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether a device is given by the path of its file rather than by name."""
+    """Say whether a device is given by the path of its file rather than by name."""
     text = str(name_or_path)
     return text.endswith((".yaml", ".yml")) or os.sep in text
 
@@ -114,8 +115,6 @@ def workspace(given: Path | None = None) -> Workspace:
     for folder in _upwards():
         if _is_workspace(folder):
             return Workspace(folder, found=True)
-    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     return Workspace(state_folder() / "workspace", found=False)
 
 
@@ -125,8 +124,6 @@ def own_rows() -> Path:
     Raises:
         StoreError: this user has no home folder.
     """
-    from edgeplan.support.files import state_folder  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     return Workspace(state_folder() / "workspace", found=False).rows
 
 

@@ -26,7 +26,7 @@ have to be constants: `edgeplan prepare` computes them where they follow from sh
 
 
 def page() -> str:
-    """The page."""
+    """Write the page of operators as Markdown."""
     lines = []
     for name, spec in sorted(SPECS.items()):
         fixed = ", ".join(filter(None, spec.constants)) or "-"

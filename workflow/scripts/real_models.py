@@ -25,7 +25,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import helper
 
-from edgeplan.api import predict
+from edgeplan import predict
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.ir import Graph
@@ -46,7 +46,7 @@ _MS = 1e3
 
 @dataclass
 class Result:
-    """What became of a file.
+    """A result tells how one file fared.
 
     Attributes:
         file: its path in the list.
@@ -153,7 +153,7 @@ def _written(results: list[Result], target: Path) -> None:
 
 
 def main() -> None:
-    """Try, print, write."""
+    """Try each model of the list, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("list", type=Path)
     parser.add_argument("folder", type=Path)

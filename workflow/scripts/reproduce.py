@@ -38,7 +38,7 @@ _LACKS = (
 
 
 def _without_absent_pairs() -> list[str]:
-    """What a command is given so that it leaves out pairs whose processors are not here, and says so."""
+    """Make the options by which a command leaves out pairs whose processors are not here, and say so."""
     pairs = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if PARAMS.is_file() else []
     there = []
     for pair in pairs:
@@ -65,7 +65,7 @@ def _code_of(command: Sequence[str]) -> int:
 
 
 def _outcome(device: str) -> list[Path]:
-    """What a reader takes for the outcome of the run: the page, and the figures of merit of each device and pair."""
+    """List the files that a reader takes for the outcome: the page, and the figures of merit of each device and pair."""
     try:
         params = load_params(PARAMS).model_dump() | {"devices": [device]}
     except EdgeplanError:  # which the run tells itself
@@ -74,7 +74,7 @@ def _outcome(device: str) -> list[Path]:
 
 
 def _reason(told: str) -> str:
-    """What was wrong and what to do next, in one line: of an error's text, which stands last."""
+    """Extract from an error's text, which stands last, what was wrong and what to do next, in one line."""
     lines = [line.strip() for line in told.splitlines()]
     begin = max(place for place, line in enumerate(lines) if line.startswith("error: "))
     parts = [lines[begin].removeprefix("error: "), *lines[begin + 1 :]]

@@ -54,7 +54,7 @@ _COLD_FURTHER = (
 
 
 class Results:
-    """What is committed below results/: figures of merit and tables of each device."""
+    """Results are the committed files below results/: figures of merit and tables of each device."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -98,7 +98,7 @@ def _number(value: float, *, share: bool = False) -> str:
 
 
 def headline(results: Results) -> str:
-    """What an engineer asks first of each chapter that has results, the answer first, beside its paper."""
+    """Write what an engineer asks first of each chapter that has results, the answer first, beside its paper."""
     rows: list[tuple[str, ...]] = []
     for part in (_first_prediction, _first_cold, _first_memory, _first_partition):
         rows += part(results)
@@ -352,7 +352,7 @@ def measured(results: Results) -> str:
 
 
 def findings(results: Results) -> str:
-    """What the evaluation finds in the rows of each device, as in its report."""
+    """Write what the evaluation finds in the rows of each device, as in its report."""
     parts = []
     for device in results.having("prediction.within_10pct"):
         lines = "".join(f"* {line}\n" for line in results.document(device, "findings.json"))

@@ -32,9 +32,12 @@ COMMAND, FOLDER = "edgeplan.cli.run.run_folder", "folder"
 ANSWERS = {"Run", "Phase", "RunResult"}
 #: What belongs to one kind of plan: functions, and modules and packages with all in them.
 KINDS = {
-    "cold start": ("runs._run_cold", "runs._run_apart", "chapters.cold_start", "runtime.cold_executor", "runtime.linked_file"),
+    "cold start": (
+        *("runs._run_cold", "measurement.process.starts"),
+        *("chapters.cold_start", "runtime.cold_executor", "runtime.linked_file"),
+    ),
     "memory": ("runs._run_budgets", "cli.memory", "cli.run_memory", "chapters.memory", "runtime.streaming"),
-    "pair": ("runs._run_pair", "engines.pair", "cli.partition", "chapters.partition", "runtime.partitioned", "processors"),
+    "pair": ("runs._run_pair", "engines.pair", "cli.run_pair", "chapters.partition", "runtime.partitioned", "processors"),
 }
 #: What comes after the loop: a cache that was damaged is written again, and outputs are compared.
 AFTER = ("edgeplan.runtime.renewal", "edgeplan.checking.reference_apart")

@@ -174,7 +174,7 @@ class _Walker:
                 yield from self.bases(whole)
 
     def methods(self, owner: str, name: str) -> list[str]:
-        """What a method's name may stand for: its own, or if that only raises or says a type, those of derived classes."""
+        """List the functions that a method stands for: its own, or if that only raises or says a type, those of subclasses."""
         own = next((f"{base}.{name}" for base in self.bases(owner) if f"{base}.{name}" in self.tree.functions), "")
         if own and not _abstract(self.tree.functions[own]):
             return [own]
@@ -353,7 +353,7 @@ def _abstract(function: Function) -> bool:
 
 
 def walk(tree: Tree, command: str, folder: str, left_out: Sequence[str] = (), answers: Iterable[str] = ()) -> Walk:
-    """Follow a parameter.
+    """Follow a parameter from the function that takes it.
 
     Args:
         tree: the package.

@@ -2,13 +2,12 @@
 
 Modules:
 
-* `base`: What a chapter is: one question, the stages that answer it, and what the report shows of
-  it.
+* `base`: A chapter is one question, the stages that answer it, and what the report shows of it.
 * `check`: Stage `check`: the values of params.yaml as a whole, before anything is built.
 * `code`: Digests of the code of each stage, by which DVC tells what is current.
 * `cold_start/`: Starting a network cold: kernels, weights and cores for each step, so that the
   first inference ends soonest (NNV12).
-* `estimate`: How long a whole run will take, told before it starts: the sum over the chapters.
+* `estimate`: The time of a whole run is told before it starts: the sum over the chapters.
 * `memory/`: The chapter on memory: a model in a fraction of the memory that its weights take
   (FlexNN, MobiCom 2024).
 * `params`: The schema of params.yaml: every setting, with its bounds.

@@ -1,4 +1,4 @@
-"""What a chapter is: one question, the stages that answer it, and what the report shows of it.
+"""A chapter is one question, the stages that answer it, and what the report shows of it.
 
 Values only: functions are named as `module:function` and imported where they are called, so that
 the list of chapters loads nothing that measures, learns or draws.
@@ -25,7 +25,7 @@ class Section(BaseModel):
 
 
 class ChapterParams(Section):
-    """What every chapter may read of params.yaml; a chapter's `settings` adds its own sections.
+    """Parameters that every chapter may read of params.yaml; a chapter's `settings` adds its own sections.
 
     Attributes:
         seed: of everything that is drawn.
@@ -38,7 +38,7 @@ class ChapterParams(Section):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What stages run for: names in params.yaml.
+    """Targets are the names in params.yaml that stages run for.
 
     Attributes:
         path: where they stand, by its keys ("cold_start.devices"): a list of names, a list of mappings from wildcards to names
@@ -121,7 +121,7 @@ class Stage:
 
     @property
     def command(self) -> str:
-        """What runs it, with its wildcards in braces."""
+        """Write the command that runs it, with its wildcards in braces."""
         return " ".join(["edgeplan stage", self.name, *(f"--{name} {{{name}}}" for name in self.wildcards)])
 
     @property
@@ -136,13 +136,13 @@ class Stage:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """What DVC follows: folders and files written, each once."""
+        """List the outputs that DVC follows: folders and files written, each once."""
         own = (*self.writes, *self.plots, *self.metrics)
         return (*(path for path in self.outputs.values() if not covered(path, own)), *self.writes)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """What DVC looks at: files and folders read, each once."""
+        """List the inputs that DVC looks at: files and folders read, each once."""
         return tuple(dict.fromkeys((*self.reads, *(p for p in self.inputs.values() if not covered(p, self.reads)))))
 
 
@@ -158,7 +158,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A chapter.
+    """A chapter declares its stages, settings, tables and page.
 
     Attributes:
         name: of its folder, its section of params.yaml and its files.
@@ -191,12 +191,12 @@ class Chapter:
 
 
 def covered(path: str, folders: tuple[str, ...]) -> bool:
-    """Whether a path is one of the folders, or lies in one."""
+    """Say whether a path is one of the folders, or lies in one."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def load(name: str) -> Any:
-    """What `module:attribute` names."""
+    """Import the object that `module:attribute` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

@@ -58,7 +58,7 @@ def _file_digest(path: Path) -> str:
 
 
 def imported(module: str) -> set[Path]:
-    """All files of the package that a module imports, directly or not, itself included; not through neutral ones."""
+    """Find the files of the package that a module imports, directly or not, itself included; not through neutral ones."""
     seen: set[Path] = set()
     ahead = _files(module)
     while ahead:
@@ -76,7 +76,7 @@ def _neutral(path: Path) -> bool:
 
 @cache
 def _says_nothing(path: Path) -> bool:
-    """Whether a file holds its docstring alone."""
+    """Say whether a file holds its docstring alone."""
     return path.name == "__init__.py" and len(ast.parse(path.read_text(encoding="utf-8")).body) <= 1
 
 

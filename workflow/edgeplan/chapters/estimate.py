@@ -1,4 +1,4 @@
-"""How long a whole run will take, told before it starts: the sum over the chapters."""
+"""The time of a whole run is told before it starts: the sum over the chapters."""
 
 from __future__ import annotations
 

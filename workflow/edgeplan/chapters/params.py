@@ -16,7 +16,7 @@ Params: type[ChapterParams] = create_model("Params", __base__=tuple(chapter.sett
 
 
 def load_params(path: Path) -> ChapterParams:
-    """Read and validate params.yaml.
+    """Read params.yaml, and validate every value of it.
 
     Raises:
         ParamsError: a key is misspelt or missing, or a value is out of range.

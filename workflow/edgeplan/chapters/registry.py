@@ -39,7 +39,7 @@ STAGES: tuple[Stage, ...] = (*(stage for chapter in CHAPTERS.values() for stage 
 
 
 def parts_of_report(params: Mapping[str, object]) -> dict[str, str]:
-    """What the page takes in: the documents that chapters hand over of the targets in params.yaml, and each one's chapter."""
+    """Map the documents that chapters hand over of the targets in params.yaml to each one's chapter."""
     return {
         path: name
         for name, chapter in CHAPTERS.items()

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def written() -> dict[Path, str]:
-    """What each file that is made from the stages holds, by its path below the root."""
+    """Make the files that come from the stages, by their paths below the root."""
     rules = {Path(f"workflow/rules/{name}.smk"): _rules(chapter) for name, chapter in CHAPTERS.items()}
     outputs = [*(f'update("{path}")' for path in REPORT.outputs.values()), "update(merged_figures(config))"]
     rules[Path("workflow/rules/report.smk")] = _RULES_HEAD.format(
@@ -63,7 +63,7 @@ def written() -> dict[Path, str]:
 
 
 def document() -> str:
-    """What dvc.yaml holds."""
+    """Write dvc.yaml from the stages of the chapters."""
     stages: dict[str, Any] = {CHECK: _check()}
     stages |= {stage.name: _entry(stage) for stage in STAGES}
     plots = [
@@ -181,7 +181,7 @@ def _path(path: str, stage: Stage) -> str:
 
 
 def _outputs(stage: Stage, chapter: Chapter) -> Iterator[str]:
-    """What a rule writes. `update`: it stays until there is something to put in its place."""
+    """List the outputs of a rule. `update`: it stays until there is something to put in its place."""
     yield from (f"update({_path(path, stage)})" for path in stage.outputs.values())
     for path in stage.shown:  # for `snakemake --report`
         kind = path.rpartition("/")[2]
@@ -196,7 +196,7 @@ def _outputs(stage: Stage, chapter: Chapter) -> Iterator[str]:
 
 
 def _about(module: str) -> str:
-    """What a stage does, by the first line of its module."""
+    """Describe a stage by the first line of its module."""
     tree = ast.parse(PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     first = (ast.get_docstring(tree) or "").partition("\n")[0].partition(": ")[2]
     return first[:1].upper() + first[1:]

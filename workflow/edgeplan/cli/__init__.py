@@ -1,29 +1,33 @@
-"""The command line. `edgeplan run` starts without typer and rich: what they take counts beside a budget.
+"""The command line starts `edgeplan run` without typer and rich: what they take counts beside a budget.
+
+`edgeplan run` starts without typer and rich: what they take counts beside a budget.
 
 Modules:
 
-* `ahead`: All that is compiled, in an order in which two processes can share the work.
-* `commands`: The command line: it prints what the functions of `edgeplan.api` return.
+* `ahead`: Images are compiled ahead in an order in which two processes can share the work.
+* `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
+* `commands`: The command line: it prints what the functions of the interface return; a command is
+  imported when it is called.
 * `compile`: The command `edgeplan compile` compiles ahead what other commands would wait for, on
   two processors where there are two.
-* `device`: The command that writes a device file for this machine.
-* `ending`: How a command ends: with its output written, or with one message and an exit code.
+* `device`: The commands `edgeplan device init` and `edgeplan device check`.
+* `ending`: A command ends with its output written, or with one message and an exit code.
 * `export`: The command `edgeplan export` writes a named model: something to predict, plan and run
   where no model is at hand.
+* `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
 * `measure`: The command that measures a model on this machine and prints what was predicted beside
   it: `edgeplan measure`.
-* `memory`: The command line of memory: `edgeplan plan memory`.
-* `partition`: The command line of partitions: `edgeplan plan partition`, and what `edgeplan run`
-  prints of such a plan.
-* `plan`: The group `edgeplan plan`, and its command `edgeplan plan cold-start`.
+* `memory`: The command `edgeplan plan memory` prints what was planned.
+* `partition`: The command `edgeplan plan partition` prints what was planned.
 * `predict`: The command that predicts the latency of a model on a device: `edgeplan predict`.
-* `preparation`: What commands ask of models as exporters write them, and the command that prepares
+* `preparation`: Options prepare models as exporters write them, and a command writes the prepared
   one: `edgeplan prepare`.
 * `run`: The command `edgeplan run` executes a plan folder of any kind.
 * `run_files`: Files of tensors around a run of a plan of memory, in a process of their own: `python
   -m edgeplan.cli.run_files`.
 * `run_memory`: A plan of memory run by `edgeplan run`: this process holds the session alone, and
   stays within its budget.
+* `run_pair`: The lines that `edgeplan run` prints of a plan of a pair.
 * `stage`: The command that runs one stage of the pipeline, for Snakemake, DVC and people alike:
   `edgeplan stage`.
 * `times`: Times as commands print them.
@@ -38,7 +42,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that the arguments name."""
     if sys.argv[1:2] == ["run"]:
         from edgeplan.cli.run import main as command  # noqa: PLC0415  see above
     else:

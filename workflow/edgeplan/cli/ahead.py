@@ -1,4 +1,4 @@
-"""All that is compiled, in an order in which two processes can share the work."""
+"""Images are compiled ahead in an order in which two processes can share the work."""
 
 from __future__ import annotations
 

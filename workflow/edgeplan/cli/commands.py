@@ -1,39 +1,128 @@
-"""The command line: it prints what the functions of `edgeplan.api` return."""
+"""The command line: it prints what the functions of the interface return; a command is imported when it is called."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from edgeplan import __version__
-from edgeplan.cli import compile as cli_compile
-from edgeplan.cli import device as cli_device
-from edgeplan.cli import export as cli_export
-from edgeplan.cli import measure as cli_measure
-from edgeplan.cli import plan as cli_plan
-from edgeplan.cli import predict as cli_predict
-from edgeplan.cli import preparation as cli_preparation
+from edgeplan.chapters import chapter_modules
 from edgeplan.cli import run as cli_run
-from edgeplan.cli import stage as cli_stage
 from edgeplan.cli.ending import guarded
-from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
-from edgeplan.workspace import WorkspaceOption
 
 _ABOUT = (
     "Predict how long a neural network takes on a device, measure it there, and plan how it runs: a fast first inference, "
     "little memory, or two processors side by side."
 )
+#: Commands by group: the function of each, and its line in the list of commands, which a test holds to the command's own help.
+COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "": {
+        "predict": (
+            "predict:predict",
+            "Predict the latency of a model on a device, with its interval and the cost of each kernel.",
+        ),
+        "measure": (
+            "measure:measure",
+            "Measure a model on this machine, and print what was predicted for it beside what it took.",
+        ),
+        "export": (
+            "export:export",
+            "Write a published model with seeded weights as ONNX: any that the tables of this project name.",
+        ),
+        "compile": (
+            "compile:compile_ahead",
+            "Compile the runtime for this processor once, in a minute or less, so that no other command has to wait for it.",
+        ),
+        "prepare": (
+            "preparation:prepare",
+            "Write a model of static shape that computes the same: steering inputs, half precision, shape arithmetic.",
+        ),
+        "stage": ("stage:stage", "Run a stage of the pipeline in this workspace, with the values of params.yaml."),
+    },
+    "plan": {
+        "cold-start": (
+            "cold_start:plan_cold_start",
+            "Plan the fastest first inference of a model: kernels, cached weights, and which core does what when.",
+        ),
+        "layout": (
+            "layout:plan_layout",
+            "Lay out buffers of known lifetimes [lower, upper): none that live at the same time overlap.",
+        ),
+        "memory": (
+            "memory:plan_memory",
+            "Plan how a model runs within a budget of memory: its weights are read from the disk while it runs.",
+        ),
+        "partition": (
+            "partition:plan_partition",
+            "Plan which of two processors runs each operator, whole or split: of a model on a pair, or from costs.",
+        ),
+    },
+    "device": {
+        "check": (
+            "device:device_check",
+            "Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted.",
+        ),
+        "init": (
+            "device:device_init",
+            "Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder.",
+        ),
+    },
+}
+
+
+class _Group(TyperGroup):
+    """A group imports the module of a command when the command is called; its own help needs the lines of the table alone."""
+
+    table: ClassVar[Mapping[str, tuple[str, str]]] = COMMANDS[""]
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._helps = False
+        listed = {name: TyperCommand(name, help=about) for name, (_, about) in self.table.items()}
+        self.commands = {**listed, **self.commands}
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the group, with its commands as the table has them."""
+        self._helps = True
+        super().format_help(ctx, formatter)
+        self._helps = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command that is called."""
+        if self._helps or cmd_name not in self.table:
+            return super().get_command(ctx, cmd_name)
+        module, _, function = self.table[cmd_name][0].partition(":")
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(getattr(import_module(f"edgeplan.cli.{module}"), function))
+        return typer.main.get_command(alone)
+
+
+class _Plan(_Group):
+    table = COMMANDS["plan"]
+
+
+class _Device(_Group):
+    table = COMMANDS["device"]
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # of every command: contexts inherit them
 )
-device_app = typer.Typer(help="Write device files, and check how well a machine measures.", no_args_is_help=True)
+device_app = typer.Typer(cls=_Device, help="Write device files, and check how well a machine measures.", no_args_is_help=True)
+plan_app = typer.Typer(cls=_Plan, no_args_is_help=True)
 app.add_typer(device_app, name="device")
-cli_plan.register(app)
+app.add_typer(plan_app, name="plan")
+for module in chapter_modules("commands"):
+    module.register(app, plan_app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,49 +140,14 @@ def _edgeplan(
     """Hold the options of `edgeplan` itself."""
 
 
-@device_app.command("check")
-def device_check(
-    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")] = "",
-    pair: Annotated[
-        str, typer.Option("--pair", help="Name of a pair of processors, or path of its file, in place of a device.")
-    ] = "",
-    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Seconds of watching the machine.")] = 10.0,
-    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
-) -> None:
-    """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
-    from edgeplan.measurement.device_check import check_device, report_lines  # noqa: PLC0415
-
-    if bool(name) == bool(pair):
-        what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
-        raise ParamsError(what, where="edgeplan device check", next_step=next_step)
-    if pair:
-        from edgeplan.chapters.partition.pair_check import check_lines, check_pair  # noqa: PLC0415
-        from edgeplan.devices.pairs import load_pair  # noqa: PLC0415
-
-        for line in check_lines(check_pair(load_pair(pair))):
-            say(line)
-        return
-    found = check_device(name, seconds)
-    for line in report_lines(found):
-        say(line)
-    if not found.trusted:
-        raise typer.Exit(7)
-
-
-cli_predict.register(app)
-cli_device.register(device_app)
-cli_measure.register(app)
+@plan_app.callback()
+def _plan() -> None:
+    """Plan a fast first inference, a run within little memory, or a model split over two processors."""
 
 
 @app.command("run", help=cli_run.ABOUT, add_help_option=False, context_settings=cli_run.PASSED_ON)
 def _run(context: typer.Context) -> None:
     cli_run.run(cli_run.parser().parse_args(context.args))
-
-
-cli_export.register(app)
-cli_compile.register(app)
-cli_preparation.register(app)
-cli_stage.register(app)
 
 
 def main() -> None:

@@ -7,17 +7,11 @@ import os
 import subprocess
 import time
 
-import typer
-
+from edgeplan.cli.ahead import loads
 from edgeplan.support.subprocesses import end, module_command, start
 from edgeplan.terminal import say
 
 _TOGETHER = 2  # a processor more would mostly compile once more what all have in common
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("compile")(compile_ahead)
 
 
 def compile_ahead() -> None:
@@ -29,8 +23,6 @@ def compile_ahead() -> None:
         # It begins at the end of the list. They meet somewhere, and from there on each finds what the other kept.
         helper = start(module_command("edgeplan.cli.ahead"), stdin=subprocess.DEVNULL)
     try:
-        from edgeplan.cli.ahead import loads  # noqa: PLC0415  the command line should not wait for numba
-
         for load in loads():
             load()
     finally:

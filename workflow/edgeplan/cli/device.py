@@ -1,4 +1,4 @@
-"""The command that writes a device file for this machine."""
+"""The commands `edgeplan device init` and `edgeplan device check`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
-from edgeplan.errors import DeviceError
+from edgeplan.chapters.partition.pair_check import check_lines, check_pair
+from edgeplan.devices.create import create_device
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError, ParamsError
+from edgeplan.measurement.device_check import check_device, report_lines
 from edgeplan.terminal import say
 from edgeplan.workspace import WorkspaceOption
 
 _DIGITS = 6  # more have the numbers of no cores
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to those of devices."""
-    app.command("init")(device_init)
 
 
 def device_init(
@@ -27,8 +26,6 @@ def device_init(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder."""
-    from edgeplan.devices.create import create_device  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     device, path = create_device(name, engine=engine, threads=threads, cores=_numbers(cores), force=force)
     pinned = ", ".join(map(str, device.cores))
     say(f"{path}: {device.engine}, {device.threads} thread{'s' if device.threads > 1 else ''} on core(s) {pinned}")
@@ -51,3 +48,26 @@ def _numbers(text: str) -> tuple[int, ...]:
     if wrong := next((part for part in parts if not (part.isascii() and part.isdigit() and len(part) < _DIGITS)), None):
         raise DeviceError(f"{wrong!r} is no number of a core", where="--cores", next_step="name cores as in --cores 2,3")
     return tuple(map(int, parts))
+
+
+def device_check(
+    name: Annotated[str, typer.Argument(help="Name of a device, or path of a device file.")] = "",
+    pair: Annotated[
+        str, typer.Option("--pair", help="Name of a pair of processors, or path of its file, in place of a device.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Seconds of watching the machine.")] = 10.0,
+    workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
+) -> None:
+    """Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted."""
+    if bool(name) == bool(pair):
+        what, next_step = "a device or a pair is checked", "name one: DEVICE, or --pair PAIR"
+        raise ParamsError(what, where="edgeplan device check", next_step=next_step)
+    if pair:
+        for line in check_lines(check_pair(load_pair(pair))):
+            say(line)
+        return
+    found = check_device(name, seconds)
+    for line in report_lines(found):
+        say(line)
+    if not found.trusted:
+        raise typer.Exit(7)

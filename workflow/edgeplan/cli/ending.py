@@ -1,4 +1,7 @@
-"""How a command ends: with its output written, or with one message and an exit code. Nothing heavy is imported."""
+"""A command ends with its output written, or with one message and an exit code. Nothing heavy is imported.
+
+Nothing heavy is imported.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,6 @@ def guarded(work: Callable[[], object]) -> NoReturn:
 
 
 def _told(error: EdgeplanError) -> int:
-    """Print an error. Returns its exit code."""
     with suppress(OSError):  # nobody can be told where the error stream is full or closed
         say(f"error: {error}", err=True)
     return error.exit_code

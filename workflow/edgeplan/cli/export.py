@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
+from edgeplan import api
 from edgeplan.terminal import say
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(export)
+from edgeplan.workloads.models import named_models
 
 
 def export(
@@ -21,12 +18,8 @@ def export(
     listed: Annotated[bool, typer.Option("--list", help="List the names of all models.")] = False,
 ) -> None:
     """Write a published model with seeded weights as ONNX: any that the tables of this project name."""
-    from edgeplan.api import export as export_model  # noqa: PLC0415  the command line should not wait for onnx
-
     if listed or not name:
-        from edgeplan.workloads.models import named_models  # noqa: PLC0415  likewise
-
         say("\n".join(sorted(named_models())))
         return
-    path = export_model(name, output)
+    path = api.export(name, output)
     say(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

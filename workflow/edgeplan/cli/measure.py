@@ -6,25 +6,21 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from edgeplan.chapters.prediction import api
+from edgeplan.chapters.prediction.comparison import Measured
 from edgeplan.cli.predict import prediction_document
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
-if TYPE_CHECKING:
-    from edgeplan.chapters.prediction.comparison import Measured
-
 #: Noise of blocks, and share of waiting, beyond which a figure is called noisy.
 _NOISY, _WAITED = 0.05, 0.02
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(measure)
 
 
 def measure(
@@ -42,9 +38,7 @@ def measure(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Measure a model on this machine, and print what was predicted for it beside what it took."""
-    from edgeplan.api import measure as measure_model  # noqa: PLC0415  `edgeplan --help` should not wait for the engines
-
-    found = measure_model(
+    found = api.measure(
         model, device, seconds=seconds, results=results, rows=rows, preparation=preparation(shape, values, batch)
     )
     if as_json:
@@ -62,9 +56,6 @@ def measured_document(found: Measured) -> dict[str, object]:
 
 
 def _print(found: Measured) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
     lines = [escape(escaped(line)) for line in headlines(found)]
     if not found.kernels:
         show(*lines)

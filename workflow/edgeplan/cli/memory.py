@@ -1,35 +1,23 @@
-"""The command line of memory: `edgeplan plan memory`."""
+"""The command `edgeplan plan memory` prints what was planned."""
 
 from __future__ import annotations
 
 import statistics
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgeplan.chapters.memory import api
+from edgeplan.chapters.memory.api import Inferences
+from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
+from edgeplan.measurement.others import DISTURBED
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
-if TYPE_CHECKING:
-    from edgeplan.chapters.memory.plan import MemoryPlanned
-
 _MIB = 1 << 20
-
-
-class Inferences(StrEnum):
-    """How inferences follow each other."""
-
-    isolated = "isolated"
-    back_to_back = "back-to-back"
-
-
-def register(plan_app: typer.Typer) -> None:
-    """Add the command to those of `edgeplan plan`."""
-    plan_app.command("memory")(plan_memory)
 
 
 def plan_memory(
@@ -50,7 +38,7 @@ def plan_memory(
     ] = 0,
     mode: Annotated[
         Inferences, typer.Option(help="Memory is filled before each inference, or they follow each other at once.")
-    ] = Inferences.back_to_back,
+    ] = "back-to-back",
     total: Annotated[bool, typer.Option("--total", help="The budget is for the whole process, runtime included.")] = False,
     curve: Annotated[Path | None, typer.Option(help="File to draw latency against budget to, as SVG.")] = None,
     memory_map: Annotated[
@@ -62,20 +50,18 @@ def plan_memory(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan how a model runs within a budget of memory: its weights are read from the disk while it runs."""
-    from edgeplan.api import plan_memory as plan  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
-
     if bool(budget) == bool(max_slowdown):
         raise ParamsError(
             "a plan is for a budget or for a slowdown", where="--budget, --max-slowdown", next_step="give one of them"
         )
-    made = plan(
+    made = api.plan_memory(
         model,
         output,
         budget,
         device=device,
         max_slowdown=max_slowdown,
         threads=threads,
-        mode=mode.value,
+        mode=mode,
         total=total,
         curve=curve,
         memory_map=memory_map,
@@ -90,7 +76,7 @@ def plan_memory(
 
 
 def summary(made: MemoryPlanned) -> list[str]:
-    """What a user wants to know about a plan."""
+    """List the lines that the command prints of a plan."""
     plan, run, profile = made.document, made.run, made.candidate.profile
     resident = sum(profile.compute_ms)
     weights = sum(plan.weight_bytes)
@@ -118,8 +104,6 @@ def summary(made: MemoryPlanned) -> list[str]:
 
 
 def _disturbed(others: float) -> list[str]:
-    from edgeplan.measurement.others import DISTURBED  # noqa: PLC0415  `edgeplan --help` should not wait for it
-
     if others <= DISTURBED:
         return []
     told = f"other work had {100 * others:.0f} % of the processors' time while the steps were measured"

@@ -1,38 +1,26 @@
-"""The command line of partitions: `edgeplan plan partition`, and what `edgeplan run` prints of such a plan."""
+"""The command `edgeplan plan partition` prints what was planned."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgeplan.chapters.partition import api
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
+from edgeplan.planning.partition.document import read_costs
+from edgeplan.planning.partition.parallel import SearchLimits
+from edgeplan.planning.partition.plan import PartitionPlan, document, write_plan
+from edgeplan.planning.partition.planner import Mode, compared, plan
+from edgeplan.reporting.partition_gantt import letter, text_lines, write_svg
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
-if TYPE_CHECKING:
-    from edgeplan.planning.partition.plan import PartitionPlan
-    from edgeplan.runs import Run
-
 _LISTED = 60
 _USAGE = "edgeplan plan partition MODEL.onnx --pair PAIR -o FOLDER, or --costs costs.json"
-
-
-class Mode(StrEnum):
-    """Whether steps may run side by side."""
-
-    sequential = "sequential"
-    parallel = "parallel"
-
-
-def register(plan_app: typer.Typer) -> None:
-    """Add the command to those of `edgeplan plan`."""
-    plan_app.command("partition")(plan_partition)
 
 
 def plan_partition(
@@ -50,7 +38,7 @@ def plan_partition(
     mode: Annotated[
         Mode,
         typer.Option(help="Run one operator at a time, whole or split, or different ones side by side, too."),
-    ] = Mode.sequential,
+    ] = "sequential",
     time_limit: Annotated[
         float,
         typer.Option(min=0, max=86400, help="Seconds of search for a plan side by side; the best that was found is taken."),
@@ -70,31 +58,22 @@ def plan_partition(
     batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from a document of costs."""
-    # `edgeplan --help` should not wait for any of these.
-    from edgeplan.planning.partition.document import read_costs  # noqa: PLC0415
-    from edgeplan.planning.partition.parallel import SearchLimits  # noqa: PLC0415
-    from edgeplan.planning.partition.plan import document, write_plan  # noqa: PLC0415
-    from edgeplan.planning.partition.planner import compared, plan  # noqa: PLC0415
-    from edgeplan.reporting.partition_gantt import write_svg  # noqa: PLC0415
-
+    """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from costs."""
     if costs is not None:
         if model is not None or pair:
             what = "costs say all that is planned from"
             raise ParamsError(what, where="--costs", next_step="leave it out, or the model and --pair")
         read = read_costs(costs)
-        made = plan(read, mode.value, SearchLimits(gap=gap, time_limit_s=time_limit))
+        made = plan(read, mode, SearchLimits(gap=gap, time_limit_s=time_limit))
         if output is not None:
             write_plan(made, output)
     else:
-        from edgeplan.api import plan_partition as plan_model  # noqa: PLC0415
-
         if model is None or not pair or output is None:
             lacking = "MODEL.onnx" if model is None else "--pair" if not pair else "--output"
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
         given = preparation(shape, values, batch)
-        planned = plan_model(
-            model, output, pair, results=results, preparation=given, mode=mode.value, gap=gap, time_limit_s=time_limit
+        planned = api.plan_partition(
+            model, output, pair, results=results, preparation=given, mode=mode, gap=gap, time_limit_s=time_limit
         )
         read, made = planned.costs.costs, planned.plan
     if gantt is not None:
@@ -111,13 +90,13 @@ def plan_partition(
 
 
 def proof(plan: PartitionPlan) -> str:
-    """Whether the plan is optimal, or how far it may be from it."""
+    """Say whether the plan is optimal, or how far it may be from the optimum."""
     bound = f"bound {plan.lower_bound_ms:.4g} ms"
     return f"optimal, {bound}" if plan.optimal else f"at most {100 * plan.gap:.2f} % above the optimum, {bound}"
 
 
 def summary(plan: PartitionPlan) -> list[str]:
-    """What a user wants to know about a plan."""
+    """List the lines that the command prints of a plan."""
     split = sum(step.on == "split" for step in plan.steps)
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
@@ -144,8 +123,6 @@ def _compared_lines(others: dict[str, float], makespan_ms: float) -> list[str]:
 
 def picture(plan: PartitionPlan) -> list[str]:
     """The Gantt chart as text, and its operators."""
-    from edgeplan.reporting.partition_gantt import letter, text_lines  # noqa: PLC0415
-
     # What takes longest, in the order of the model.
     longest = sorted(range(len(plan.steps)), key=lambda k: plan.steps[k].start_ms - _end(plan, k))[:_LISTED]
     lines = text_lines(plan)
@@ -162,23 +139,3 @@ def picture(plan: PartitionPlan) -> list[str]:
 
 def _end(plan: PartitionPlan, k: int) -> float:
     return max(plan.steps[k].cpu_end_ms, plan.steps[k].gpu_end_ms)
-
-
-def run_lines(found: Run) -> list[str]:
-    """What a user wants to know about a run: its times beside the plan's, and both as pictures."""
-    from edgeplan.chapters.partition.planned import as_it_ran, pair_plan  # noqa: PLC0415  see `plan_partition`
-    from edgeplan.reporting.partition_gantt import text_lines  # noqa: PLC0415  likewise
-    from edgeplan.runtime.partitioned.document import PairSchedule  # noqa: PLC0415  likewise
-
-    plan, times = pair_plan(found.plan), found.warm_ms
-    split = sum(step.on == "split" for step in plan.steps)
-    middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
-    waits = found.plan.scheduled(PairSchedule).synchronisation
-    return [
-        f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {waits}",
-        f"{statistics.median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
-        "planned",
-        *text_lines(plan),
-        "last run",
-        *text_lines(as_it_ran(plan, found.spans_ms)),
-    ]

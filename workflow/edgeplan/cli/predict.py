@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from edgeplan.chapters.prediction import api
+from edgeplan.chapters.prediction.model_prediction import Prediction
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
-if TYPE_CHECKING:
-    from edgeplan.chapters.prediction.model_prediction import Prediction
+_NAMED = 3  # kernels of a warning
 
 _Device = Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(predict)
 
 
 def predict(
@@ -37,12 +34,9 @@ def predict(
     partial: Annotated[bool, typer.Option(help="Report what can be predicted when some kernels have no predictor.")] = False,
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
-    from edgeplan.api import predict as predict_model  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
-
-    found = predict_model(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
+    found = api.predict(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
     document = prediction_document(found)
-    _warn_of_unfamiliar(found.unfamiliar)
-    _warn_of_stand_ins(found.stand_ins)
+    _warn(found)
     if as_json:
         say(json.dumps(document, indent=2))
         return
@@ -63,9 +57,6 @@ def prediction_document(found: Prediction) -> dict[str, Any]:
 
 
 def _print_prediction(found: dict[str, object]) -> None:
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
     def name(text: object) -> str:
         return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
 
@@ -91,26 +82,16 @@ def _print_prediction(found: dict[str, object]) -> None:
     show(*lines, table)
 
 
-def _warn_of_stand_ins(found: Sequence[tuple[str, str, str]]) -> None:
-    """On the error stream: which kernels are of kinds that were not measured, a line for each kind."""
+def _warn(found: Prediction) -> None:
+    """Say on the error stream which kernels are guesses, a line for each reason: the interval does not cover them."""
     nodes: dict[tuple[str, str], list[str]] = {}
-    for name, kind, other in found:
-        nodes.setdefault((kind, other), []).append(name)
-    for (kind, other), names in nodes.items():
-        shown = ", ".join(escaped(name) for name in names[:3])
-        told = f"warning: nothing of kind {kind} was measured on this device: {shown}"
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    for name, why in found.unfamiliar:
+        told, then = f"unlike anything measured on this device ({why}):", "; the prediction of these kernels is a guess that"
+        nodes.setdefault((told, f"{then} the interval does not cover"), []).append(name)
+    for name, kind, other in found.stand_ins:
         how = "by the bytes moved, at the pace of kinds that were" if other == "bytes" else f"as {other} of the same sizes"
-        say(f"{told}{more} predicted {how}; the interval is wider for that", err=True)
-
-
-def _warn_of_unfamiliar(found: Sequence[tuple[str, str]]) -> None:
-    """On the error stream, as warnings are: what the interval does not cover, a line for each reason."""
-    nodes: dict[str, list[str]] = {}
-    for name, why in found:
-        nodes.setdefault(why, []).append(name)
-    for why, names in nodes.items():
-        shown = ", ".join(escaped(name) for name in names[:3])
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        told = f"warning: unlike anything measured on this device ({why}): {shown}{more}"
-        say(f"{told}; the prediction of these kernels is a guess that the interval does not cover", err=True)
+        told = f"nothing of kind {kind} was measured on this device:"
+        nodes.setdefault((told, f" predicted {how}; the interval is wider for that"), []).append(name)
+    for (told, then), names in nodes.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        say(f"warning: {told} {', '.join(map(escaped, names[:_NAMED]))}{more}{then}", err=True)

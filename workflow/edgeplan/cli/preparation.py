@@ -1,16 +1,15 @@
-"""What commands ask of models as exporters write them, and the command that prepares one: `edgeplan prepare`."""
+"""Options prepare models as exporters write them, and a command writes the prepared one: `edgeplan prepare`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from edgeplan import api
+from edgeplan.graph.onnx.prepare import Preparation
 from edgeplan.terminal import escaped, say
-
-if TYPE_CHECKING:
-    from edgeplan.graph.onnx.prepare import Preparation
 
 ShapeOption = Annotated[
     list[str] | None, typer.Option("--shape", help="Shape of an input with open axes: input=1,3,224,224. Repeatable.")
@@ -22,15 +21,8 @@ BatchOption = Annotated[int | None, typer.Option(min=1, help="Size of the open b
 
 
 def preparation(shapes: list[str] | None, values: list[str] | None, batch: int | None) -> Preparation:
-    """What the options ask for."""
-    from edgeplan.graph.onnx.prepare import Preparation  # noqa: PLC0415  `edgeplan --help` should not wait for onnx
-
+    """Make a preparation from the options of a command."""
     return Preparation.parsed(shapes or (), values or (), batch)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(prepare)
 
 
 def prepare(
@@ -41,10 +33,8 @@ def prepare(
     batch: BatchOption = None,
     check: Annotated[bool, typer.Option(help="Compare outputs with the original's on ONNX Runtime.")] = False,
 ) -> None:
-    """Write a model of static shape that computes the same: open axes, steering inputs, half precision, shape arithmetic."""
-    from edgeplan.api import prepare as prepare_model  # noqa: PLC0415  see `preparation`
-
-    made = prepare_model(model, output, preparation=preparation(shape, values, batch), check=check)
+    """Write a model of static shape that computes the same: steering inputs, half precision, shape arithmetic."""
+    made = api.prepare(model, output, preparation=preparation(shape, values, batch), check=check)
     if made.path == model:
         say(f"{escaped(str(model))} is static as it is: nothing was written")
     else:

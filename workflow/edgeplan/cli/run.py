@@ -123,13 +123,12 @@ def _require_npz(path: Path) -> None:
 
 
 def _pair_lines(found: Run) -> list[str]:
-    from edgeplan.cli.partition import run_lines  # noqa: PLC0415  each kind loads its own
+    from edgeplan.cli.run_pair import run_lines  # noqa: PLC0415  each kind loads its own
 
     return run_lines(found)
 
 
 def _cold_lines(found: Run) -> list[str]:
-    """What a user wants to know about cold starts."""
     program = cast("LinkedProgram", found.plan.program)
     of, cache = f"{program.step_count} steps, layout {program.layout}, {program.threads} threads", program.cache_bytes / _MB
     lines = [f"{program.model}: {of}, weight cache {cache:.1f} MB", *_times("cold", found.cold_ms)]

@@ -25,7 +25,7 @@ from edgeplan.terminal import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgeplan.support.tensors import Array, Border
+    from edgeplan.support.tensors import Array, ModelInput
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def _outputs(job: Mapping[str, Any]) -> None:
         Run(plan, difference=difference, not_finite=named_not_finite(inputs, say=False)).require_checked()
 
 
-def _plan(job: Mapping[str, Any]) -> tuple[PlanFolder, Sequence[Border]]:
+def _plan(job: Mapping[str, Any]) -> tuple[PlanFolder, Sequence[ModelInput]]:
     plan = read_folder(Path(job["folder"]))
     return plan, plan.program.inputs
 
@@ -71,7 +71,7 @@ def _model(plan: PlanFolder, job: Mapping[str, Any]) -> Path:
     return plan.require_model(Path(job["model"]) if job["model"] else None)
 
 
-def _arrays(job: Mapping[str, Any], borders: Sequence[Border], kind: str) -> dict[str, Array]:
+def _arrays(job: Mapping[str, Any], borders: Sequence[ModelInput], kind: str) -> dict[str, Array]:
     files = {border.name: Path(job["work"]) / f"{k}.{kind}" for k, border in enumerate(borders)}
     return {b.name: np.frombuffer(files[b.name].read_bytes(), b.dtype).reshape(b.shape) for b in borders}
 

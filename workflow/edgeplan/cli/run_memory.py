@@ -114,7 +114,7 @@ def _told(times: Sequence[float]) -> str:
 
 
 def peak_line(idle: dict[str, int], peak: dict[str, int], tables: int, budget: int) -> str:
-    """What this process took at most, beside what it was allowed: all pages, and of what kind they are at the end."""
+    """Tell what this process took at most beside what it was allowed: all pages, and of what kind they are at the end."""
     over = (peak["peak"] - idle["rss"]) / _MIB
     kinds = (("anonymous", peak["anonymous"] + peak["shared"]), ("of files", peak["file"]), ("of the kernel's tables", tables))
     told = ", ".join(f"{size / _MIB:.1f} {kind}" for kind, size in kinds)

@@ -10,13 +10,9 @@ from typing import Annotated
 import typer
 
 import edgeplan
+from edgeplan.chapters.running import run_stage
 from edgeplan.support import lifeline, termination
 from edgeplan.workspace import VARIABLE
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("stage")(stage)
 
 
 def stage(
@@ -29,8 +25,6 @@ def stage(
     os.environ.pop(VARIABLE, None)  # what is built here is of this workspace
     lifeline.end_with_holder(asked=True)
     termination.end_with_starter()
-    from edgeplan.chapters.running import run_stage  # noqa: PLC0415  `edgeplan --help` should not wait for pydantic
-
     run_stage(name, {key: value for key, value in (("device", device), ("pair", pair)) if value})
 
 

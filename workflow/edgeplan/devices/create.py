@@ -79,17 +79,11 @@ def create_device(
 
 
 def _check_cores(device: DeviceFile, usable: Sequence[int]) -> None:
-    where, listed = f"device {device.name!r}", ", ".join(map(str, usable))
-    if lost := [core for core in device.cores if core not in usable]:
-        raise DeviceError(
-            f"core {lost[0]} does not exist here, or may not be used by this process",
-            where=where,
-            next_step=f"name cores among {listed}",
-        )
+    device.check_cores()
     if len(set(device.cores)) < device.threads:
         raise DeviceError(
-            f"{device.threads} threads would share {len(set(device.cores))} of the cores {listed}",
-            where=where,
+            f"{device.threads} threads would share {len(set(device.cores))} of the cores {', '.join(map(str, usable))}",
+            where=f"device {device.name!r}",
             next_step="name as many cores as threads, or fewer threads",
         )
 

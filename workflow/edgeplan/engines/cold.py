@@ -48,7 +48,7 @@ class Artefact(BaseModel):
         return self
 
 
-class ColdSession(ABC):
+class BaselineSession(ABC):
     """A session opens one model cold. Opening is the constructor's work and is timed, so inputs are handed over ready."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Baseline(ABC):
         return inputs
 
     @abstractmethod
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         """Open the model, which is timed, as is the session's first run. Timed, as is the session's first run."""
 
 

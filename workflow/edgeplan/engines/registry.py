@@ -7,7 +7,7 @@ Another package brings one by an entry point of the group `edgeplan.engines` tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -52,8 +52,8 @@ def _brought() -> Mapping[str, Description]:
 class _Registered(Mapping[str, T]):
     """This mapping holds values of descriptions by name, and searches other packages only for missing names."""
 
-    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, T]:
-        raise NotImplementedError
+    def __init__(self, part: Callable[[Mapping[str, Description]], Mapping[str, T]]) -> None:
+        self._part = part
 
     def __getitem__(self, name: str) -> T:
         own = self._part(_own())
@@ -67,34 +67,18 @@ class _Registered(Mapping[str, T]):
         return sum(1 for _ in self)
 
 
-class _Engines(_Registered[Description]):
-    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
-        return {name: found for name, found in engines.items() if found.session}
-
-
-class _Processors(_Registered[Description]):
-    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
-        return {name: found for name, found in engines.items() if found.processor}
-
-
-class _Settings(_Registered[Setting]):
-    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Setting]:
-        return {name: found for described in engines.values() for name, found in described.settings.items()}
-
-
-class _Owners(_Registered[Description]):
-    def _part(self, engines: Mapping[str, Description]) -> Mapping[str, Description]:
-        return {name: described for described in engines.values() for name in described.settings}
-
-
 #: Engines that models and kernels are measured on, by the name device files use.
-ENGINES: Mapping[str, Description] = _Engines()
+ENGINES: Mapping[str, Description] = _Registered(lambda known: {name: one for name, one in known.items() if one.session})
 #: Engines whose libraries compute on a processor of a pair, by the name device files use.
-PROCESSORS: Mapping[str, Description] = _Processors()
+PROCESSORS: Mapping[str, Description] = _Registered(lambda known: {name: one for name, one in known.items() if one.processor})
 #: What is started cold, by name.
-SETTINGS: Mapping[str, Setting] = _Settings()
+SETTINGS: Mapping[str, Setting] = _Registered(
+    lambda known: {name: found for engine in known.values() for name, found in engine.settings.items()}
+)
 #: The engine of each setting.
-_OWNERS: Mapping[str, Description] = _Owners()
+_OWNERS: Mapping[str, Description] = _Registered(
+    lambda known: {name: engine for engine in known.values() for name in engine.settings}
+)
 
 
 def engine_class(name: str) -> type[Engine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
@@ -177,10 +178,7 @@ class GraphBuilder:
     def flatten(self, x: str, *, name: str = "") -> str:
         """Flatten all axes but the first."""
         n, *rest = self.shape(x)
-        size = 1
-        for axis in rest:
-            size *= axis
-        return self._op("Flatten", [x], [(n, size)], attributes={"axis": 1}, name=name)[0]
+        return self._op("Flatten", [x], [(n, math.prod(rest))], attributes={"axis": 1}, name=name)[0]
 
     def fc(self, x: str, out_features: int, *, bias: bool = True, name: str = "") -> str:
         """Fully connected layer on a 2-D input, as `Gemm` with transB."""

@@ -44,6 +44,7 @@ def check_graph(graph: Graph, source: str) -> None:
 
 
 def _axis(graph: Graph, op: Operator) -> Problem:
-    rank, axis = len(graph.shape(op.operands[0])), op.integers("axis", (0,))[0]
+    rank = len(graph.shape(op.operands[0]))
+    (axis,) = op.integers("axis", (0,))[:1] or (rank,)
     behind = op.op_type == "Flatten"  # which may join no axis
     return None if -rank <= axis < rank + behind or not axis else (f"along axis {axis} of {rank}", AGAIN)

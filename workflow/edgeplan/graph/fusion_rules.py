@@ -141,7 +141,10 @@ class FusionRules(BaseModel):
         return self
 
     def fuses(self, head: str, tail: str, successor: str, context: str = "", other: str | None = None) -> bool:
-        """Tell whether a kernel from `head` to `tail` takes in `successor` (see `edgeplan.graph.splitting`)."""
+        """Tell whether a kernel from `head` to `tail` takes in `successor`.
+
+        `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
+        """
         key = (head, tail, successor, context, other)
         known = self._known.get(key)
         if known is None:

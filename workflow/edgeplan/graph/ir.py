@@ -6,6 +6,7 @@ Shapes are in ONNX order: activations NCHW, convolution weights (out, in / group
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,10 +31,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """Return the number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -125,31 +125,24 @@ def make_kernel(graph: Graph, members: Iterable[str]) -> Kernel:
     ops = [graph.by_name[name] for name in members]
     kinds = [kind(graph, op) for op in ops]
     anchor = min(range(len(ops)), key=lambda i: (RANKS[kinds[i]], i))
-    inside = {op.name for op in ops}
     written = {o for op in ops for o in op.outputs}
     reads = [i for op in (ops[anchor], *ops) for i in op.inputs if i not in written]
-    outputs = tuple(
-        o
-        for op in ops
-        for o in op.outputs
-        if o in graph.outputs or any(c.name not in inside for c in graph.consumers.get(o, ())) or not graph.consumers.get(o)
-    )
-    return Kernel(
-        ops[anchor].name,
-        _config(graph, ops, kinds, anchor),
-        tuple(op.name for op in ops),
-        tuple(dict.fromkeys(reads)),
-        outputs,
-    )
+    names = tuple(op.name for op in ops)
+    config = _config(graph, ops, kinds, anchor)
+    return Kernel(ops[anchor].name, config, names, tuple(dict.fromkeys(reads)), outputs_of(graph, names))
+
+
+def outputs_of(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
+    """Return the activations of members that something outside reads, that are graph outputs, or that nothing reads."""
+    written = [output for name in members for output in graph.by_name[name].outputs]
+    readers = {o: [c.name for c in graph.consumers.get(o, ())] for o in written}
+    return tuple(o for o in written if o in graph.outputs or not readers[o] or not set(members).issuperset(readers[o]))
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Any rank as (batch, channels, height, width); further axes fold into the width."""
     n, c, h, *w = (*shape, 1, 1, 1, 1)[: max(4, len(shape))]
-    width = 1
-    for size in w:
-        width *= size
-    return n, c, h, width
+    return n, c, h, math.prod(w)
 
 
 def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) -> KernelConfig:

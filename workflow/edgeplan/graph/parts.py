@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -102,7 +103,7 @@ class Chain:
     def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting]) -> str:
         """An activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
         shape = self._shapes[tensor]
-        before, size, after = _product(shape[:axis]), shape[axis], _product(shape[axis + 1 :])
+        before, size, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
         if size * out > _LARGEST_MATRIX and out > 1:
             block, out_shape = blocks.mixed(before, size, after, out, taps(settings)), (*shape[:axis], out, *shape[axis + 1 :])
             return self.kernel(f"mixed_{FLOAT32}", [tensor], out_shape, block, {**settings, "size": size, "out": out})
@@ -142,7 +143,7 @@ class Chain:
             return self._of_runs(tensor, axis, runs)
         if dtype == FLOAT32 and fill is None and shape[axis] * out <= _LARGEST_MATRIX:
             return self.mixed(tensor, axis, out, {"form": "pick", "places": places})
-        block = blocks.picked(_product(shape[:axis]), shape[axis], _product(shape[axis + 1 :]), dtype, out)
+        block = blocks.picked(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]), dtype, out)
         settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill or 0, "dtype": moved(dtype)}
         return self.kernel(f"picked_{moved(dtype)}", [tensor], (*shape[:axis], out, *shape[axis + 1 :]), block, settings)
 
@@ -195,10 +196,3 @@ def _runs(places: Sequence[int]) -> list[_Run]:
         else:
             found.append((place, 1))
     return found
-
-
-def _product(sizes: Shape) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count

@@ -4,61 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import Kernel, make_kernel
+from edgeplan.graph.kernels import Kernel, make_kernel, outputs_of
 from edgeplan.graph.kinds import ELEMENTWISE, kind
 from edgeplan.support.topology import topological
-
-
-class SplittingRules(Protocol):
-    """Splitting asks these rules about a device; `edgeplan.graph.fusion_rules.FusionRules` is the implementation."""
-
-    @property
-    def multi_inbound(self) -> int:
-        """0 never fuse an operator of several inputs; 1 with its left-most fusable producer; 2 with its right-most."""
-
-    @property
-    def multi_outbound(self) -> int:
-        """0 never fuse an operator whose output is read twice; 1 with its left-most consumer; 2 with its right-most."""
-
-    @property
-    def sharing(self) -> Sequence[str]:
-        """Kinds of first operators whose kernels take in the one reader that fuses although there are others."""
-
-    @property
-    def sums_overwrite(self) -> bool:
-        """Tell whether a sum joins a convolution only where its other operands have no reader left."""
-
-    @property
-    def merges_duplicates(self) -> bool:
-        """Tell whether operators that compute the same value twice run once."""
-
-    @property
-    def patterns(self) -> Sequence[tuple[str, ...]]:
-        """Chains of kinds that run as one kernel although their pairs alone would not."""
-
-    def labels(self, graph: Graph, kinds: Sequence[str]) -> Sequence[str]:
-        """Context of each operator's output ("" where the device knows none)."""
-
-    def worst(self, labels: Sequence[str]) -> str:
-        """The context of several tensors together; that of a graph input when there are none."""
-
-    def fuses(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        """Tell whether a kernel that starts with `head` and ends with `tail` takes in `successor`.
-
-        `context` is that of the kernel's output; `other` that of the successor's further inputs (None: it has none).
-        """
-
-    def forbids(self, head: str, tail: str, successor: str, context: str, other: str | None) -> bool:
-        """Tell whether a rule for just this chain forbids it."""
-
 
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 
-def split(graph: Graph, rules: SplittingRules) -> tuple[Kernel, ...]:
+def split(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
     """The kernels of a graph, in topological order; together they hold each operator once.
 
     Operators are visited in topological order and join the kernel of a producer where the rules allow it: the outcome of
@@ -73,7 +29,7 @@ def split_operators(graph: Graph) -> tuple[Kernel, ...]:
     return tuple(make_kernel(graph, (op.name,)) for op in graph.operators)
 
 
-def split_members(graph: Graph, rules: SplittingRules) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def split_members(graph: Graph, rules: FusionRules) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Names of the operators of each kernel, in topological order, and of the duplicates that it spares."""
     state = _Splitting(graph, rules)
     for index in range(len(graph.operators)):
@@ -91,21 +47,10 @@ def _kernels(graph: Graph, groups: Sequence[tuple[tuple[str, ...], tuple[str, ..
                 kernel,
                 members=(*members, *duplicates),
                 inputs=tuple(i for i in kernel.inputs if i not in repeated),
-                outputs=_outputs(graph, (*members, *duplicates)),
+                outputs=outputs_of(graph, (*members, *duplicates)),
             )
         found.append(kernel)
     return tuple(found)
-
-
-def _outputs(graph: Graph, members: Sequence[str]) -> tuple[str, ...]:
-    """Activations of the members that something outside reads, that are graph outputs, or that nothing reads."""
-    inside = set(members)
-    written = [output for name in members for output in graph.by_name[name].outputs]
-    return tuple(
-        o
-        for o in written
-        if o in graph.outputs or not graph.consumers.get(o) or any(c.name not in inside for c in graph.consumers[o])
-    )
 
 
 class _Splitting:
@@ -114,7 +59,7 @@ class _Splitting:
     Operators are known by their index in the graph, kernels by the index of their first operator.
     """
 
-    def __init__(self, graph: Graph, rules: SplittingRules) -> None:
+    def __init__(self, graph: Graph, rules: FusionRules) -> None:
         self.graph, self.rules = graph, rules
         ops = graph.operators
         self.kinds = [kind(graph, op) for op in ops]

@@ -6,18 +6,18 @@ import time
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, Costs, Floats, Ints, Schedule, makespan_ms
+from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints, Schedule, makespan_ms
 
 _MULTIPLIERS, _DISK_STEPS = 65, 16
 _SHAKEN = 4
 _ABSENT_MS = 1e12  # infinity times zero is not a number: absent candidates are merely out of the question here
 
 
-def _finite(costs: Costs, times: Floats) -> Floats:
+def _finite(costs: CostArrays, times: Floats) -> Floats:
     return np.where(costs.present, times, _ABSENT_MS)
 
 
-def cheap_bounds(costs: Costs, read: Floats | None = None, latency_ms: float = 0.0) -> tuple[Floats, Floats]:
+def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: float = 0.0) -> tuple[Floats, Floats]:
     """A lower bound on the makespan for each step from which execution can widen, all in one sweep.
 
     Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations, and a third one
@@ -59,7 +59,7 @@ def _multipliers(*, disk: bool) -> Floats:
     return np.stack([u, 1 - u, np.zeros_like(u)], axis=1)
 
 
-def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floats:
+def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) -> Floats:
     """Lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
 
     Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. One queue
@@ -85,7 +85,7 @@ def carried_bounds(costs: Costs, wide: Floats, main: float, due: Floats) -> Floa
     return bounds
 
 
-def picked(costs: Costs, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
+def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
     """Candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
     u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
@@ -98,12 +98,12 @@ def picked(costs: Costs, widen_from: int, multipliers: Floats, read: Floats | No
     return best // 2, np.where(best % 2 == 0, 0, MAIN)
 
 
-def priced(costs: Costs, widen_from: int, multipliers: Floats) -> Schedule:
+def priced(costs: CostArrays, widen_from: int, multipliers: Floats) -> Schedule:
     """The schedule that is `picked` at these multipliers, improved by single changes."""
     return assigned(costs, *picked(costs, widen_from, multipliers), widen_from)
 
 
-def improved(costs: Costs, schedule: Schedule) -> Schedule:
+def improved(costs: CostArrays, schedule: Schedule) -> Schedule:
     """Change one step's candidate and place after the other, each time the best change, while the makespan falls.
 
     All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k,
@@ -142,12 +142,12 @@ def improved(costs: Costs, schedule: Schedule) -> Schedule:
         choice[k], place[k] = o, q if q < costs.queues else MAIN
 
 
-def assigned(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
     """`spread`, then improve by single changes."""
     return improved(costs, spread(costs, choice, place, widen_from))
 
 
-def spread(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
     """Split the preparations off the main core over the queues.
 
     Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others,
@@ -163,7 +163,7 @@ def spread(costs: Costs, choice: Ints, place: Ints, widen_from: int) -> Schedule
     return Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from)
 
 
-def changed_at_random(costs: Costs, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
+def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
     """Other candidates and places for so many steps: where no single change helps, several may."""
     choice, place = list(schedule.choice), list(schedule.place)
     candidates = costs.present.sum(axis=1)
@@ -173,7 +173,7 @@ def changed_at_random(costs: Costs, schedule: Schedule, count: int, random: np.r
     return Schedule(tuple(choice), tuple(place), schedule.widen_from)
 
 
-def shaken(costs: Costs, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
+def shaken(costs: CostArrays, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
     """Iterated local search: change a few steps at random, improve, keep what is faster.
 
     Args:

@@ -16,7 +16,7 @@ with finish(k) the end of preparation k on its queue: main preparations need no 
 steps is best (its tails, the executions still to come, shrink with k: Jackson's rule).
 
 What is paid before all of it (`Profile.start_ms`) is the same for every schedule: it is added to makespans and bounds once they
-are found (`planning.outcome.Outcome`), and is in no `Costs`.
+are found (`planning.outcome.Outcome`), and is in no `CostArrays`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Costs:
+class CostArrays:
     """A profile as arrays, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
 
     Attributes:
@@ -78,7 +78,7 @@ class Costs:
         return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)
 
 
-def costs_of(profile: Profile) -> Costs:
+def costs_of(profile: Profile) -> CostArrays:
     """The costs of a profile on its machine, contention included."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
     arrays = [np.full(shape, np.inf) for _ in range(6)]
@@ -97,7 +97,7 @@ def costs_of(profile: Profile) -> Costs:
             for array, value in zip(arrays, values, strict=True):
                 array[k, o] = value
     main, queue, narrow, wide, alone_prepare, alone_execute = arrays
-    return Costs(main, queue, narrow, wide if profile.equal else None, alone_prepare, alone_execute, profile.queues)
+    return CostArrays(main, queue, narrow, wide if profile.equal else None, alone_prepare, alone_execute, profile.queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ class Schedule:
         return tuple(k for k, p in enumerate(self.place) if p == place)
 
 
-def sequential(costs: Costs, choice: tuple[int, ...]) -> Schedule:
+def sequential(costs: CostArrays, choice: tuple[int, ...]) -> Schedule:
     """Everything one after the other: prepare on the main core, execute on all cores that execute."""
     return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
 
 
-def makespans_ms(costs: Costs, choice: Ints, place: Ints) -> Floats:
+def makespans_ms(costs: CostArrays, choice: Ints, place: Ints) -> Floats:
     """Exact makespans by the closed form above, one for each of `costs.widenings()`."""
     rows, n = np.arange(costs.steps), costs.steps
     finish = np.zeros(n)
@@ -146,7 +146,7 @@ def makespans_ms(costs: Costs, choice: Ints, place: Ints) -> Floats:
     return result
 
 
-def makespan_ms(costs: Costs, schedule: Schedule) -> float:
+def makespan_ms(costs: CostArrays, schedule: Schedule) -> float:
     """Exact makespan of a schedule."""
     makespans = makespans_ms(costs, np.asarray(schedule.choice), np.asarray(schedule.place))
     return float(makespans[schedule.widen_from - costs.widenings()[0]])

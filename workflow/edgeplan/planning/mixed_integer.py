@@ -23,7 +23,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
-from edgeplan.planning.machine import MAIN, Costs, Floats, Ints
+from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SparseEntries:
         return csr_array((v, (r, c)), shape=(rows, columns))
 
 
-def program(costs: Costs, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> MixedIntegerProgram:
+def program(costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> MixedIntegerProgram:
     """Build the mixed-integer program of a schedule.
 
     Args:

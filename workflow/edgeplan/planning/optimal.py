@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeplan.planning.local_search import assigned, carried_bounds, cheap_bounds, priced, shaken
-from edgeplan.planning.machine import MAIN, Costs, Ints, Schedule, makespan_ms, sequential
+from edgeplan.planning.machine import MAIN, CostArrays, Ints, Schedule, makespan_ms, sequential
 from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, program, promising, relax, solve
 
 
@@ -35,7 +35,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ProvenSchedule:
     """A schedule with what is known about it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Planned:
         return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
 
-def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.inf) -> Planned:
+def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float = np.inf) -> ProvenSchedule:
     """Find a schedule and prove how far it is from the optimum: within the gap; on several queues, as near as it got.
 
     Args:
@@ -69,7 +69,7 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
     found = _Incumbent(costs, sequential(costs, tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())))
     bound = found.makespan_ms
     if costs.queues == 0:
-        return Planned(found.schedule, bound, bound, "one core: everything in sequence")
+        return ProvenSchedule(found.schedule, bound, bound, "one core: everything in sequence")
     widenings = costs.widenings()
     bounds, multipliers = cheap_bounds(costs)
     for i in np.argsort(bounds, kind="stable")[:_FIRST]:
@@ -108,7 +108,7 @@ def optimal(costs: Costs, search: Search | None = None, *, beat_ms: float = np.i
         found.offer(shaken(costs, found.schedule, rounds=_ROUNDS, goal_ms=goal, until=until))
     note = f"{len(widenings)} widenings, {relaxed} relaxed, {solved} solved as mixed-integer programs"
     bound = min(bound, float(bounds.min()), found.makespan_ms)
-    return Planned(found.schedule, found.makespan_ms, bound, note)
+    return ProvenSchedule(found.schedule, found.makespan_ms, bound, note)
 
 
 _FIRST = 8
@@ -118,7 +118,7 @@ _ROUNDS = 200
 class _Incumbent:
     """The best schedule so far."""
 
-    def __init__(self, costs: Costs, schedule: Schedule) -> None:
+    def __init__(self, costs: CostArrays, schedule: Schedule) -> None:
         self.costs, self.schedule, self.makespan_ms = costs, schedule, makespan_ms(costs, schedule)
 
     def offer(self, schedule: Schedule) -> None:
@@ -128,7 +128,7 @@ class _Incumbent:
             self.schedule, self.makespan_ms = schedule, time_ms
 
 
-def _rounded(costs: Costs, full: MixedIntegerProgram, relaxation: Relaxation) -> tuple[Ints, Ints]:
+def _rounded(costs: CostArrays, full: MixedIntegerProgram, relaxation: Relaxation) -> tuple[Ints, Ints]:
     """Candidate and place (0: a queue) of each step with the largest share in the relaxation."""
     x = np.zeros((*costs.main.shape, 2))
     x[full.step, full.candidate, np.where(full.place == MAIN, 1, 0)] = relaxation.x

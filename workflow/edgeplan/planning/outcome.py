@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from edgeplan.planning.bounds import cache_bytes, read_bytes
@@ -72,13 +72,7 @@ def document(
     profile, schedule, chosen = outcome.profile, outcome.schedule, outcome.chosen
     implementations = sorted({c.implementation for c in chosen})
     return Plan(
-        model=target.model,
-        model_sha256=target.model_sha256,
-        library=target.library,
-        library_version=target.library_version,
-        isa=target.isa,
-        machine=target.machine,
-        threads=target.threads,
+        **asdict(target),
         planner=planner,
         costs=costs,
         note=outcome.note,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -32,13 +32,6 @@ class Check:
     model: str
     predicted_ms: Mapping[str, float]
     measured_ms: Mapping[str, float]
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """A table: stage, predicted, measured, predicted / measured."""
-        rows = [(s, self.predicted_ms[s], self.measured_ms[s]) for s in ("total", *STAGES)]
-        body = [f"  {s:<10}{p:9.2f}{m:9.2f}{p / m if m else 1:7.2f}" for s, p, m in rows]
-        return (f"{self.model:<12}predicted measured  ratio", *body)
 
 
 def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
@@ -107,30 +100,3 @@ def _start(job: RunJob, clock: Clock | None) -> tuple[RunResult, float]:
         return run_cold(job), 1.0
     made = start_cold(job, clock.now, clock.watch)
     return made.result, clock.slowness(made.references)
-
-
-def check(
-    profiles: Iterable[Profile],
-    plan: Plan,
-    folder: Path,
-    *,
-    cpus: tuple[int, ...],
-    repeats: int = 9,
-    clock: Clock | None = None,
-) -> Check:
-    """Start a plan folder cold in fresh processes, the page cache warm, and hold the medians against the prediction.
-
-    Args:
-        profiles: that the plan was made from.
-        plan: the plan.
-        folder: built from it.
-        cpus: processors to run on.
-        repeats: fresh processes.
-        clock: the profile's, see `measured_ms`.
-
-    Raises:
-        ColdRunError: a run failed.
-    """
-    profile = next(p for p in profiles if p.layout == plan.layout)
-    found = measured_ms({folder: start_job(plan, folder, cpus)}, repeats, clock)
-    return Check(plan.model, predicted_ms(profile, plan), found[folder])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 import pandas as pd
@@ -14,21 +14,11 @@ from edgeplan.errors import FormatError
 from edgeplan.planning.dominance import undominated
 from edgeplan.planning.profile import BIG, LITTLE, Candidate, Contention, Fresh, Layer, Profile, check
 
-_PROFILE = {
-    "model": str,
-    "layout": str,
-    "big_cores": int,
-    "little_cores": int,
-    "little_ratio": float,
-    **{f"contention_{field.name}": float for field in fields(Contention)},
-    "start_ms": float,
-    **{f"fresh_{field.name}": float for field in fields(Fresh)},
-}
-_STEP = {"step": int, "name": str, "members": str}
+_CORES = ("big_cores", "little_cores", "little_ratio")
+_CONTENTION = tuple(f"contention_{field.name}" for field in fields(Contention))
+_FRESH = tuple(f"fresh_{field.name}" for field in fields(Fresh))
 _SIZES = ("read_bytes", "cache_bytes", "scratch_bytes")
-_CANDIDATE = {"implementation": str, "source": str, **dict.fromkeys(_SIZES, int)}
 _STAGES = ("read", "create", "transform")
-_TIMES = tuple(f"{stage}_{core}_ms" for stage in _STAGES for core in (BIG, LITTLE))
 # By width, the number of cores. Tables of before warm executions were kept have no such columns: the first ones stand for them.
 _EXECUTE, _WARM = re.compile(r"execute_(\d+)_ms"), re.compile(r"warm_(\d+)_ms")
 
@@ -37,16 +27,9 @@ def to_frame(profiles: Iterable[Profile]) -> pd.DataFrame:
     """Write profiles (home layouts of one or more models) into one table; what was not measured is not a number."""
     rows: list[dict[str, Any]] = []
     for p in profiles:
-        head = {
-            "model": p.model,
-            "layout": p.layout,
-            "big_cores": p.big_cores,
-            "little_cores": p.little_cores,
-            "little_ratio": p.little_ratio,
-            **{f"contention_{field.name}": getattr(p.contention, field.name) for field in fields(Contention)},
-            "start_ms": p.start_ms,
-            **{f"fresh_{field.name}": getattr(p.fresh, field.name) for field in fields(Fresh)},
-        }
+        head = {name: getattr(p, name) for name in ("model", "layout", *_CORES)}
+        head |= dict(zip(_CONTENTION, astuple(p.contention), strict=True)) | {"start_ms": p.start_ms}
+        head |= dict(zip(_FRESH, astuple(p.fresh), strict=True))
         for k, layer in enumerate(p.layers):
             step = {"step": k, "name": layer.name, "members": json.dumps(layer.members)}
             rows += [head | step | _row(c) for c in layer.candidates]
@@ -70,19 +53,13 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
         (`profile.check`).
     """
     frame = _completed(frame)
-    expected = {**_PROFILE, **_STEP, **_CANDIDATE, **dict.fromkeys(_TIMES, float)}
-    missing = [name for name in expected if name not in frame.columns]
-    widths, warm = _widths(frame, _EXECUTE), _widths(frame, _WARM)
-    if missing or not widths:
-        raise _misfit(f"columns {', '.join(missing) or 'execute_<width>_ms'} are missing", where)
-    for name in [*(n for n, kind in expected.items() if kind is not str), *widths, *warm]:
-        if not pd.api.types.is_numeric_dtype(frame[name]) and not frame[name].isna().all():
-            raise _misfit(f"column {name} is not a number", where)
-    for name in [n for n in expected if n not in _TIMES]:
-        if frame[name].isna().any():
-            raise _misfit(f"column {name} has holes", where)
-    groups = frame.groupby(["model", "layout"], sort=False)
-    return tuple(check(_profile(group, widths, warm, where)) for _, group in groups)
+    try:
+        groups = frame.groupby(["model", "layout"], sort=False)
+        return tuple(check(_profile(group, _widths(frame, _EXECUTE), _widths(frame, _WARM), where)) for _, group in groups)
+    except KeyError as error:
+        raise _misfit(f"column {error} is missing", where) from error
+    except (TypeError, ValueError) as error:
+        raise _misfit(f"a cell is not of its column's type: {error}", where) from error
 
 
 def _completed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -100,7 +77,7 @@ def _widths(frame: pd.DataFrame, pattern: re.Pattern[str]) -> dict[str, int]:
 def _profile(frame: pd.DataFrame, widths: dict[str, int], warm: dict[str, int], where: str) -> Profile:
     records: list[dict[str, Any]] = [{str(k): v for k, v in r.items()} for r in frame.to_dict("records")]
     head = records[0]
-    if any(r[name] != head[name] for r in records for name in _PROFILE):
+    if any(r[name] != head[name] for r in records for name in (*_CORES, "start_ms", *_CONTENTION, *_FRESH)):
         raise _misfit(f"cores or factors differ between the rows of {head['model']}, {head['layout']}", where)
     steps: dict[int, list[dict[str, Any]]] = {}
     for r in records:
@@ -108,22 +85,15 @@ def _profile(frame: pd.DataFrame, widths: dict[str, int], warm: dict[str, int], 
     if sorted(steps) != list(range(len(steps))):
         raise _misfit(f"steps of {head['model']}, {head['layout']} are not numbered 0 to {len(steps) - 1}", where)
     layers = tuple(_layer(steps[k], widths, warm, where) for k in range(len(steps)))
-    contention = Contention(*(float(head[f"contention_{field.name}"]) for field in fields(Contention)))
-    cores = int(head["big_cores"]), int(head["little_cores"])
-    ratio, start_ms = float(head["little_ratio"]), float(head["start_ms"])
-    fresh = Fresh(*(float(head[f"fresh_{field.name}"]) for field in fields(Fresh)))
-    return Profile(str(head["model"]), str(head["layout"]), *cores, ratio, layers, contention, start_ms, fresh)
+    contention, fresh = Contention(*(float(head[n]) for n in _CONTENTION)), Fresh(*(float(head[n]) for n in _FRESH))
+    cores = int(head["big_cores"]), int(head["little_cores"]), float(head["little_ratio"])
+    return Profile(str(head["model"]), str(head["layout"]), *cores, layers, contention, float(head["start_ms"]), fresh)
 
 
 def _layer(rows: list[dict[str, Any]], widths: dict[str, int], warm: dict[str, int], where: str) -> Layer:
     if len({(r["name"], r["members"]) for r in rows}) > 1:
         raise _misfit(f"step {rows[0]['step']} has several names", where)
-    try:
-        members = json.loads(rows[0]["members"])
-    except ValueError as error:
-        raise _misfit(f"members of step {rows[0]['step']} are no JSON list", where) from error
-    if not isinstance(members, list):
-        raise _misfit(f"members of step {rows[0]['step']} are no JSON list", where)
+    members = json.loads(rows[0]["members"])
     return Layer(str(rows[0]["name"]), tuple(map(str, members)), tuple(_candidate(r, widths, warm) for r in rows))
 
 

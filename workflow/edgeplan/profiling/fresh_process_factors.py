@@ -141,7 +141,8 @@ def measure_start(
     plans, jobs = {}, {}
     for (how, source), on in cases.items():
         plan = plan_of_least(dnnl, model, on, source, beside=how == "beside")
-        folder = scratch / f"start-{profile.layout}-{how}-{source}"
+        # within a folder of their own: what replaces a plan locks the one around it, and the scratch folder is locked
+        folder = scratch / "started" / f"{profile.layout}-{how}-{source}"
         build_plan_folder(dnnl, model, plan, folder)
         plans[how, source] = plan
         jobs[how, source] = start_job(plan, folder, cores.all if on.cores > 1 else cores.big[:1])
@@ -192,7 +193,7 @@ def tried(
         found = optimal_outcome(pareto(check(profile)), search)
         target = target_of(model, dnnl, profile.big_cores)
         plan = document(found, "optimal", target, bound_ms=found.lower_bound_ms or found.makespan_ms)
-        folder = scratch / f"tried-{profile.layout}"
+        folder = scratch / "tried" / profile.layout
         build_plan_folder(dnnl, model, plan, folder)
         jobs[profile.layout] = start_job(plan, folder, cores.all)
         predicted.append(plan.makespan_ms)

@@ -7,18 +7,16 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import DISTURBED, Others, worth_again
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import NOMINAL_SECONDS, Clock, calibrate
-from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Fresh, Profile
@@ -28,17 +26,15 @@ from edgeplan.profiling.fresh_process_factors import Start, measure_start, start
 from edgeplan.profiling.measure import measure, work_ms
 from edgeplan.profiling.memory import first_touch, pinned, prioritised
 from edgeplan.profiling.profiles import profile_of
-from edgeplan.profiling.rounds import Harness
+from edgeplan.profiling.rounds import Harness, ModelToProfile
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.starter import Starter
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity
-from edgeplan.profiling.subjects import signatures, subject, touched_pages
+from edgeplan.profiling.subjects import signatures, touched_pages
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.process import prepare_process
-from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)
@@ -49,18 +45,6 @@ _STEPS_SHARE = 0.6  # of the budget; the rest is for whole programs
 _NOMINAL_SHARE = 0.05
 _CLEARLY = 1.3  # times the work of another layout
 _FEW_PAIRS, _STARTS, _TRIALS = 3, 2, 5  # of profiles that are not thorough
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model to be profiled."""
-
-    name: str
-    dnnl: Dnnl
-    path: Path
-    lowered: Lowered
-    weights: Mapping[str, WeightLocation]
-    inputs: Mapping[str, Array]
 
 
 def profile_model(
@@ -100,10 +84,9 @@ def profile_model(
         FormatError: a stored file is damaged.
         StoreError: rows could not be stored.
     """
-    lowered = lower(graph)
-    known = _Model(name, dnnl, model, lowered, locate_weights(model, lowered), inputs_of(lowered))
+    known = ModelToProfile.of(dnnl, model, graph, name)
     rows = ProfileStore(None, identity(dnnl.info, settings, cores)) if store is None else store
-    signed = {home: signatures(dnnl, lowered, home) for home in layouts}
+    signed = {home: signatures(dnnl, known.lowered, home) for home in layouts}
     _set_disturbed_aside(rows, signed.values(), cores)
     missing = [home for home in layouts if not is_known(rows, signed[home])]
     constants = rows.constants()
@@ -116,12 +99,6 @@ def profile_model(
     starts = [_stored_start(rows, signed[home]) for home in layouts]
     profiles = [_profile(known, home, rows, settings, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
     return pooled(profiles, [start.scale for start in starts])
-
-
-def inputs_of(lowered: Lowered) -> Mapping[str, Array]:
-    """Seeded inputs of a model: those that a cold start in a fresh process gets."""
-    shapes = {name: lowered.shapes[name] for name in lowered.inputs}
-    return random_inputs(shapes, 0, lowered.types, lowered.limits)
 
 
 def is_known(rows: ProfileStore, signed: Sequence[str]) -> bool:
@@ -169,7 +146,7 @@ def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[P
 
 
 def _profile(
-    model: _Model,
+    model: ModelToProfile,
     home: str,
     rows: ProfileStore,
     settings: ProfileSettings,
@@ -211,14 +188,16 @@ class _Measuring:
     programs are started.
     """
 
-    def __init__(self, model: _Model, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: TimeBudget) -> None:
+    def __init__(
+        self, model: ModelToProfile, store: ProfileStore, settings: ProfileSettings, cores: Cores, budget: TimeBudget
+    ) -> None:
         self._model, self._store, self._settings, self._cores, self._budget = model, store, settings, cores, budget
         self._pairs: dict[str, Pairs] = {}
         self._looked: set[str] = set()  # layouts that are clearly worse
         self._others = Others(cores.all)
 
     def go(self, layouts: Sequence[str]) -> Constants:
-        """Measure."""
+        """Measure the missing rows of home layouts."""
         settings, cores, model = self._settings, self._cores, self._model
         with ExitStack() as stack:
             self._scratch = Path(stack.enter_context(ScratchFolder("profile")))
@@ -281,13 +260,7 @@ class _Measuring:
         budget = self._budget.part(_STEPS_SHARE)
         for number, home in enumerate(layouts):
             part = budget.part(1 / (len(layouts) - number))
-            model, evicted = self._model, self._settings.page_cache == "evicted"
-            found = subject(model.dnnl, model.lowered, home, model.weights, len(self._cores.big))
-            classes, big = self._cores.classes, self._cores.big
-            rig = Harness(
-                model.dnnl, found, model.path, model.inputs, classes=classes, big=big, scratch=self._scratch, evicted=evicted
-            )
-            with rig:
+            with self._model.harness(home, self._settings, self._cores, self._scratch) as rig:
                 self._layout(rig, home, part, advance)
 
     def _layout(self, rig: Harness, home: str, budget: TimeBudget, advance: Callable[[int], None]) -> None:
@@ -297,7 +270,7 @@ class _Measuring:
         others = [self._work_ms(other) for other in HOMES if other != home and all(map(store.has, self._signed(other)))]
 
         def promising(rows: Sequence[Row]) -> bool:
-            """Whether a layout is not clearly worse than another one, by the quick look."""
+            """Tell whether a layout is not clearly worse than another one, by the quick look."""
             new = {row.signature for row in rows}
             by_signature = {name: [row for row in rows if row.signature == name] for name in new}
             work = work_ms([by_signature.get(name) or store.rows(name) for name in signed])

@@ -9,23 +9,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.clock import Clock
-from edgeplan.measurement.process.inputs import Array
 from edgeplan.measurement.process.interference import PRODUCTS, Interference
 from edgeplan.measurement.references import References
 from edgeplan.planning.profile import Candidate, Profile
 from edgeplan.profiling.first_call_costs import once_ms, work_of
 from edgeplan.profiling.measure import quiet_round, undisturbed
 from edgeplan.profiling.profiles import Charge, candidates_of, shares
-from edgeplan.profiling.rounds import Harness, Round
+from edgeplan.profiling.rounds import Harness, ModelToProfile, Round
 from edgeplan.profiling.settings import Cores, ProfileSettings
 from edgeplan.profiling.store import ProfileStore, Row
-from edgeplan.profiling.subjects import signatures, subject, touched_pages
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.profiling.subjects import signatures, touched_pages
 from edgeplan.runtime.process import prepare_process
-from edgeplan.runtime.weights import WeightLocation
 from edgeplan.support.scratch import ScratchFolder
 
 _LOCK_SECONDS = 600.0
@@ -45,28 +41,12 @@ class Reprofiler:
     Holds the machine while it is open; use it as a context manager around the planning.
 
     Args:
-        dnnl: the library.
-        model: the model file.
-        lowered: its steps.
-        weights: from `locate_weights`.
-        inputs: values of the inputs.
+        model: the model.
         settings, cores, store: those of the profile.
     """
 
-    def __init__(
-        self,
-        dnnl: Dnnl,
-        model: Path,
-        lowered: Lowered,
-        weights: Mapping[str, WeightLocation],
-        inputs: Mapping[str, Array],
-        *,
-        settings: ProfileSettings,
-        cores: Cores,
-        store: ProfileStore,
-    ) -> None:
-        self._dnnl, self._model, self._lowered, self._weights, self._inputs = dnnl, model, lowered, weights, inputs
-        self._settings, self._cores, self._store = settings, cores, store
+    def __init__(self, model: ModelToProfile, settings: ProfileSettings, cores: Cores, store: ProfileStore) -> None:
+        self._model, self._settings, self._cores, self._store = model, settings, cores, store
         constants = store.constants()
         assert constants is not None  # noqa: S101  profiled before
         self._constants = constants
@@ -83,7 +63,7 @@ class Reprofiler:
         # Only now: what is usual of the processors is not looked up while another process measures.
         watch = Interference(self._cores.big, PRODUCTS) if self._settings.strict else None
         self._clock = Clock(References(), self._constants.nominal, watch, self._settings.reference_runs)
-        prepare_process(self._dnnl)
+        prepare_process(self._model.dnnl)
         self._scratch = Path(self._stack.enter_context(ScratchFolder("profile")))
         return self
 
@@ -108,9 +88,9 @@ class Reprofiler:
 
     def _layout(self, home: str) -> _Layout:
         if home not in self._layouts:
-            known, lowered = self._constants, self._lowered
-            signed = signatures(self._dnnl, lowered, home)
-            pages = touched_pages(self._dnnl, lowered, home, known.page_bytes)
+            known, dnnl, lowered = self._constants, self._model.dnnl, self._model.lowered
+            signed = signatures(dnnl, lowered, home)
+            pages = touched_pages(dnnl, lowered, home, known.page_bytes)
             charges = [
                 Charge(
                     work_of(step, lowered.shapes), share, count * known.touch_ms_per_page, known.touch_ms_per_byte, self._once
@@ -122,12 +102,7 @@ class Reprofiler:
 
     def _rig(self, layout: str) -> Harness:
         if layout not in self._rigs:
-            found = subject(self._dnnl, self._lowered, layout, self._weights, len(self._cores.big))
-            evicted, cores = self._settings.page_cache == "evicted", self._cores
-            rig = Harness(
-                self._dnnl, found, self._model, self._inputs,
-                classes=cores.classes, big=cores.big, scratch=self._scratch, evicted=evicted,
-            )  # fmt: skip
+            rig = self._model.harness(layout, self._settings, self._cores, self._scratch)
             self._rigs[layout] = self._stack.enter_context(rig)
         return self._rigs[layout]
 

@@ -24,19 +24,24 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
-from edgeplan.measurement.process.inputs import Array
+from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.profiling.memory import pinned, release_freed
 from edgeplan.profiling.samples import Trials
-from edgeplan.profiling.subjects import ProfilingSubject
+from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.subjects import ProfilingSubject, subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
+from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import Region
 from edgeplan.runtime.preparation import Calls, Executor, Mark, Preparer, Shared
 from edgeplan.runtime.raw_weights import Staging
 from edgeplan.runtime.tape_file import tape_of
 from edgeplan.runtime.weight_cache import WeightCache
+from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 _clock = time.perf_counter_ns
 _NS_PER_MS = 1e6
@@ -76,6 +81,38 @@ class RoundTimes:
     def add(self, stage: str, step: int, nanoseconds: int, *, preempted: bool = False) -> None:
         """Add one sample of a stage."""
         self.stages.setdefault(stage, {}).setdefault(step, []).append(Sample(nanoseconds / _NS_PER_MS, preempted))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelToProfile:
+    """A model to profile: its file, its steps, where their weights lie, and seeded inputs, those of a cold start."""
+
+    name: str
+    dnnl: Dnnl
+    path: Path
+    lowered: Lowered
+    weights: Mapping[str, WeightLocation]
+    inputs: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, dnnl: Dnnl, path: Path, graph: Graph, name: str = "") -> Self:
+        """Read a model and draw its inputs.
+
+        Raises:
+            ModelError: operators that the runtime lacks, or a damaged file.
+        """
+        lowered = lower(graph)
+        shapes = {name: lowered.shapes[name] for name in lowered.inputs}
+        inputs = random_inputs(shapes, 0, lowered.types, lowered.limits)
+        return cls(name or path.stem, dnnl, path, lowered, locate_weights(path, lowered), inputs)
+
+    def harness(self, home: str, settings: ProfileSettings, cores: Cores, scratch: Path) -> Harness:
+        """Build the harness of this model under a home layout."""
+        found = subject(self.dnnl, self.lowered, home, self.weights, len(cores.big))
+        evicted = settings.page_cache == "evicted"
+        return Harness(
+            self.dnnl, found, self.path, self.inputs, classes=cores.classes, big=cores.big, scratch=scratch, evicted=evicted
+        )
 
 
 class Harness:

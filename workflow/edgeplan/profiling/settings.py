@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.devices.config import DeviceFile
+from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.clock import LOOK_RUNS
+from edgeplan.runtime.library import require_installed
+from edgeplan.support.files import FilePath
 
 
 class ProfileSettings(BaseModel):
@@ -111,6 +115,23 @@ class Cores:
     def all(self) -> tuple[int, ...]:
         """Return the numbers of all processors."""
         return (*self.big, *self.little)
+
+
+def planning_device(device: FilePath) -> DeviceFile:
+    """Read the file of a device that executes plans, by its name or from a path.
+
+    Raises:
+        DeviceError: there is none, its engine executes no plans, or is not installed.
+    """
+    found = load_device(Path(device) if isinstance(device, PathLike) else device)
+    if found.engine != "onednn":
+        raise DeviceError(
+            f"device {found.name!r} runs {found.engine}, which executes no plans",
+            where="--device",
+            next_step="take a device of the engine onednn, e.g. cpu-onednn",
+        )
+    require_installed()
+    return found
 
 
 def cores_of(device: DeviceFile) -> Cores:

@@ -48,7 +48,7 @@ OTHERS = "others"
 
 
 class Constants(BaseModel):
-    """What is measured once for a machine.
+    """Constants are measured once for a machine.
 
     Attributes:
         nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
@@ -70,7 +70,7 @@ class Constants(BaseModel):
 
     @property
     def touch_ms_per_byte(self) -> float:
-        """What the first touch of a byte costs, where many follow each other."""
+        """Return the cost of the first touch of a byte, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
 
 
@@ -83,7 +83,7 @@ class _Identity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured of one candidate of one step.
+    """A row holds the samples of one candidate of one step.
 
     Attributes:
         signature: of the step and its equals.
@@ -125,7 +125,7 @@ class Row:
 
 
 def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict[str, Any]:
-    """What decides a row besides its step and candidate."""
+    """Return everything that decides a row besides its step and candidate."""
     return {
         "library": "onednn",
         "library_version": info.version,
@@ -200,7 +200,7 @@ class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
         return tuple(row for _, rows in sorted(self.query().items()) for row in rows)
 
     def constants(self) -> Constants | None:
-        """What was measured once for all rows of this key; None if nothing was.
+        """Return what was measured once for all rows of this key; None if nothing was.
 
         Raises:
             FormatError: the file does not fit.

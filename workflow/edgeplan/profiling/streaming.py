@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
-from edgeplan.planning.memory.quick import Planned
+from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
-from edgeplan.support.subprocesses import ending, module_command, run
+from edgeplan.support.workers import work_apart
 
-_STDERR_LINES = 6
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
 _UNREAD_BYTES_PER_MS = 1e6  # of a program without weights: no bytes were timed, and none are read, so any rate will do
 _Bytes = Annotated[int, Field(ge=0)]
-
-
-class StreamRunError(EdgeplanError):
-    """The process that runs a plan crashed, was killed or answered nonsense."""
-
-    exit_code = 10
 
 
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Phase(_Document):
+class StreamPhase(_Document):
     """A phase holds the inferences by one schedule.
 
     Attributes:
@@ -82,7 +72,7 @@ class StreamRun(_Document):
     idle: Resident
     peak: Resident
     open_ms: float
-    phases: tuple[Phase, ...]
+    phases: tuple[StreamPhase, ...]
     direct: bool
     major_faults: int
     bytes_per_ms: tuple[float, ...]
@@ -129,20 +119,11 @@ class RunSettings:
     def job(self, folder: Path, threads: int, schedules: Sequence[object]) -> dict[str, Any]:
         """The job of the worker."""
         return {
+            **{field: getattr(self, field) for field in self.__slots__ if field != "timeout_seconds"},
             "folder": str(folder.resolve()),
             "threads": threads,
             "schedules": list(schedules),
-            "mode": self.mode,
             "inputs": {name: str(path) for name, path in self.inputs.items()},
-            "processors": list(self.processors),
-            "reader_processors": list(self.reader_processors),
-            "runs": self.runs,
-            "isolated": self.isolated,
-            "slowed_ns": list(self.slowed_ns),
-            "debug": self.debug,
-            "gives_back": self.gives_back,
-            "bandwidth_passes": self.bandwidth_passes,
-            "steps": self.steps,
             "outputs": {name: str(path) for name, path in (self.outputs or {}).items()},
         }
 
@@ -158,33 +139,10 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
         settings: how.
 
     Raises:
-        StreamRunError: the process failed; its last words are in the message.
+        ColdRunError: the process failed; its last words are in the message.
     """
-    command = module_command("edgeplan.runtime.streaming.worker")
-    job = json.dumps(settings.job(folder, threads, schedules)).encode()
-    try:
-        done = run(command, input=job, timeout=settings.timeout_seconds)
-    except subprocess.TimeoutExpired as error:
-        what = f"no result within {settings.timeout_seconds:g} s"
-        raise StreamRunError(what, where=str(folder), next_step="run it on a quieter machine") from error
-    return answer(done.returncode, done.stdout, done.stderr, folder)
-
-
-def answer(code: int, stdout: bytes, stderr: bytes, folder: Path) -> StreamRun:
-    """Parse the answer of a worker process.
-
-    Raises:
-        StreamRunError: it failed, or answered nonsense.
-    """
-    said = "\n".join(stderr.decode(errors="replace").strip().splitlines()[-_STDERR_LINES:])
-    if code != 0:
-        what = f"the process that runs the plan {ending(code)}" + (f":\n{said}" if said else "")
-        raise StreamRunError(what, where=str(folder), next_step="plan the model again: edgeplan plan memory")
-    try:
-        return StreamRun.model_validate_json(stdout)
-    except ValidationError as error:
-        what = f"the process that runs the plan answered nonsense: {error.errors()[0]['msg']}\n{said}"
-        raise StreamRunError(what, where=str(folder), next_step="this is a mistake in the package: report it") from error
+    job = settings.job(folder, threads, schedules)
+    return work_apart("edgeplan.runtime.streaming.worker", job, StreamRun, f"plan in {folder}", settings.timeout_seconds)
 
 
 class StreamProfile(_Document):
@@ -225,7 +183,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         settings: how; times of steps and at least one bandwidth pass are asked for.
 
     Raises:
-        StreamRunError: the process failed.
+        ColdRunError: the process failed.
     """
     schedule = all_resident(program)
     others = Others(tuple({*settings.processors, *settings.reader_processors}))
@@ -272,7 +230,7 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
     return plan.model_dump() | {"after": after, "again": again}
 
 
-def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: Planned) -> MemoryPlan:
+def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
     """A plan of a program as a document, with the names of its steps and buffers."""
     names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
     return document(made, workload, reader, *names)

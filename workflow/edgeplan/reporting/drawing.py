@@ -111,19 +111,15 @@ def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
         axis.set_title(title, fontsize=_FONT + 1, color=INK)
 
 
-def legend(axis: Any, columns: int = 1, *, beside: bool = False) -> None:
+def legend(axis: Any, columns: int = 1, *, beside: bool = False, **place: Any) -> None:
     """A legend inside the axis, or to its right."""
-    if beside:
-        axis.legend(
-            fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-        )
-    else:
-        axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK)
+    place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else place
+    axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, **place)
 
 
 def legend_above(axis: Any, columns: int) -> None:
     """A legend above the axis, in one or few lines."""
-    axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+    legend(axis, columns, loc="lower left", bbox_to_anchor=(0.0, 1.0))
 
 
 def log_scale(axis: Any, *, x: bool = False) -> None:

@@ -106,15 +106,7 @@ def rmspe(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
-    """Share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement.
-
-    Raises:
-        FormatError: `share` is not positive, or the values do not fit.
-    """
-    if not share > 0:
-        raise FormatError(
-            f"the error bound {share} is not positive", where="evaluation metrics", next_step="give a share such as 0.1"
-        )
+    """Share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
     return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + ROUNDING))
 
 

@@ -60,9 +60,8 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    import matplotlib as mpl  # noqa: PLC0415  only pictures need it
-
-    from edgeplan.reporting.drawing import PALETTE, canvas, name_axes  # noqa: PLC0415
+    from edgeplan.reporting.drawing import PALETTE, canvas, name_axes  # noqa: PLC0415  only pictures need Matplotlib
+    from edgeplan.reporting.svg import svg  # noqa: PLC0415  likewise
 
     figure, (axis,) = canvas(12.0, 2.6)
     for processor in (0, 1):
@@ -82,9 +81,10 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
     for label, place in (("whole", _WHOLE), ("split", _SPLIT)):
         axis.plot([], [], "s", color=PALETTE[place], label=label)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    with mpl.rc_context({"svg.hashsalt": "edgeplan", "svg.fonttype": "none"}), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # names are kept as text: the viewer has other fonts
-        write_atomically(path, partial(figure.savefig, format="svg", metadata={"Date": None}))
+        document = svg(figure)
+    write_atomically(path, partial(Path.write_bytes, data=document))
 
 
 def _plain(name: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from edgeplan.support.tensors import Border
+    from edgeplan.support.tensors import ModelInput
 
     Array = npt.NDArray[np.generic]
 
@@ -32,7 +32,7 @@ class Session(ABC):
         inputs: of the model: names, shapes and element types.
     """
 
-    def __init__(self, inputs: Sequence[Border], folder: Path) -> None:
+    def __init__(self, inputs: Sequence[ModelInput], folder: Path) -> None:
         self.inputs = tuple(inputs)
         self._lock, self._process, self._where, self._is_closed = threading.Lock(), os.getpid(), str(folder), False
         self.affinity_before: set[int] = set()  # where the thread that opened it returns to

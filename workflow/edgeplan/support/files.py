@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
+FilePath = str | os.PathLike[str]
 _CHUNK_BYTES = 1 << 20
 
 

@@ -58,7 +58,8 @@ def fingerprint() -> str:
         "arch": platform.machine(),
         "machine": machine_id(),
     }
-    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    digest: str = sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return digest[:16]
 
 
 def memory_bytes() -> int:

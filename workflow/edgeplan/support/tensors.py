@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 OUTPUT_TOLERANCE = 1e-4
 
 
-class Border(Protocol):
+class ModelInput(Protocol):
     """An input of a model."""
 
     @property
@@ -51,7 +51,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 _BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
 
-def described(border: Border) -> str:
+def described(border: ModelInput) -> str:
     """An input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
     return f"{_form(border.dtype, border.shape)} named {border.name!r}"
 
@@ -60,7 +60,7 @@ def _form(dtype: object, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 
-def read_inputs(path: Path, expected: Sequence[Border]) -> dict[str, Array]:
+def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
     """The inputs of a run from a file.
 
     Args:
@@ -87,7 +87,7 @@ def read_inputs(path: Path, expected: Sequence[Border]) -> dict[str, Array]:
         ) from error
 
 
-def _from_archive(file: IO[bytes], path: Path, expected: Sequence[Border]) -> dict[str, Array]:
+def _from_archive(file: IO[bytes], path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
     with zipfile.ZipFile(file) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         _check_names(members, expected, str(path))
@@ -98,7 +98,7 @@ def _from_archive(file: IO[bytes], path: Path, expected: Sequence[Border]) -> di
         return found
 
 
-def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: str) -> Array:
+def _array(file: IO[bytes], border: ModelInput, expected: Sequence[ModelInput], where: str) -> Array:
     """One array of a file, read only if its header says what is expected."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
@@ -112,7 +112,7 @@ def _array(file: IO[bytes], border: Border, expected: Sequence[Border], where: s
     return values
 
 
-def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected: Sequence[Border]) -> dict[str, Array]:
+def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected: Sequence[ModelInput]) -> dict[str, Array]:
     """Inputs that a program was given, by name; of a model with one input the array alone will do.
 
     Raises:
@@ -130,7 +130,7 @@ def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected
     return found
 
 
-def _check_names(given: Mapping[str, object], expected: Sequence[Border], where: str) -> None:
+def _check_names(given: Mapping[str, object], expected: Sequence[ModelInput], where: str) -> None:
     wanted = [border.name for border in expected]
     if missing := [name for name in wanted if name not in given]:
         _refuse(expected, f"there is no array {missing[0]!r}, only {', '.join(map(repr, given)) or 'none'}", where)
@@ -138,12 +138,12 @@ def _check_names(given: Mapping[str, object], expected: Sequence[Border], where:
         _refuse(expected, f"the model has no input {more[0]!r}", where)
 
 
-def _check(border: Border, dtype: object, shape: Sequence[int], expected: Sequence[Border], where: str) -> None:
+def _check(border: ModelInput, dtype: object, shape: Sequence[int], expected: Sequence[ModelInput], where: str) -> None:
     if dtype != np.dtype(border.dtype) or tuple(shape) != border.shape:
         _refuse(expected, f"input {border.name!r} is {_form(dtype, shape)}", where)
 
 
-def _refuse(expected: Sequence[Border], what: str, where: str) -> NoReturn:
+def _refuse(expected: Sequence[ModelInput], what: str, where: str) -> NoReturn:
     raise InputError(
         what, where=where, next_step=f"correct the input: expected {' and '.join(described(border) for border in expected)}"
     )

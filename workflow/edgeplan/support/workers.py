@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -26,7 +28,9 @@ class ColdRunError(EdgeplanError):
         return f"{first}: {' '.join(rest[-1].split())}" if rest else first
 
 
-def work_apart(module: str, job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
+def work_apart(
+    module: str, job: BaseModel | Mapping[str, Any], result: type[Result], what: str, timeout_seconds: float
+) -> Result:
     """Have a module of this package do a job in a process of its own: the job on stdin, the result on stdout.
 
     Args:
@@ -40,11 +44,12 @@ def work_apart(module: str, job: BaseModel, result: type[Result], what: str, tim
         ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
     """
     try:
-        done = run(module_command(module), input=job.model_dump_json().encode(), timeout=timeout_seconds)
+        text = job.model_dump_json() if isinstance(job, BaseModel) else json.dumps(job)
+        done = run(module_command(module), input=text.encode(), timeout=timeout_seconds)
     except subprocess.TimeoutExpired as error:
         raise ColdRunError(
             f"{what}: no result within {timeout_seconds:g} s{last_words(error.stderr)}",
-            next_step="raise the time limit, or leave the setting out",
+            next_step="run it on a quieter machine, raise the time limit, or leave it out",
         ) from error
     return answered(result, what, done.returncode, done.stdout, done.stderr)
 
@@ -58,14 +63,14 @@ def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: 
     if code != 0:
         raise ColdRunError(
             f"{what}: the process {ending(code)}{last_words(stderr)}",
-            next_step="leave the setting out, or correct what its engine complains of",
+            next_step="correct what it complains of, or leave it out",
         )
     try:
         return result.model_validate_json(stdout)
     except ValidationError as error:
         raise ColdRunError(
             f"{what}: the answer does not fit its schema: {error.errors()[0]['msg']}{last_words(stderr)}",
-            next_step="this is a mistake in the setting's code: run its tests",
+            next_step="this is a mistake in the code of that process: report it",
         ) from error
 
 

@@ -2,11 +2,12 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on cold starts: `edgeplan.plan_cold_start`.
 * `chapter`: The chapter on cold starts: what it measures, plans and shows.
-* `estimate`: How long the stages of the chapter take.
-* `evaluation/`: What the chapter shows: evidence, tables, figures, figures of merit and findings.
-* `measuring/`: What the chapter measures: plans and stock engines, started cold in processes of
-  their own.
+* `estimate`: Tell how long the stages of the chapter take.
+* `evaluation/`: Evidence, tables, figures, figures of merit and findings show the chapter's
+  measurements.
+* `measuring/`: Plans and stock engines are started cold in processes of their own, and measured.
 * `paper`: The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4
   is beside the models of the zoo.
 * `plan`: From a model file to a plan: profile or predict, then plan.
@@ -14,6 +15,5 @@ Modules:
   no device.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `settings`: The `cold_start` section of params.yaml.
-* `shared_cores`: How much longer cold starts take where other processes use the cores.
 * `stages/`: The stages of the chapter: each reads files, calls the library, and writes files.
 """

@@ -1,4 +1,4 @@
-"""How long the stages of the chapter take."""
+"""Tell how long the stages of the chapter take."""
 
 from __future__ import annotations
 

@@ -19,22 +19,24 @@ from edgeplan.planning.profile import Disk, Profile
 from edgeplan.predictors.source import Source
 from edgeplan.profiling.disk import glance_at_disk, measure_disk
 from edgeplan.profiling.forms import require_exact
-from edgeplan.profiling.profiler import LOCK_SECONDS, inputs_of, is_known, profile_model
+from edgeplan.profiling.predicted import predicted_profiles
+from edgeplan.profiling.preparation_costs import PreparationCosts
+from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
+from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.profiling.subjects import signatures
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.weights import locate_weights
 
 _PROBES = 3  # of the disk, for one plan
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How a model is to be planned.
+    """A request says how a model is to be planned.
 
     Attributes:
         device: where.
@@ -107,9 +109,6 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
     name, predicted = model.stem, request.costs == "predicted"
     about: tuple[str, ...] = ()
     if predicted:
-        from edgeplan.profiling.predicted import predicted_profiles  # noqa: PLC0415  others need no predictors
-        from edgeplan.profiling.preparation_costs import PreparationCosts  # noqa: PLC0415  likewise
-
         source = request.predictors
         assert source is not None  # noqa: S101  predicted costs are asked for with predictors
         profiles, preparation = predicted_profiles(
@@ -129,7 +128,8 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
     with ExitStack() as stack:
         options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
         if request.reprofile:
-            options = replace(options, reprofile=stack.enter_context(_reprofiler(dnnl, model, graph, settings, cores, store)))
+            reprofiler = Reprofiler(ModelToProfile.of(dnnl, model, graph), settings, cores, store)
+            options = replace(options, reprofile=stack.enter_context(reprofiler))
         costs = cast("Literal['profiled', 'predicted']", request.costs)
         return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
 
@@ -162,11 +162,3 @@ def _disk(model: Path, *, predicted: bool) -> Disk:
     """Where weights come from: a look alone where nothing may be waited for."""
     files = model_files(model)
     return glance_at_disk(files) if predicted else measure_disk(files, lock_timeout_seconds=LOCK_SECONDS, probes=_PROBES)
-
-
-def _reprofiler(
-    dnnl: Dnnl, model: Path, graph: Graph, settings: ProfileSettings, cores: Cores, store: ProfileStore
-) -> Reprofiler:
-    lowered = lower(graph)
-    weights, inputs = locate_weights(model, lowered), inputs_of(lowered)
-    return Reprofiler(dnnl, model, lowered, weights, inputs, settings=settings, cores=cores, store=store)

@@ -28,7 +28,7 @@ _Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class ColdStartSettings(Section):
-    """What the chapter on cold starts measures.
+    """Settings say what the chapter on cold starts measures.
 
     Attributes:
         devices: devices whose engine is the package's own runtime.
@@ -107,6 +107,6 @@ class ColdStartSettings(Section):
 
 
 class ColdStartParams(ChapterParams):
-    """What the chapter reads of params.yaml."""
+    """These params are those that the chapter reads of params.yaml."""
 
     cold_start: ColdStartSettings

@@ -2,16 +2,16 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on memory: `edgeplan.plan_memory`.
 * `budget`: Budgets of memory as users write them: bytes, MB, MiB, or per cent of what ONNX Runtime
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
-* `commands`: The chapter's own command, static memory planning: `edgeplan plan layout`.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
-* `measuring`: What is measured of one model: stock engines, plans for budgets, the least peak, and
+* `measuring`: Rows of one model are measured: stock engines, plans for budgets, the least peak, and
   the same held to a limit.
-* `paper`: What FlexNN (MobiCom 2024) prints.
+* `paper`: These numbers are those that FlexNN (MobiCom 2024) prints.
 * `pictures`: A plan as pictures: latency against budget with the bound, and what memory holds, step
   by step.
 * `plan`: From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to

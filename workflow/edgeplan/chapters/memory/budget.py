@@ -19,7 +19,7 @@ _AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]{0,3}|%)")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget.
+    """A budget is a number of bytes or a share of what ONNX Runtime takes.
 
     Attributes:
         size: bytes; 0 where it is a share.

@@ -1,4 +1,4 @@
-"""What is measured of one model: stock engines, plans for budgets, the least peak, and the same held to a limit."""
+"""Rows of one model are measured: stock engines, plans for budgets, the least peak, and the same held to a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader
-from edgeplan.profiling.streaming import StreamRun, StreamRunError, all_resident, answer, run_apart
+from edgeplan.profiling.streaming import StreamRun, all_resident, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.support.workers import ColdRunError, answered
@@ -46,7 +46,7 @@ _WORKER = "edgeplan.runtime.streaming.worker"
 
 
 def measured(subject: StudiedModel) -> Iterator[dict[str, Any]]:
-    """All rows of a model, one after the other; what cannot be measured has a reason.
+    """Measure the rows of a model, one after the other; what cannot be measured has a reason.
 
     Raises:
         ModelError: our runtime cannot run the model.
@@ -89,14 +89,14 @@ def _attempted(subject: StudiedModel, planner: Planner, budget: int, name: str) 
         return made, _ran(subject, planner, made)
     except InfeasibleError as error:
         return made, {"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})
-    except StreamRunError as error:
+    except ColdRunError as error:
         return made, {"reason": error.what.splitlines()[0], "equal": 0.0}
     except EdgeplanError as error:
         return made, {"reason": error.what.splitlines()[0]}
 
 
 def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
-    """What is measured of a model besides: its layers, its least budget, and the studies."""
+    """Measure the rest of a model: its layers, its least budget, and the studies."""
     yield from layers(planner)
     least = _least(subject, planner)
     yield _at_least(subject, planner, least)
@@ -113,24 +113,6 @@ def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, Memory
     if subject.name in subject.settings.offline_mb:
         yield offline(subject, planner)
     yield from cuts(subject, planner)
-
-
-def alone(subject: StudiedModel, case: str) -> Iterator[dict[str, Any]]:
-    """The rows of one case of `ALONE`, of a model whose other rows are kept.
-
-    Raises:
-        ModelError: our runtime cannot run the model.
-    """
-    (subject.work / "planner").mkdir()
-    planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
-    if case == "held":
-        yield from _held(subject, planner)
-    else:
-        yield _at_least(subject, planner, _least(subject, planner))
-
-
-#: Cases that can be measured without the others of their model.
-ALONE = ("least", "held")
 
 
 def _at_least(subject: StudiedModel, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
@@ -198,7 +180,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
         held = run_limited(_WORKER, json.dumps(job).encode(), gate, made.budget)
         found["failures"] = _failures(held)
         inside = _answered(held, made.folder)
-    except (NoGroupError, StreamRunError, TimeoutError) as error:
+    except (NoGroupError, ColdRunError, TimeoutError) as error:
         return found | {"reason": str(error).splitlines()[0]}
     return found | {
         "major_faults": inside.major_faults,
@@ -207,7 +189,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
 
 
 def _answered(held: Limited, folder: Path) -> StreamRun:
-    return answer(held.code, held.stdout, held.stderr, folder)
+    return answered(StreamRun, f"plan in {folder}", held.code, held.stdout, held.stderr)
 
 
 def _failures(held: Limited) -> int:
@@ -281,7 +263,7 @@ def _held(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
         ours["failures"] = _failures(held)
         run = _answered(held, made.folder)
         yield ours | {"median_ms": statistics.median(run.phases[0].run_ms[1:]), "major_faults": run.major_faults}
-    except (InfeasibleError, NoGroupError, StreamRunError, TimeoutError) as error:
+    except (InfeasibleError, NoGroupError, ColdRunError, TimeoutError) as error:
         yield ours | {"reason": str(error).splitlines()[0]}
 
 

@@ -1,4 +1,4 @@
-"""What FlexNN (MobiCom 2024) prints."""
+"""These numbers are those that FlexNN (MobiCom 2024) prints."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
-from edgeplan.planning.memory.quick import Mode, Planned, best, bound_ms
+from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -91,13 +91,13 @@ class RunCores:
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All of them."""
+        """Return all processors of the run."""
         return tuple(sorted({*self.compute, *self.reader}))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCut:
-    """How a model is cut.
+    """A cut of a model bounds the weights of a step, and names the steps that run in bands.
 
     Attributes:
         limit: the most bytes of weights of a part of a step.
@@ -128,20 +128,20 @@ class CostedProgram:
 
     @property
     def workload(self) -> Workload:
-        """What planners are asked for."""
+        """Make the workload that planners are asked for."""
         return workload_of(self.program, self.profile.compute_ms)
 
     @property
     def reader(self) -> Reader:
-        """What weights are read with."""
+        """Make the reader that weights are read with."""
         return Reader(self.profile.bytes_per_ms, self.profile.lanes)
 
     @property
     def objects_bytes(self) -> int:
-        """What running takes besides the arena."""
+        """Return the bytes that running takes besides the arena."""
         return self.profile.objects_bytes
 
-    def planned(self, budget: int, mode: Mode) -> Planned:
+    def planned(self, budget: int, mode: Mode) -> PlannedMemory:
         """A plan whose arena leaves room for what running takes besides.
 
         Raises:
@@ -219,14 +219,14 @@ class Planner:
 
     @property
     def candidates(self) -> tuple[CostedProgram, ...]:
-        """Those that were profiled."""
+        """Return the programs that were profiled."""
         return tuple(self._candidates.values())
 
     def candidate(self, form: ModelCut) -> CostedProgram:
         """The program of a form, written with its weights and profiled.
 
         Raises:
-            StreamRunError: it cannot be run.
+            ColdRunError: it cannot be run.
             StoreError: the disk is full.
         """
         if form not in self._candidates:
@@ -261,7 +261,7 @@ class Planner:
         return self._work / f"form-{self.forms.index(form)}"
 
     def _least(self, form: ModelCut) -> int:
-        """What activations and weights of a form take at least, nothing measured."""
+        """Bound the bytes of activations and weights of a form from below, nothing measured."""
         program = self.built(form).program
         return bounds.least_bytes(workload_of(program, [0.0] * len(program.steps)))
 
@@ -296,13 +296,13 @@ class Planner:
         return self.candidate(self.forms[0]).profile.idle_bytes
 
     def settings(self, runs: int, *, profile: bool = False, isolated: bool = False) -> RunSettings:
-        """How programs are run."""
+        """Return the settings that programs are run with."""
         return RunSettings(
             self.inputs, self.cores.all, self.cores.reader, runs, isolated,
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, Planned]:
+    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, PlannedMemory]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
@@ -341,7 +341,7 @@ class Planner:
         made = best(guess.workload, guess.reader, room, mode, [self._lowest(form)], again=True)
         return made.predicted_ms if made else bound_ms(guess.workload, guess.reader, room + _ROOM_BYTES, mode)
 
-    def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, Planned] | None:
+    def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, PlannedMemory] | None:
         candidate = self.candidate(form)
         try:
             return candidate, candidate.planned(budget, mode)
@@ -354,10 +354,10 @@ class Planner:
         return float(np.sum(self.candidate(self.forms[0]).profile.compute_ms))
 
     def least_bytes(self) -> int:
-        """What the finest form needs at least, objects counted."""
+        """Return the bytes that the finest form needs at least, objects counted."""
         return self.candidate(min(self.forms, key=self._least)).least_bytes()
 
-    def documented(self, candidate: CostedProgram, made: Planned) -> MemoryPlan:
+    def documented(self, candidate: CostedProgram, made: PlannedMemory) -> MemoryPlan:
         """A plan as a document."""
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
@@ -506,7 +506,6 @@ def _placed(source: Path, target: Path) -> None:
 
 
 def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
-    """Inputs in files."""
     found = {}
     for number, (name, value) in enumerate(values.items()):
         found[name] = work / f"input-{number}.bin"
@@ -515,7 +514,7 @@ def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
 
 
 def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
-    """What plans of a model on this machine are made for.
+    """Describe the machine, library and model that plans of a model are made for.
 
     Raises:
         ModelError: the model cannot be read.

@@ -16,7 +16,7 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class MemorySettings(Section):
-    """What the chapter on memory measures.
+    """Settings of the chapter on memory name what is measured.
 
     Attributes:
         devices: devices whose engine is the package's own runtime.
@@ -74,6 +74,6 @@ class MemorySettings(Section):
 
 
 class MemoryParams(ChapterParams):
-    """What the chapter reads of params.yaml."""
+    """The chapter reads these sections of params.yaml."""
 
     memory: MemorySettings

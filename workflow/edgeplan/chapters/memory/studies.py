@@ -36,7 +36,7 @@ class StudiedModel:
 
 
 def layers(planner: Planner) -> Iterator[dict[str, Any]]:
-    """What each layer needs, no step cut: bytes of weights and of live activations, and the times to load and to compute."""
+    """Measure the needs of each layer, no step cut: bytes of weights and of live activations, and times to load and compute."""
     candidate = planner.candidate(planner.forms[0])
     work = candidate.workload
     rows = zip(candidate.program.steps, work.weight_bytes, work.live_bytes, work.compute_ms, strict=True)
@@ -67,7 +67,7 @@ def cuts(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
 
 
 def cut_name(candidate: CostedProgram) -> str:
-    """How a model is cut, as tables name it."""
+    """Name the cut of a program as tables do."""
     limit = candidate.form.limit
     parts = "whole layers" if limit == LIMITS[0] else f"weights in parts of {limit / MIB:g} MiB"
     heights = sorted({region.rows for region in candidate.form.regions})
@@ -109,7 +109,7 @@ def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanne
 
 
 def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
-    """What planning takes at a budget of the paper's: storage, cutting, profiling, and planning in the process that runs."""
+    """Measure planning at a budget of the paper's: storage, cutting, profiling, and planning in the process that runs."""
     budget = int(subject.settings.offline_mb[subject.name] * 1e6)
     row: dict[str, Any] = {"case": "offline", "budget": budget}
     try:

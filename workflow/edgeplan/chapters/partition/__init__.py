@@ -2,6 +2,7 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on partitions: `edgeplan.plan_partition`.
 * `chapter`: The chapter on partitions: what it measures, learns and shows.
 * `choosing`: Where a single layer is split: what each way to choose would do (LiPG, section 2).
 * `costs`: Models to cost documents: what the predictors of a pair say of every step, whole and

@@ -2,6 +2,8 @@
 
 Modules:
 
+* `api`: The interface for programs of the chapter on prediction: `edgeplan.predict` and
+  `edgeplan.measure`.
 * `chapter`: The chapter on prediction: what it measures, learns and shows.
 * `comparison`: A model measured on this machine, beside what was predicted for it: whole, and
   kernel by kernel.

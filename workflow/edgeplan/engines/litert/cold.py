@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, model_outputs
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
 
 
 class LiteRt(Baseline):
@@ -48,7 +48,7 @@ class LiteRt(Baseline):
         cpu = self._cpu(num_threads=threads, xnnpack_weight_cache_path=cache)
         return self._model.from_file(str(model), environment=self._environment, options=self._options(cpu_options=cpu))
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> BaselineSession:
         cache = artefact.companions.get("cache")
         return _Session(self._compile(artefact.main, threads, str(cache) if cache else ""), inputs, artefact.outputs)
 
@@ -66,7 +66,7 @@ class LiteRtCached(LiteRt):
         return plain.model_copy(update={"files": (*plain.files, cache), "companions": {"cache": cache}})
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(self, model: Any, inputs: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._model, self._shapes = model, shapes
         self._inputs = [(model.create_input_buffer_by_name(_SIGNATURE, name), value) for name, value in inputs.items()]

@@ -24,7 +24,7 @@ def layout(rank: int) -> tuple[int, ...]:
     return _LAYOUTS.get(rank, tuple(range(rank)))
 
 
-class Context:
+class LoweringContext:
     """A graph being lowered; operators that were fused into an earlier one are `_done`."""
 
     def __init__(self, graph: Graph, values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgeplan.engines.cold import Array, UnsupportedError
-from edgeplan.engines.litert.context import Context, layout
+from edgeplan.engines.litert.context import LoweringContext, layout
 from edgeplan.graph.ir import Operator
 
 _ABSENT = -1
@@ -20,7 +20,7 @@ _GATES = 4  # input, output, forget, cell
 _DIRECTIONS_LAST = (0, 2, 1, 3)
 
 
-class Recurrent(Context):
+class Recurrent(LoweringContext):
     """This class lowers `LSTM` to operators of TFLite."""
 
     def lstm(self, op: Operator) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.engines.cold import UnsupportedError
-from edgeplan.engines.litert.context import Context
+from edgeplan.engines.litert.context import LoweringContext
 from edgeplan.graph.ir import Operator
 
 _Places = npt.NDArray[np.float64]
@@ -58,7 +58,7 @@ _FLAGS: Mapping[tuple[bool, bool], str] = MappingProxyType(
 )
 
 
-class Resizes(Context):
+class Resizes(LoweringContext):
     """This class lowers `Resize` to operators of TFLite."""
 
     def resize(self, op: Operator) -> None:

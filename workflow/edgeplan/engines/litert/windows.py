@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.engines.cold import Array, UnsupportedError
-from edgeplan.engines.litert.context import FUSED, Context
+from edgeplan.engines.litert.context import FUSED, LoweringContext
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
 
@@ -15,7 +15,7 @@ _SAME, _VALID = 0, 1
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-class Windows(Context):
+class Windows(LoweringContext):
     """Lowerings of convolutions and pools."""
 
     def conv(self, op: Operator) -> None:

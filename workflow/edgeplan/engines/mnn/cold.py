@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, model_outputs
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
 
 
 class Mnn(Baseline):
@@ -40,14 +40,14 @@ class Mnn(Baseline):
         mnn = self._mnn
         return mnn.Tensor(value.shape, mnn.Halide_Type_Float, value, mnn.Tensor_DimensionType_Caffe)
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> BaselineSession:
         interpreter = self._mnn.Interpreter(str(artefact.main))
         session = interpreter.createSession({"backend": "CPU", "numThread": threads, "precision": "high"})
         results = {name: self._tensor(np.empty(shape, np.float32)) for name, shape in artefact.outputs.items()}
         return _Session(interpreter, session, inputs, results, artefact.outputs)
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(
         self,
         interpreter: Any,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, model_outputs
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
 
 _REDUCED_PRECISION = (
     "use_fp16_packed",
@@ -59,7 +59,7 @@ class Ncnn(Baseline):
         # ncnn has no batch axis; cloned, since a Mat around an array of numpy's neither owns nor aligns its memory
         return {name: self._ncnn.Mat(value[0]).clone() for name, value in inputs.items()}
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> BaselineSession:
         start = perf_counter()
         net = self._ncnn.Net()
         net.opt.num_threads = threads
@@ -84,7 +84,7 @@ class NcnnDirect(Ncnn):
     by_products = False
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(
         self, net: Any, inputs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], stages: Mapping[str, float]
     ) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
@@ -40,7 +40,7 @@ class Edgeplan(Baseline):
         del model, inputs, folder, threads
         raise UnsupportedError("plans are made by `edgeplan plan cold-start` and handed over ready (prepared)")
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         cores = self._cores
         try:
             session = cold_executor.ColdSession(
@@ -70,7 +70,7 @@ class EdgeplanContinuous(Edgeplan):
     continuous = True
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(self, session: cold_executor.ColdSession, inputs: Mapping[str, Array]) -> None:
         self._session, self._inputs = session, inputs
         self._outputs: Mapping[str, Array] = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
 
 _ERRORS_ONLY = 3
 
@@ -33,7 +33,7 @@ class OnnxRuntimeDefault(Baseline):
         options.execution_mode = self._ort.ExecutionMode.ORT_SEQUENTIAL
         return options
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         return _Session(
             self._ort.InferenceSession(str(artefact.main), self._options(threads), ["CPUExecutionProvider"]), inputs
         )
@@ -58,7 +58,7 @@ class OnnxRuntimeOptimised(OnnxRuntimeDefault):
         files = tuple(path for path in (optimised, weights) if path.is_file())
         return Artefact(main=optimised, files=files, note="blocked layouts of this machine: not portable")
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         options = self._options(threads)
         options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
@@ -82,7 +82,7 @@ class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
         onnx.save_model(onnx.load(model), external, **options)
         return Artefact(main=external, files=tuple(path for path in (external, weights) if path.is_file()))
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         options = self._options(threads)
         options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -91,7 +91,7 @@ class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
         return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
         self._session, self._inputs = session, inputs
         self._outputs: list[Array] = []

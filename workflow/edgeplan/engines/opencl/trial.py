@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
 from edgeplan.engines.base import Array, random_inputs
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.engines.opencl.session import Loaded, program_of
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
@@ -27,7 +27,6 @@ from edgeplan.support.scratch import ScratchFolder
 _SECONDS, _BYTES = 30, 1 << 30
 #: Of the largest output. Convolutions by Winograd's algorithm lose 3e-6 of what is added up.
 _TOLERANCE = 1e-4
-_ERRORS_ONLY = 3
 
 
 def model() -> Graph:
@@ -55,14 +54,6 @@ def _limit(*, memory: bool) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (pages * os.sysconf("SC_PAGE_SIZE") + _BYTES,) * 2)
 
 
-def _reference(path: Path, graph: Graph) -> dict[str, Array]:
-    settings = ort.SessionOptions()
-    settings.intra_op_num_threads = 1
-    settings.log_severity_level = _ERRORS_ONLY
-    session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    return dict(zip(graph.outputs, session.run(list(graph.outputs), random_inputs(graph)), strict=True))
-
-
 def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
     """The largest, as a share of the largest value; what is no number is infinitely far."""
     each = [np.abs(found[name] - value).max() / np.abs(value).max() for name, value in wanted.items()]
@@ -78,7 +69,7 @@ def tried(options: OpenclOptions) -> str:
     graph, dnnl = model(), Dnnl()
     with ScratchFolder("trial") as folder:
         path = save_onnx(graph, Path(folder) / "model.onnx")
-        wanted = _reference(path, graph)
+        wanted = reference_outputs(path, random_inputs(graph))
         program = program_of(dnnl, path, graph, threads=1)
         _limit(memory=is_pocl(find_device(options)))
         with OpenclProcessor(options, dnnl.info.block, apart=False) as processor:

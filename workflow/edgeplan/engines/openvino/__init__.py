@@ -21,7 +21,7 @@ ENGINE = Description(
     "edgeplan.engines.openvino.session:OpenVino",
     MappingProxyType(
         {
-            "openvino": Setting(f"{_COLD}:OpenVino", "openvino", "OpenVINO"),
+            "openvino": Setting(f"{_COLD}:OpenVinoBaseline", "openvino", "OpenVINO"),
             "openvino-cached": Setting(f"{_COLD}:OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
         }
     ),

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, ColdSession, UnsupportedError, beside, model_files
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, beside, model_files
 
 
-class OpenVino(Baseline):
+class OpenVinoBaseline(Baseline):
     """The ONNX file, compiled at every start."""
 
     def load_library(self, threads: int) -> None:
@@ -33,11 +33,11 @@ class OpenVino(Baseline):
     def _config(self, threads: int) -> dict[str, Any]:
         return {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         return _Session(self._ov, self._core.compile_model(str(artefact.main), "CPU", self._config(threads)), inputs)
 
 
-class OpenVinoCached(OpenVino):
+class OpenVinoCached(OpenVinoBaseline):
     """Compiled once; every start imports the blob from the folder of the cache."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
@@ -57,7 +57,7 @@ class OpenVinoCached(OpenVino):
         # OPTIMIZE_SIZE leaves the weights out and then compiles ONNX models again
         return self._config(threads) | {"CACHE_DIR": str(cache), "CACHE_MODE": "OPTIMIZE_SPEED"}
 
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> ColdSession:
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         config = self._cached_config(threads, artefact.companions["cache"])
         compiled = self._core.compile_model(str(artefact.main), "CPU", config)
         if not compiled.get_property("LOADED_FROM_CACHE"):  # microseconds
@@ -65,7 +65,7 @@ class OpenVinoCached(OpenVino):
         return _Session(self._ov, compiled, inputs)
 
 
-class _Session(ColdSession):
+class _Session(BaselineSession):
     def __init__(self, ov: Any, compiled: Any, inputs: Mapping[str, Array]) -> None:
         self._compiled, self._inputs = compiled, inputs
         self._request = compiled.create_infer_request()

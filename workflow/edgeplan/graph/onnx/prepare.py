@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import ModelError, ParamsError
 from edgeplan.graph.external_data import external_file, external_locations
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
@@ -30,6 +30,8 @@ from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
+
+Shapes = Mapping[str, Sequence[int]]
 
 log = logging.getLogger(__name__)
 #: Operators that disappear once shapes are known.
@@ -86,6 +88,36 @@ class Preparation:
         """
         sizes = {name: _sizes(name, text) for name, text in _named(shapes, "--shape", "input=1,3,224,224")}
         return Preparation(MappingProxyType(sizes), MappingProxyType(dict(_named(values, "--set", "sr=16000"))), batch)
+
+    @staticmethod
+    def given(
+        whole: Preparation | None, shape: Shapes | None, values: Mapping[str, Any] | None, batch: int | None
+    ) -> Preparation:
+        """Collect what functions are given: a whole preparation, or its parts by the names of the command line's options.
+
+        Raises:
+            ParamsError: it is given both ways, or a shape holds no sizes.
+            ModelError: a size is below 1.
+        """
+        if whole is None:
+            try:
+                sizes = {name: tuple(map(int, given)) for name, given in (shape or {}).items()}
+            except (TypeError, ValueError) as error:
+                how = "give sizes by input, as in {'x': (1, 3, 224, 224)}"
+                raise ParamsError(f"{shape!r} holds no sizes", where="shape", next_step=how) from error
+            return Preparation(sizes, {name: _text(value) for name, value in (values or {}).items()}, batch)
+        if shape or values or batch is not None:
+            what = "shapes, values and the batch are given twice"
+            raise ParamsError(what, where="preparation", next_step="leave out preparation, or shape, set and batch")
+        return whole
+
+
+def _text(value: Any) -> str:
+    """Write a value, or a sequence of them, as the command line's --set takes it."""
+    if isinstance(value, str):
+        return value
+    plain = np.asarray(value).tolist()
+    return ",".join(map(str, plain)) if isinstance(plain, list) else str(plain)
 
 
 def _named(texts: Iterable[str], option: str, example: str) -> Iterator[tuple[str, str]]:

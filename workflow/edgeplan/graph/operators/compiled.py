@@ -13,7 +13,7 @@ from types import MappingProxyType
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.base import ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.parts import Part, moved
 from edgeplan.graph.steps import GATHERED
@@ -228,18 +228,12 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     return (found,)
 
 
-def _check_axis(graph: Graph, op: Operator) -> Problem:
-    rank = len(graph.shape(op.operands[0]))
-    (axis,) = op.integers("axis", (0,))[:1] or (rank,)
-    return None if -rank <= axis < rank else (f"along axis {axis} of {rank}", AGAIN)
-
-
 _LINE = ("add", "mul", "relu", "clip")
 _MOVES = ("concat", "split", "transpose")
 
 
 def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants: tuple[str, ...] = ()) -> OperatorSpec:
-    kind, axis = name.lower(), "axis" in constants
+    kind = name.lower()
     return OperatorSpec(
         (name,),
         kind,
@@ -251,7 +245,6 @@ def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants
         frozenset(constants) - {""},
         ordered=True,
         moves=True,
-        check=_check_axis if axis else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -54,18 +55,12 @@ def _weights(graph: Graph, op: Operator, channels: int) -> Problem:
 
 def _macs(graph: Graph, op: Operator) -> int:
     """(in / groups) x window for each output element."""
-    per_output = 1
-    for size in graph.shape(op.weights[0])[1:]:
-        per_output *= size
-    return per_output * graph.tensors[op.outputs[0]].elements
+    return math.prod(graph.shape(op.weights[0])[1:]) * graph.tensors[op.outputs[0]].elements
 
 
 def _macs_transposed(graph: Graph, op: Operator) -> int:
     """(out / groups) x window for each input element."""
-    per_input = 1
-    for size in graph.shape(op.weights[0])[1:]:
-        per_input *= size
-    return per_input * graph.tensors[op.inputs[0]].elements
+    return math.prod(graph.shape(op.weights[0])[1:]) * graph.tensors[op.inputs[0]].elements
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:

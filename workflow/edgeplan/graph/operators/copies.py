@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, ANY, COPY, Form, Lowerer, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.base import AGAIN, ANY, COPY, Lowerer, OperatorSpec, Problem, axis_of
 from edgeplan.graph.operators.singles import (
-    Draw,
     expanded,
     gathered,
     joined,
@@ -214,6 +213,7 @@ def _check_blocks(graph: Graph, op: Operator) -> Problem:
     return None if same else (f"of {before} by blocks of {b}", AGAIN)
 
 
+_INDICES = frozenset({"indices"})
 _COPIES = ("concat", "split", "transpose")
 
 
@@ -222,34 +222,13 @@ def _copy(
     lower: Lowerer,
     constants: tuple[str, ...] = (),
     check: Callable[[Graph, Operator], Problem] | None = None,
-    *,
-    ordered: bool = False,
-    form: Form | None = None,
-    elements: frozenset[str] = frozenset({FLOAT32}),
-    computed: bool = False,
-    single: Draw | None = None,
+    **more: Any,
 ) -> OperatorSpec:
     kind = name.lower()
     near = MappingProxyType({kind: tuple(other for other in _COPIES if other != kind)})
     integers = frozenset(constants) - {"", "constant_value"}
-    return OperatorSpec(
-        (name,),
-        kind,
-        lower,
-        (),
-        COPY,
-        near,
-        constants,
-        integers,
-        bandwidth_bound=True,
-        single=single,
-        ordered=ordered,
-        moves=True,
-        form=form,
-        check=check,
-        elements=elements,
-        computed=frozenset(constants) - {""} if computed else frozenset(),
-    )
+    given = (kind, lower, (), COPY, near, constants, integers)
+    return OperatorSpec((name,), *given, bandwidth_bound=True, moves=True, check=check, **more)
 
 
 SPECS = (
@@ -257,7 +236,7 @@ SPECS = (
     _copy("Split", _split, ("", "split"), form=_split_form, single=parted, elements=ANY),
     _copy("Slice", _slice, ("", "starts", "ends", "axes", "steps"), _check_slice, single=sliced),
     _copy("Pad", _pad, ("", "pads", "constant_value", "axes"), _check_pad, single=padded, elements=ANY),
-    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=True, elements=ANY),
+    _copy("Gather", _gather, ("", "indices"), _check_gather, ordered=True, single=gathered, computed=_INDICES, elements=ANY),
     _copy("Expand", _repeat, ("", "shape"), _check_repeat, single=expanded),
     _copy("Tile", _repeat, ("", "repeats"), _check_repeat, single=tiled, elements=ANY),
     _copy("DepthToSpace", _depth_to_space, check=_check_blocks, single=to_space),

@@ -27,6 +27,7 @@ Modules:
 * `prepare_machine`: The last thing before the clock starts: page cache and memory as they are to
   be, and processors that are free.
 * `prepared_plan`: A plan folder as the worker of cold starts takes it.
+* `starts`: Cold starts of a plan folder, each in a fresh process of its own.
 * `stock`: Stock engines beside a plan: what they take of memory, and how long.
 * `stock_memory`: A stock engine's memory is measured in a process of its own: `python -m
   edgeplan.measurement.process.stock_memory`.

@@ -29,14 +29,7 @@ def counters(folder: Path = _POWERCAP) -> tuple[Counter, ...]:
     packages = [zone for zone in found if (zone / "energy_uj").exists()]
     if not packages:
         raise DeviceError(f"this machine exposes no energy counters (RAPL): none in {folder}", next_step="use another machine")
-    try:
-        return tuple(Counter(zone / "energy_uj", _number(zone / "max_energy_range_uj")) for zone in packages)
-    except OSError as error:
-        raise DeviceError(
-            f"the energy counters (RAPL) cannot be read: {error.strerror}",
-            where=str(error.filename),
-            next_step="read them as root",
-        ) from error
+    return tuple(Counter(zone / "energy_uj", _number(zone / "max_energy_range_uj")) for zone in packages)
 
 
 def read_uj(of: tuple[Counter, ...]) -> tuple[int, ...]:
@@ -45,14 +38,7 @@ def read_uj(of: tuple[Counter, ...]) -> tuple[int, ...]:
     Raises:
         DeviceError: they cannot be read.
     """
-    try:
-        return tuple(_number(counter.path) for counter in of)
-    except OSError as error:
-        raise DeviceError(
-            f"the energy counters (RAPL) cannot be read: {error.strerror}",
-            where=str(error.filename),
-            next_step="read them as root",
-        ) from error
+    return tuple(_number(counter.path) for counter in of)
 
 
 def spent_joules(of: tuple[Counter, ...], before: tuple[int, ...], after: tuple[int, ...]) -> float:
@@ -61,4 +47,8 @@ def spent_joules(of: tuple[Counter, ...], before: tuple[int, ...], after: tuple[
 
 
 def _number(path: Path) -> int:
-    return int(path.read_text())
+    try:
+        return int(path.read_text())
+    except OSError as error:
+        what = f"the energy counters (RAPL) cannot be read: {error.strerror}"
+        raise DeviceError(what, where=str(error.filename), next_step="read them as root") from error

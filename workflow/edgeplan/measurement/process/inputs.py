@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from edgeplan.support.tensors import Border
+    from edgeplan.support.tensors import ModelInput
 
 Array = npt.NDArray[Any]
 _BELOW = 2
@@ -42,13 +42,13 @@ def random_inputs(
     return {name: values(name, tuple(shape)) for name, shape in shapes.items()}
 
 
-def random_inputs_of(borders: Iterable[Border], seed: int = 0) -> dict[str, Array]:
+def random_inputs_of(borders: Iterable[ModelInput], seed: int = 0) -> dict[str, Array]:
     """Seeded inputs of a program, see `random_inputs`."""
     fields = job_inputs(borders)
     return random_inputs(fields["inputs"], seed, fields["types"], fields["below"])
 
 
-def job_inputs(borders: Iterable[Border]) -> dict[str, dict[str, Any]]:
+def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
     """The fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
     known = tuple(borders)
     return {

@@ -20,7 +20,7 @@ from typing import Annotated, NoReturn
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from edgeplan.engines.cold import Baseline, ColdSession, UnsupportedError
+from edgeplan.engines.cold import Baseline, BaselineSession, UnsupportedError
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.measurement.process import host_memory as grounds
@@ -146,7 +146,7 @@ def run(job: RunJob) -> RunResult:
     )
 
 
-def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple[ColdSession, RunResult]:
+def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple[BaselineSession, RunResult]:
     reset_peak()
     before, lost = Counters.now(), Preemption.now()
     start = time.perf_counter()
@@ -181,7 +181,7 @@ def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]])
         raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")
 
 
-def _timed_ms(session: ColdSession) -> float:
+def _timed_ms(session: BaselineSession) -> float:
     start = time.perf_counter()
     session.run()
     return (time.perf_counter() - start) * 1e3

@@ -102,31 +102,6 @@ def buffers(lower: object, upper: object, size: object, alignment: object = None
     return Buffers(lows, highs, sizes, aligned)
 
 
-def overlapping(all_of: Buffers, offsets: Ints) -> tuple[int, int] | None:
-    """Two buffers that live at the same time and share memory; None if there are none.
-
-    Args:
-        all_of: the buffers.
-        offsets: one a buffer.
-    """
-    from bisect import bisect_left, insort  # noqa: PLC0415  a check that is not made in planning
-
-    shown = np.flatnonzero(all_of.size)
-    events = sorted([(int(all_of.lower[k]), 1, int(k)) for k in shown] + [(int(all_of.upper[k]), 0, int(k)) for k in shown])
-    live: list[tuple[int, int]] = []
-    for _, begins, k in events:
-        entry = (int(offsets[k]), k)
-        at = bisect_left(live, entry)
-        if not begins:
-            live.pop(at)
-            continue
-        for offset, other in live[max(at - 1, 0) : at + 1]:
-            if offset < entry[0] + int(all_of.size[k]) and entry[0] < offset + int(all_of.size[other]):
-                return other, k
-        insort(live, entry)
-    return None
-
-
 def max_live(all_of: Buffers) -> int:
     """Largest sum of sizes that live at one time: no layout is lower."""
     times = np.concatenate([all_of.upper, all_of.lower])

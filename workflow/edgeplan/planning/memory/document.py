@@ -12,18 +12,15 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from edgeplan.errors import FormatError
-from edgeplan.planning.layout.buffers import buffers, overlapping
-from edgeplan.planning.memory.quick import Mode, Planned
+from edgeplan.planning.memory.quick import Mode, PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 Step = Annotated[int, Field(ge=-1)]
 Name = Annotated[str, Field(min_length=1)]
-_ROUGH_MS = 1e-6  # times are rounded to this in the document
 
 
 class MemoryUse(StrEnum):
@@ -103,30 +100,6 @@ class MemoryPlan(BaseModel):
         """Relative distance of the prediction to the bound; 0 if the bound is 0."""
         return self.predicted_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MemoryPlan:
-        n, count = len(self.steps), len(self.tensors)
-        if {len(self.weight_bytes), len(self.weight_offset), len(self.after), len(self.again)} != {n}:
-            raise ValueError("weight_bytes, weight_offset, after, again: one for each step")
-        ranges = (self.tensor_lower, self.tensor_upper, self.tensor_bytes, self.tensor_offset)
-        if {len(values) for values in ranges} != {count}:
-            raise ValueError("tensor_lower, tensor_upper, tensor_bytes, tensor_offset: one for each tensor")
-        for k in range(n):
-            if (self.weight_offset[k] < 0) != (self.weight_bytes[k] == 0):
-                raise ValueError(f"weight_offset: of step {k}, which has {self.weight_bytes[k]} bytes of weights")
-            if self.after[k] >= k or self.again[k] >= n:
-                raise ValueError(f"after, again: of step {k}, a later one")
-            if (self.again[k] >= k) != (self.after[k] < 0 and self.weight_offset[k] >= 0):
-                raise ValueError(f"again: of step {k}, for weights that wait for no step alone")
-        if any(not lower < upper <= n for lower, upper in zip(self.tensor_lower, self.tensor_upper, strict=True)):
-            raise ValueError("tensor_lower, tensor_upper: not a range of steps")
-        if self.arena_bytes > self.budget_bytes:
-            raise ValueError("arena_bytes: above budget_bytes")
-        if self.predicted_ms < self.lower_bound_ms - _ROUGH_MS:
-            raise ValueError("predicted_ms: below lower_bound_ms")
-        self._check_addresses()
-        return self
-
     def held(self) -> Iterator[Held]:
         """Yield the pieces of memory held during an inference, tensors first, in their order.
 
@@ -146,23 +119,9 @@ class MemoryPlan(BaseModel):
             if k < again < n - 1 and self.mode == "back-to-back":
                 yield Held(name, use, again + 1, n, size, offset)
 
-    def _check_addresses(self) -> None:
-        """No two of what lives at the same time share memory."""
-        found = list(self.held())
-        if any(held.offset + held.size > self.arena_bytes for held in found):
-            raise ValueError("weight_offset, tensor_offset: above arena_bytes")
-        try:
-            alive = buffers([held.lower for held in found], [held.upper for held in found], [held.size for held in found])
-            both = overlapping(alive, np.array([held.offset for held in found], dtype=np.int64))
-        except (FormatError, OverflowError) as error:
-            raise ValueError(f"weight_bytes, tensor_bytes: {error}") from error
-        if both is not None:
-            one, other = (found[k].name for k in both)
-            raise ValueError(f"weight_offset, tensor_offset: {one} and {other} share memory")
-
 
 def document(
-    planned: Planned, workload: Workload, reader: Reader, steps: tuple[str, ...], tensors: tuple[str, ...]
+    planned: PlannedMemory, workload: Workload, reader: Reader, steps: tuple[str, ...], tensors: tuple[str, ...]
 ) -> MemoryPlan:
     """Write a planned schedule as a plan document.
 

@@ -12,11 +12,11 @@ from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints, Verdic
 from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.layout.solve import solve
 from edgeplan.planning.memory import algorithm1, bounds
-from edgeplan.planning.memory.quick import Mode, Planned, best
+from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
 from edgeplan.planning.memory.workload import Reader, Workload
 
 
-def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated, timeout_s: float = 10.0) -> Planned:
+def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated, timeout_s: float = 10.0) -> PlannedMemory:
     """Plan the streaming of weights.
 
     Args:

@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedMemory:
     """A plan and what is known about it.
 
     Attributes:
@@ -90,7 +90,7 @@ def best(
     others: Iterable[Placement] = (),
     *,
     again: bool = False,
-) -> Planned | None:
+) -> PlannedMemory | None:
     """The best plan around some layouts of the tensors; of plans as fast the one that reads least.
 
     Args:
@@ -107,7 +107,7 @@ def best(
     """
     bound = bound_ms(workload, reader, budget, mode)
     near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, residents.SHARES)
-    made: list[Planned] = []
+    made: list[PlannedMemory] = []
     for offsets in layouts:
         if int((offsets + workload.tensors.size).max(initial=0)) > budget:
             continue
@@ -153,7 +153,7 @@ def _placements(
 
 def _priced(
     workload: Workload, budget: int, mode: Mode, bound: float, placed: Placement, timeline: simulate.Timeline
-) -> Planned:
+) -> PlannedMemory:
     loads = placed.weight_offset >= 0
     if mode is Mode.isolated:
         predicted = timeline.latency_ms
@@ -163,4 +163,4 @@ def _priced(
         loads &= ~placed.stays
     if bound * (1 - _ROUNDING) <= predicted < bound:
         predicted = bound
-    return Planned(placed, budget, mode, predicted, bound, int(workload.weight_bytes[loads].sum()))
+    return PlannedMemory(placed, budget, mode, predicted, bound, int(workload.weight_bytes[loads].sum()))

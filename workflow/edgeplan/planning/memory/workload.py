@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import FormatError
 from edgeplan.planning.layout.buffers import Buffers, Ints
 
 Floats = npt.NDArray[np.float64]
@@ -25,11 +24,6 @@ class Reader:
 
     bytes_per_ms: float
     lanes: int = 1
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.bytes_per_ms) and self.bytes_per_ms > 0 and self.lanes >= 1):
-            what = f"bandwidth {self.bytes_per_ms}, lanes {self.lanes}: not above 0"
-            raise FormatError(what, next_step="profile the disk again")
 
 
 @dataclass(frozen=True)
@@ -49,19 +43,6 @@ class Workload:
     weight_bytes: Ints
     tensors: Buffers
     weight_alignment: int = 1
-
-    def __post_init__(self) -> None:
-        n = len(self.compute_ms)
-        checks = (
-            ("there is no step", n > 0),
-            ("compute_ms: not finite or negative", bool((np.isfinite(self.compute_ms) & (self.compute_ms >= 0)).all())),
-            ("weight_bytes: one a step, at least 0", len(self.weight_bytes) == n and bool((self.weight_bytes >= 0).all())),
-            ("tensors: not alive within the steps", bool((self.tensors.lower >= 0).all() and (self.tensors.upper <= n).all())),
-            ("weight_alignment: below 1", self.weight_alignment >= 1),
-        )
-        for what, right in checks:
-            if not right:
-                raise FormatError(what, next_step="profile the model again")
 
     @property
     def steps(self) -> int:

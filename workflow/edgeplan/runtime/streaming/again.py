@@ -14,7 +14,7 @@ import numpy as np
 from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
 from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.quick import Mode, Planned, best
+from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.streaming.program import AGAIN, PAGE_BYTES, StreamProgram
@@ -77,7 +77,7 @@ class Again:
         addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
         return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
 
-    def planned(self, budget: int, mode: str) -> Planned:
+    def planned(self, budget: int, mode: str) -> PlannedMemory:
         """A plan for another budget.
 
         Args:
@@ -102,7 +102,7 @@ class Again:
         return found
 
 
-def schedule_of(planned: Planned) -> Schedule:
+def schedule_of(planned: PlannedMemory) -> Schedule:
     """The part of a plan that running needs."""
     placed = planned.placement
     waits = (placed.weight_offset >= 0) & (placed.after < 0)

@@ -1,9 +1,8 @@
-"""What the chapter shows: evidence, tables, figures, figures of merit and findings.
+"""Evidence, tables, figures, figures of merit and findings show the chapter's measurements.
 
 Modules:
 
-* `evidence`: What the tables of the cold-start chapter are made of, and reading it from the folder
-  the measuring stage writes.
+* `evidence`: Evidence of the chapter is read from the folder that the measuring stage writes.
 * `figures`: The figures of the cold-start chapter.
 * `findings`: Sentences of captions and findings that follow from the measurements.
 * `metrics`: The figures of the cold-start chapter: pure functions of the measured frames, the
@@ -19,6 +18,6 @@ Modules:
 * `tables_predictions`: The table of plans from predicted costs: what planning from them loses.
 * `tables_runs`: Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous
   inference.
-* `tables_stages`: What the tables of cold-start runs share, and those of one start's stages and of
-  the number of cores.
+* `tables_stages`: Tables of one start's stages and of the number of cores share some functions with
+  those of runs.
 """

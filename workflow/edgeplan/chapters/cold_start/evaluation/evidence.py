@@ -1,4 +1,4 @@
-"""What the tables of the cold-start chapter are made of, and reading it from the folder the measuring stage writes."""
+"""Evidence of the chapter is read from the folder that the measuring stage writes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ColdEvidence:
-    """All measurements of the chapter on one device. Times carry their unit in the column's name.
+    """Evidence holds the measurements of the chapter on one device.
+
+    Times carry their unit in the column's name.
 
     Attributes:
         device: name of the device.
@@ -125,5 +127,5 @@ class ColdEvidence:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Models, in order."""
+        """Return the models, in order."""
         return tuple(self.models["model"])

@@ -83,7 +83,7 @@ def counts(e: ColdEvidence) -> str:
 
 
 def disturbed(e: ColdEvidence) -> str:
-    """How many of the runs that count did not have their processors to themselves."""
+    """Count the runs that count and did not have their processors to themselves."""
     runs = e.runs[(e.runs["load_core"] == "") & (e.runs["reason"] == "") & (e.runs["repeat"] >= 0)]
     if runs.empty:
         return ""
@@ -97,7 +97,7 @@ def disturbed(e: ColdEvidence) -> str:
 
 
 def sequences(*plans: str) -> Callable[[ColdEvidence], str]:
-    """How plans that are sequences were executed: with the second lane idle, as planned, or stealing."""
+    """Tell how plans that are sequences were executed: with the second lane idle, as planned, or stealing."""
 
     def told(e: ColdEvidence) -> str:
         found = metrics.own(metrics.medians(e.runs))
@@ -146,7 +146,7 @@ def bounds(e: ColdEvidence) -> str:
 
 
 def bounds_of_disk(e: ColdEvidence) -> str:
-    """How many models the disk bounds, and on how many the plan for it starts slower than the one for weights in memory."""
+    """Count the models that the disk bounds, and those on which its plan starts slower than the one for memory."""
     frame, compared = bounds_evicted(e), evicted_gains(e)
     by_disk = (frame["bounded_by"] == "disk").sum()
     text = f"{by_disk} of {len(frame)} models are bounded by the disk."
@@ -161,7 +161,7 @@ def bounds_of_disk(e: ColdEvidence) -> str:
 
 
 def warm_plans(e: ColdEvidence) -> str:
-    """Of which plans our warm figures are."""
+    """Name the plans that our warm figures are of."""
     found = metrics.cold_metrics(e)
     ratios = [found.get(f"runtime.warm_vs_best_stock{plan}") for plan in ("", "_optimal")]
     if None in ratios:
@@ -194,7 +194,7 @@ def evicted_plans(e: ColdEvidence) -> str:
 
 
 def stages_of_lanes(e: ColdEvidence) -> str:
-    """What Table 1's stages add up to."""
+    """Add up the stages of Table 1."""
     told = sequences("warm")(e)
     stages = maybe_stages(e, focus(e, "resnet50"), OWN, "warm", CACHED)
     if stages:
@@ -234,7 +234,7 @@ def widths(e: ColdEvidence) -> str:
 
 
 def continuous(e: ColdEvidence) -> str:
-    """What the mode for continuous inference gains or costs in the runs as they were made: one inference after another."""
+    """Tell what the mode for continuous inference gains or costs, one inference after another."""
     try:
         ratios = mode_over_without(e)
     except NotMeasuredError:
@@ -259,7 +259,7 @@ def _times(ratios: pd.Series[float]) -> str:
 
 
 def stealing(e: ColdEvidence) -> str:
-    """What work stealing gains under load, and on how many runs that rests."""
+    """Tell what work stealing gains under load, and on how many runs that rests."""
     frame = figure_11(e)
     wide = frame.pivot_table(index=["load_core", "load_percent"], columns="setting", values="slow_down")
     names = [title(name) for name in (OWN, FIXED)]

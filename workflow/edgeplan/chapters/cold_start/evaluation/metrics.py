@@ -97,7 +97,7 @@ def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def own(found: pd.DataFrame) -> pd.DataFrame:
-    """Of `medians`: those of our own runtime, one a model, plan, state and thread count (see `FOLLOWED`)."""
+    """Select the medians of our own runtime, one a model, plan, state and thread count (see `FOLLOWED`)."""
     mine = found[(found["setting"] == OWN) | ((found["setting"] == FIXED) & found["plan"].isin(FOLLOWED))]
     fixed_first = mine.sort_values("setting", key=lambda names: names != FIXED, kind="stable")
     return fixed_first.drop_duplicates(["model", "plan", "state", "threads"]).sort_values(_KEYS, ignore_index=True)
@@ -110,7 +110,7 @@ def plan_for(runs: pd.DataFrame, state: str) -> str:
 
 
 def beside(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Of `medians` of these runs: stock engines, and of our plans the one for each row's state."""
+    """Select the medians of stock engines, and of our plans the one for each row's state."""
     plans = found["state"].map({state: plan_for(runs, state) for state in (CACHED, EVICTED)})
     return found[(found["plan"] == "") | (found["plan"] == plans)]
 
@@ -269,7 +269,7 @@ def _held_against(frame: pd.DataFrame, predicted_ms: pd.Series[float]) -> pd.Dat
 
 
 def foretold(frame: pd.DataFrame, *states: str) -> pd.DataFrame:
-    """Of `predicted_and_measured`: plans from profiled costs for these states of the page cache."""
+    """Select plans from profiled costs for these states of the page cache (see `predicted_and_measured`)."""
     return frame[(frame["costs"] == "profiled") & frame["state"].isin(states)]
 
 
@@ -338,5 +338,5 @@ BARS = (
 
 
 def cold_metrics(e: ColdEvidence) -> dict[str, float]:
-    """All figures that the measurements give; what is missing is an absent key."""
+    """Compute the figures that the measurements give; a missing one is an absent key."""
     return figures_of_merit(METRICS, e)

@@ -53,7 +53,7 @@ def grade(evidence: ColdEvidence) -> Graded | None:
 
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
-    """What the medians rest on, what bounds the starts (from the table of bounds), and what the continuous mode gains."""
+    """Sentences tell what the medians rest on, what bounds the starts, and what the continuous mode gains."""
     told = [
         text for finding in (beside, counts, disturbed, evicted_plans, warm_plans, continuous) if (text := finding(evidence))
     ]
@@ -87,7 +87,6 @@ def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics
 
 
 def _beyond_work(frame: pd.DataFrame) -> str:
-    """How much of the distance from the work bound no plan avoids, and what most of it is."""
     named = frame.loc[frame["beyond_work"] != "", "beyond_work"]
     if named.empty:
         return ""

@@ -18,7 +18,7 @@ _SHARING, _UNPLANNED = "sharing the cores", "slower than planned"
 
 
 def bounds(e: ColdEvidence) -> pd.DataFrame:
-    """What bounds a cold start: disk or work; and the largest parts of the work."""
+    """Tabulate what bounds a cold start, disk or work, and the largest parts of the work."""
     works, evicted = metrics.work_bound_ms(e, CACHED), metrics.evicted_bound_ms(e)
     streamed = metrics.work_bound_ms(e, EVICTED)
     if works.empty:
@@ -70,7 +70,7 @@ def _planned(e: ColdEvidence) -> pd.DataFrame:
 
 
 def _excess(parts: Mapping[str, float], work: float, measured: float) -> dict[str, float]:
-    """What a start takes beyond its work bound, by reason (core-ms at the speed of the profiles).
+    """Split the time of a start beyond its work bound by reason (core-ms at the speed of the profiles).
 
     Creation and execution are in the bound, as the least of any candidate on a free core.
 
@@ -91,12 +91,11 @@ def _excess(parts: Mapping[str, float], work: float, measured: float) -> dict[st
 
 
 def _larger(read: float, work: float) -> str:
-    """What bounds a start with the page cache evicted."""
     return "disk" if read > work else "work"
 
 
 def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
-    """What bounds a cold start with the page cache evicted: bytes, disk and work, beside what was planned and measured."""
+    """Tabulate bytes, disk and work of starts with the page cache evicted, beside what was planned and measured."""
     works, own = metrics.work_bound_ms(e, EVICTED), metrics.own_cold(e.runs, EVICTED)
     if own.empty or works.empty:
         raise NotMeasuredError("no model was profiled and started with the page cache evicted")

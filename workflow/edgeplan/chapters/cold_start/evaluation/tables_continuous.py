@@ -45,7 +45,7 @@ def _series(e: ColdEvidence) -> pd.DataFrame:
 
 
 def mode_over_without(e: ColdEvidence) -> pd.DataFrame:
-    """What the mode takes over what the same plan takes without it, for every inference and their sum, by model.
+    """Divide times with the mode by those of the same plan without it, each inference and their sum, by model.
 
     Raises:
         NotMeasuredError: no model was run with it and without it.

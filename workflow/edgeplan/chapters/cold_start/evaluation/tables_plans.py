@@ -68,7 +68,7 @@ def table_02(e: ColdEvidence) -> pd.DataFrame:
 
 
 def quick_look_only(candidate: Candidate) -> bool:
-    """Whether a candidate has one sample, and none on several cores: the profile then repeats the time on one core there.
+    """Tell whether a candidate has one sample, and none on several cores, where the profile repeats that of one.
 
     Two medians of samples of their own, nine digits each, do not agree to the last one.
     """

@@ -11,7 +11,7 @@ from edgeplan.reporting.kit import NotMeasuredError
 
 
 def from_predictions(e: ColdEvidence) -> pd.DataFrame:
-    """What planning from predicted costs loses: its plan under the profiled costs, and executed, over the profiled one's."""
+    """Tabulate what planning from predicted costs loses: its plan under the profiled costs, and executed."""
     predicted, profiled = (plans_named(e, name).set_index("model") for name in ("predicted", OPTIMAL))
     if predicted.empty:
         kept = [note for topic, note in e.notes.items() if topic.partition(".")[0] == "predicted"]

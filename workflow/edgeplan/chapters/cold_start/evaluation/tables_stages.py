@@ -1,4 +1,4 @@
-"""What the tables of cold-start runs share, and those of one start's stages and of the number of cores."""
+"""Tables of one start's stages and of the number of cores share some functions with those of runs."""
 
 from __future__ import annotations
 

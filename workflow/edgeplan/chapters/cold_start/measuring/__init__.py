@@ -1,9 +1,9 @@
-"""What the chapter measures: plans and stock engines, started cold in processes of their own.
+"""Plans and stock engines are started cold in processes of their own, and measured.
 
 Modules:
 
-* `artefacts`: What settings load, built once and kept: a store of artefacts keyed by everything
-  that decides them.
+* `artefacts`: A store keeps the artefacts that settings load, keyed by everything that decides
+  them.
 * `bench`: The measured runs of the chapter: stock engines and plans interleaved, plans for uneven
   cores, background load.
 * `checks`: Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can
@@ -14,10 +14,9 @@ Modules:
 * `results`: The journal's records as tables, and what the tables of the chapter ask of them.
 * `runs`: Cold runs of models x settings x threads x states x repeats: interleaved, journalled,
   resumable.
-* `slowness`: How slow the machine was around each cold start of a table.
+* `slowness`: The slowness of the machine is estimated around each cold start of a table.
 * `timeline`: The measured timeline of a plan, from a fresh process.
-* `tools`: Where the chapter meets the profiler and the executor: each call in one place, imported
-  when it is made.
+* `tools`: Tools of the chapter call the profiler and the executor, each in one place.
 * `variants`: The plans of the chapter: which are made, and how a plan document relates to the
   profile it was made from.
 """

@@ -1,4 +1,4 @@
-"""What settings load, built once and kept: a store of artefacts keyed by everything that decides them."""
+"""A store keeps the artefacts that settings load, keyed by everything that decides them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ Plans = Mapping[tuple[str, str, int], PrepareResult]
 
 @dataclass(frozen=True)
 class ColdStartBench:
-    """What every kind of run needs.
+    """The bench holds the needs of every kind of run.
 
     Attributes:
         settings: of the chapter.
@@ -62,24 +62,15 @@ class ColdStartBench:
     budget: TimeBudget = field(default_factory=TimeBudget)
 
     def knobs(self, **changes: object) -> ColdSettings:
-        """How to run, with changes."""
+        """Return the settings of runs, with changes."""
         s = self.settings
-        values: dict[str, object] = {
-            "settings": (*s.settings, OWN),
-            "threads": s.threads,
-            "cpus": self.cpus,
-            "states": s.states,
-            "repeats": s.repeats,
-            "warm_runs": s.warm_runs,
-            "seed": self.seed,
-            "run_timeout_seconds": s.run_timeout_seconds,
-            "lock_timeout_seconds": s.lock_timeout_seconds,
-        }
-        return ColdSettings.model_validate(values | changes)
+        values = {name: value for name, value in s if name in ColdSettings.model_fields}
+        own = {"settings": (*s.settings, OWN), "cpus": self.cpus, "seed": self.seed}
+        return ColdSettings.model_validate(values | own | changes)
 
 
 def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-    """All runs, and the probes of the disk among them.
+    """Make the runs, with probes of the disk among them.
 
     Returns:
         The runs with their plan, load and load's core; the bandwidths; how many runs were left out for lack of time.

@@ -52,17 +52,10 @@ def measure_energy(bench: ColdStartBench, models: Sequence[ColdModel], plans: Pl
                     left_out += 1
                     continue
                 if record is None:
-                    job = RunJob.model_validate(
-                        {
-                            "setting": name,
-                            "threads": threads,
-                            "cpus": bench.cpus[:threads],
-                            "artefact": prepared.artefact,
-                            "inputs": model.inputs,
-                            "seed": bench.seed,
-                            "state": "cached",
-                        }
-                    )
+                    job = RunJob(
+                        setting=name, threads=threads, cpus=bench.cpus[:threads], artefact=prepared.artefact,
+                        inputs=dict(model.inputs), seed=bench.seed, state="cached",
+                    )  # fmt: skip
                     before = read_uj(zones)
                     try:
                         run_cold(job, bench.settings.run_timeout_seconds)

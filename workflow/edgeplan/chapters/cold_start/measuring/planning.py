@@ -28,7 +28,7 @@ _Job = tuple[str, str, int]
 
 @dataclass
 class PlanningResult:
-    """What planning gave.
+    """The result of planning holds plans, folders, rows and notes.
 
     Attributes:
         folders: plan folders to run.
@@ -44,7 +44,7 @@ class PlanningResult:
 
 
 class Planning:
-    """Makes the plans.
+    """This class makes the plans of the chapter.
 
     Args:
         tools: of the device, with the settings of the chapter.

@@ -39,7 +39,7 @@ _Place = tuple[str, str, int]
 
 
 class ColdSettings(BaseModel):
-    """How cold starts are measured.
+    """Settings of cold starts say which are measured, and how.
 
     Attributes:
         settings: which settings, see `baselines.registry`; ours needs plans in `ready`, so it is not among the default.
@@ -100,7 +100,7 @@ class ExtraRun:
 
 @dataclass(frozen=True, slots=True)
 class ColdResults:
-    """What was measured: `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s).
+    """Results hold `runs` (schema in `results.RUN_COLUMNS`) and `bandwidth` (model, repeat, file_bytes, mb_per_s).
 
     Attributes:
         left_out: runs for which there was no time.
@@ -112,7 +112,7 @@ class ColdResults:
 
 
 def plan_runs(models: Sequence[str], knobs: ColdSettings, guests: Sequence[ExtraRun] = ()) -> Iterator[PlannedRun]:
-    """All runs in the order they are made.
+    """Yield the runs in the order they are made.
 
     Repeats lie apart in time, and all settings of a model follow each other closely, in an order shuffled for each repeat: the
     machine's drift falls on all of them alike. A probe of the disk precedes each group.
@@ -200,7 +200,7 @@ class _Measuring:
         self._watch = None if knobs.loaded else Interference(knobs.cpus)
 
     def _prepare(self, store: ArtefactStore, ready: Mapping[_Place, PrepareResult]) -> dict[_Place, PrepareResult]:
-        """What settings load: first of runs that must be made, then of the others while there is time."""
+        """Prepare artefacts: first of runs that must be made, then of the others while there is time."""
         knobs, budget = self._knobs, self._budget.part(_PREPARING_SHARE)
         combinations = product(self._hosts, knobs.settings, knobs.threads)
         places = {place: any(self._must(PlannedRun(*place, state, 0)) for state in knobs.states) for place in combinations}
@@ -227,7 +227,7 @@ class _Measuring:
             if self._budget.over and not self._must(run):
                 left_out.append((run.model, run.setting, run.threads))
                 continue
-            record = {"key": key, **_fields(run), "measured_at": time.time(), "commit": self._commit}
+            record = {"key": key, **asdict(run), "measured_at": time.time(), "commit": self._commit}
             record |= self._run(run) if run.setting else self._probe(run)
             self._journal.commit(record)
             records.append(record)
@@ -295,12 +295,8 @@ def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: C
         settings: how runs are made.
     """
     knobs = settings.model_dump(include={"cpus", "warm_runs", "seed"})
-    parts = [machine, model, version, protocol_of(run.setting), knobs, _fields(run)]
+    parts = [machine, model, version, protocol_of(run.setting), knobs, asdict(run)]
     return key_of(parts, 20)
-
-
-def _fields(run: PlannedRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in PlannedRun.__slots__}
 
 
 def _reason(record: dict[str, Any]) -> str:

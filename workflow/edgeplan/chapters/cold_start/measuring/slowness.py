@@ -1,4 +1,4 @@
-"""How slow the machine was around each cold start of a table."""
+"""The slowness of the machine is estimated around each cold start of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEIGHBOURS = 25
 
 
 def slowness_of(runs: pd.DataFrame, nominal: ReferenceTimes) -> pd.Series[float]:
-    """How slow the machine was around each run, from the references timed beside it and beside its neighbours in time.
+    """Estimate the slowness around each run, from references beside it and beside its neighbours in time.
 
     Args:
         runs: `measured_at`, `compute_us`, `bandwidth_us`.

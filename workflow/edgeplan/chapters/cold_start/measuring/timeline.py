@@ -20,7 +20,9 @@ from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepare_machine import settle
 from edgeplan.planning.machine import Span
+from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.process import prepare_process
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of
@@ -97,9 +99,6 @@ def _recorded(job: Mapping[str, Any]) -> tuple[Span, ...]:
 
 def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     """One cold run, in the process that was started for it."""
-    from edgeplan.runtime.cold_executor import ColdSession  # noqa: PLC0415  only the process that runs needs it
-    from edgeplan.runtime.process import prepare_process  # noqa: PLC0415
-
     page_cache.read_through([Path(file) for file in job["files"]])
     values = random_inputs({name: tuple(shape) for name, shape in job["inputs"].items()}, job["seed"])
     dnnl = Dnnl()

@@ -128,14 +128,14 @@ def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
 
 
 def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
-    """What the plan takes under other costs than those it was made from (ms); not a number where a candidate has none."""
+    """Return a plan's makespan under other costs (ms); not a number where a candidate has none."""
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
     return simulate(profile, schedule, made.disk)[0] if schedule is not None else float("nan")
 
 
 def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
-    """What runs where and when, as planned."""
+    """Return the planned spans: stage, core, begin and end."""
     profile = profile_for(made, profiles)
     schedule = schedule_of(made, profile)
     return simulate(profile, schedule, made.disk)[1] if schedule is not None else ()

@@ -29,7 +29,7 @@ from itertools import product
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, Costs, Schedule, costs_of, makespan_ms, makespans_ms
+from edgeplan.planning.machine import MAIN, CostArrays, Schedule, costs_of, makespan_ms, makespans_ms
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
@@ -81,7 +81,7 @@ def nnv12(
 class _State:
     """The outer loop's memory: costs as calibrated so far, the best combination so far."""
 
-    def __init__(self, profile: Profile, costs: Costs, epsilon_ms: float, reprofile: Reprofile | None) -> None:
+    def __init__(self, profile: Profile, costs: CostArrays, epsilon_ms: float, reprofile: Reprofile | None) -> None:
         self.profile, self.costs, self.epsilon_ms, self.reprofile = profile, costs, epsilon_ms, reprofile
         self.visited = 0
         self.best = (Schedule((), (), 0), math.inf)
@@ -117,7 +117,7 @@ def _descend(state: _State, counts: list[int]) -> None:
             current = state.best[0].choice
 
 
-def balanced(costs: Costs, combination: Combination, epsilon_ms: float) -> tuple[int, ...]:
+def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> tuple[int, ...]:
     """The inner layer, lines 3-20: on which core each step is prepared, for one combination."""
     n, cores = len(combination), costs.queues
     rows = np.arange(n)

@@ -27,7 +27,7 @@ from edgeplan.planning.profile import RAW, UNCACHED, Disk, Profile, check
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of the planners.
+    """Options set what planners search, measure and try.
 
     Attributes:
         search: of the optimal planner, and of the bound that every plan carries.
@@ -150,7 +150,7 @@ PLANNERS: dict[str, Planner] = {
 
 
 def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None = None) -> dict[str, Outcome]:
-    """Plan every home layout.
+    """Plan a model under every home layout.
 
     Raises:
         ParamsError: no such planner.

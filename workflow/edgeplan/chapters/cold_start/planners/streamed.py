@@ -24,7 +24,7 @@ from edgeplan.chapters.cold_start.planners.streams import Streams, descended, st
 from edgeplan.planning.local_search import changed_at_random, cheap_bounds, picked, spread
 from edgeplan.planning.machine import Floats, Schedule
 from edgeplan.planning.mixed_integer import promising, relax, solve
-from edgeplan.planning.optimal import Planned, Search, optimal
+from edgeplan.planning.optimal import ProvenSchedule, Search, optimal
 from edgeplan.planning.profile import Disk, Profile
 
 _STARTS = 6
@@ -35,7 +35,7 @@ def streamed_bounds(s: Streams) -> tuple[Floats, Floats]:
     """A lower bound on `streamed_ms` for each step from which execution can widen.
 
     Returns:
-        Bounds (ms) and the multipliers of `cheap_bounds`, in the order of `Costs.widenings`.
+        Bounds (ms) and the multipliers of `cheap_bounds`, in the order of `CostArrays.widenings`.
     """
     costs = s.costs
     read = np.cumsum(s.read.min(axis=1))
@@ -50,7 +50,7 @@ def streamed_bounds(s: Streams) -> tuple[Floats, Floats]:
     return np.maximum(bounds, np.maximum(behind, arrivals[-1]) + wide), multipliers
 
 
-def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat_ms: float = np.inf) -> Planned:
+def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat_ms: float = np.inf) -> ProvenSchedule:
     """Search a schedule for weights on the disk, and prove how far it is from the optimum.
 
     Args:
@@ -101,7 +101,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
     found.shake(bound, until)
     searched = f"{relaxed} relaxed, {solved} solved as mixed-integer programs, {found.starts} starts searched"
     note = f"{len(widenings)} widenings, {searched}"
-    return Planned(found.schedule, found.makespan_ms, min(bound, found.makespan_ms), note)
+    return ProvenSchedule(found.schedule, found.makespan_ms, min(bound, found.makespan_ms), note)
 
 
 class _Incumbent:

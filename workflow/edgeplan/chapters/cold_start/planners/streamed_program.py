@@ -136,7 +136,7 @@ def carried_bounds(s: Streams, p: StreamedProgram, found: Relaxation) -> Floats:
         found: its relaxation.
 
     Returns:
-        Bounds (ms) in the order of `Costs.widenings`.
+        Bounds (ms) in the order of `CostArrays.widenings`.
     """
     costs, n = s.costs, s.costs.steps
     step, candidate = p.program.step, p.program.candidate

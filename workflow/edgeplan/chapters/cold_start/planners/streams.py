@@ -21,7 +21,7 @@ import numpy as np
 
 from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.descent import Scratch, SearchTimes, priced, scratch
-from edgeplan.planning.machine import Costs, Floats, Schedule, costs_of
+from edgeplan.planning.machine import CostArrays, Floats, Schedule, costs_of
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
 
@@ -36,7 +36,7 @@ class Streams:
         latency_ms: before the first byte.
     """
 
-    costs: Costs
+    costs: CostArrays
     read: Floats
     early_main: Floats
     early_queue: Floats

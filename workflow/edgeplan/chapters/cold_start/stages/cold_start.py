@@ -164,7 +164,7 @@ class _Stage:
         return found
 
     def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
-        """Of runs under a background load apart: the references are slowed by it."""
+        """Runs under a background load count apart: the references are slowed by it."""
         parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
         return pd.concat(parts).reindex(runs.index) if parts else pd.Series(dtype="float64")
 

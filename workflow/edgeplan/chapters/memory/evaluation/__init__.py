@@ -2,7 +2,7 @@
 
 Modules:
 
-* `evidence`: What the chapter on memory measured, and the parts of it.
+* `evidence`: Evidence of the chapter on memory is one table of measured rows, and parts of it.
 * `figures`: The figures of the chapter on memory.
 * `metrics`: The figures of merit of the chapter on memory: pure functions of the measured rows, the
   formula of each in its docstring.

@@ -1,4 +1,4 @@
-"""What the chapter on memory measured, and the parts of it."""
+"""Evidence of the chapter on memory is one table of measured rows, and parts of it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
     return rows[MACHINE].fillna("") if MACHINE in rows else pd.Series("", rows.index)
 
 
+def _case(name: str) -> cached_property[pd.DataFrame]:
+    return cached_property(lambda evidence: evidence.runs[evidence.runs["case"] == name])
+
+
 @dataclass(frozen=True)
 class MemoryEvidence:
     """Rows of the stage `memory`; see `measuring.NUMBERS`.
@@ -35,22 +39,14 @@ class MemoryEvidence:
     runs: pd.DataFrame
     environment: Mapping[str, Any]
 
-    def _of(self, case: str) -> pd.DataFrame:
-        return self.runs[self.runs["case"] == case]
-
-    @cached_property
-    def stock(self) -> pd.DataFrame:
-        """Stock engines."""
-        return self._of("stock")
-
-    @cached_property
-    def budgets(self) -> pd.DataFrame:
-        """Plans for shares of what ONNX Runtime takes; those that do not fit have a reason and what is needed."""
-        return self._of("budget")
+    #: Stock engines with all the memory that they want.
+    stock = _case("stock")
+    #: Plans for shares of what ONNX Runtime takes; those that do not fit have a reason and what is needed.
+    budgets = _case("budget")
 
     @cached_property
     def planned(self) -> pd.DataFrame:
-        """All plans that ran, the least ones among them."""
+        """Select the plans that ran, the least ones among them."""
         both = self.runs[self.runs["case"].isin(["budget", "least"])]
         return both[both["median_ms"].notna()]
 
@@ -74,7 +70,7 @@ class MemoryEvidence:
         `stock_ms` and `best_stock_ms` are the times of the same engine and of the fastest one, both with all that they want,
         where these were measured on the same machine.
         """
-        found, stock = self._of("least"), self.stock
+        found, stock = self.runs[self.runs["case"] == "least"], self.stock
         default = stock[stock["setting"] == DEFAULT].set_index("model")
         frugal = stock[stock["setting"].str.endswith("frugal")].set_index("model")["peak"]
         best = stock.groupby("model")["median_ms"].min()
@@ -86,47 +82,23 @@ class MemoryEvidence:
             best_stock_ms=found["model"].map(best).astype("float64").where(here),
         )
 
-    @cached_property
-    def slowed(self) -> pd.DataFrame:
-        """The model on a processor that is slower by waiting."""
-        return self._of("slowed")
-
-    @cached_property
-    def held(self) -> pd.DataFrame:
-        """A stock engine and our plan, held to as much memory."""
-        return self._of("held")
-
-    @cached_property
-    def switched(self) -> pd.DataFrame:
-        """Sessions that changed their budget."""
-        return self._of("switched")
-
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        """Layers of each model, no step cut, in order."""
-        return self._of("layer")
-
-    @cached_property
-    def cuts(self) -> pd.DataFrame:
-        """Ways to cut each model that were profiled."""
-        return self._of("cut")
-
-    @cached_property
-    def ablated(self) -> pd.DataFrame:
-        """Plans without static memory, without loading ahead, and without both."""
-        return self._of("ablated")
-
-    @cached_property
-    def adapted(self) -> pd.DataFrame:
-        """Inferences of a session that goes through budgets."""
-        return self._of("adapted")
-
-    @cached_property
-    def offline(self) -> pd.DataFrame:
-        """What planning takes at the paper's budgets."""
-        return self._of("offline")
-
-    @cached_property
-    def layouts(self) -> pd.DataFrame:
-        """Heights of layouts of activations and scratch, by who lays out."""
-        return self._of("layout")
+    #: The model on a processor that is slower by waiting.
+    slowed = _case("slowed")
+    #: A stock engine and our plan, held to as much memory.
+    held = _case("held")
+    #: Sessions that changed their budget.
+    switched = _case("switched")
+    #: Layers of each model, no step cut, in order.
+    layers = _case("layer")
+    #: Ways to cut each model that were profiled.
+    cuts = _case("cut")
+    #: Plans without static memory, without loading ahead, and without both.
+    ablated = _case("ablated")
+    #: Inferences of a session that goes through budgets.
+    adapted = _case("adapted")
+    #: Planning at the paper's budgets.
+    offline = _case("offline")
+    #: Idle memory of `edgeplan run`; it belongs to no model.
+    floor = _case("floor")
+    #: Heights of layouts of activations and scratch, by who lays out.
+    layouts = _case("layout")

@@ -68,7 +68,7 @@ def layer_memory(e: MemoryEvidence) -> Any:
 
 
 def layer_times(e: MemoryEvidence) -> Any:
-    """What each layer takes to be loaded and to be computed: above the line loading is not hidden."""
+    """Draw the times to load and to compute each layer: above the line loading is not hidden."""
 
     def drawn(axis: Any, f: pd.DataFrame) -> None:
         shown = f[f["weights"] > 0]

@@ -45,7 +45,7 @@ _CARDS = (
 
 
 def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
-    """What the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
+    """Tell what the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
     told = [text for finding in (_slower, _held, _killed, _below_bound) if (text := finding(evidence))]
     frame = evidence.budgets
     named = frame["model"] + " at " + (100 * frame["share"]).map("{:g} %".format)

@@ -94,7 +94,7 @@ def _mean(ratios: pd.Series[float]) -> float:
 
 
 def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
-    """All that ran of a model: our plans from the least on, stock engines, and both held to the same limit."""
+    """Collect every way that a model ran: our plans from the least on, stock engines, and both held to the same limit."""
     of = [rows[rows["model"] == model] for rows in (e.least, e.budgets, e.stock, e.held)]
     least, budgets, stock, held = of
     shares = (100 * budgets["share"]).map("{:g} %".format)

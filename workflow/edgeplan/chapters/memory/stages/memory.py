@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import ALONE, COLUMNS, NUMBERS, TEXTS, alone, measured
+from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS, TEXTS, measured
 from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.devices.config import load_device
-from edgeplan.errors import InputError
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
@@ -66,9 +64,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         if found is None:
             laid_out = name == _LAYOUTS
             with nullcontext() if laid_out else watched(rows, cores_of(load_device(device)).all):
-                found = _framed(
-                    list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work, measured))
-                )
+                found = _framed(list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work)))
                 kept.commit({key: found})
             measured_now = True
         frames.append(_with_newer(found, again, key))
@@ -85,7 +81,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
 
 
 def _key(name: str, seed: int, settings: MemorySettings) -> str:
-    """What decides the rows of a model."""
+    """Digest everything that decides the rows of a model."""
     if name == _LAYOUTS:
         return key_of([protocol("memory").name, *settings.layout_models], 16)
     alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
@@ -101,37 +97,13 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
     return key_of(what, 16)
 
 
-def measure_again(params: MemoryParams, cases: Sequence[tuple[str, str]], *, device: Path, rows: Path, work: Path) -> None:
-    """Measure single cases of models again; from now on their rows stand for those that were kept, which stay in their files.
-
-    Rows say which machine they were measured on. `measure_memory` brings them into the table of the stage.
-
-    Args:
-        params: params.yaml.
-        cases: model and case, which is one of `measuring.ALONE`.
-        device: the device file.
-        rows: rows of earlier runs.
-        work: models and plans; may be deleted.
-
-    Raises:
-        InputError: there is no such model, or no such case.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        EdgeplanError: of the planner and the runtime.
-    """
-    settings = params.memory
-    for name, case in cases:
-        if name not in settings.models or case not in ALONE or (case == "held" and name != settings.limited_model):
-            raise InputError(
-                f"the case {case!r} of {name!r} is not measured alone",
-                where="params.yaml: memory",
-                next_step=f"name one of {', '.join(settings.models)} with least, or {settings.limited_model} with held",
-            )
-    again, here = _kept_again(rows), environment()
+def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
+    """Keep the idle memory of `edgeplan run` on this machine (bytes) among the rows of the stage, as one of no model."""
+    here = environment()
     machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
-    for name, case in cases:
-        found = _framed(list(_rows(name, params, device, work, partial(alone, case=case))))
-        key = f"{_key(name, params.seed, settings)}-{case}-{time.time_ns()}"
-        again.commit({key: found.assign(**{MACHINE: machine})})
+    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: machine})
+    again = _kept_again(rows)
+    again.commit({f"{_key(_LAYOUTS, params.seed, params.memory)}-floor-{time.time_ns()}": row})
     again.merge()
 
 
@@ -150,9 +122,7 @@ def _with_newer(found: pd.DataFrame, again: TableStore, key: str) -> pd.DataFram
     return found
 
 
-def _rows(
-    name: str, params: MemoryParams, device: Path, work: Path, measure: Callable[[StudiedModel], Iterator[dict[str, Any]]]
-) -> Iterator[Mapping[str, Any]]:
+def _rows(name: str, params: MemoryParams, device: Path, work: Path) -> Iterator[Mapping[str, Any]]:
     """Measure a model in a folder of its own, this machine to itself."""
     settings = params.memory
     cores = RunCores.of(cores_of(load_device(device)).all, settings.threads)
@@ -161,7 +131,7 @@ def _rows(
     folder.mkdir(parents=True)
     model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
     with machine_lock(settings.lock_timeout_seconds):
-        for row in measure(StudiedModel(name, model, folder, cores, settings)):
+        for row in measured(StudiedModel(name, model, folder, cores, settings)):
             if row["case"] not in ("layer", "adapted"):
                 log.info("%s: %s", name, ", ".join(f"{key} {value}" for key, value in row.items()))
             yield {"model": name} | row

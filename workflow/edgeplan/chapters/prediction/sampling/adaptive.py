@@ -32,9 +32,9 @@ from edgeplan.chapters.prediction.sampling.rows import CONVOLUTIONS, Row, config
 from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.sampling.sources import ConvSource, FocusSource, PriorSource, PublishedSource, UniformSource
 from edgeplan.graph.cost import graph_macs
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import weight_bytes
-from edgeplan.graph.splitting import SplittingRules
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 
@@ -116,7 +116,7 @@ class CarrierSampler:
         seed: seed of everything drawn.
     """
 
-    def __init__(self, bench: Bench, settings: SamplingSettings, prior: ConvPrior, rules: SplittingRules, seed: int) -> None:
+    def __init__(self, bench: Bench, settings: SamplingSettings, prior: ConvPrior, rules: FusionRules, seed: int) -> None:
         self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
     def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:

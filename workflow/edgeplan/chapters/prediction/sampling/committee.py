@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.chapters.prediction.sampling.rows import CONVOLUTIONS, Row, config_of, design, latency_of, log_work
+from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.graph.splitting import SplittingRules, split
+from edgeplan.graph.splitting import split
 
 # Fixed rather than tuned or in params.yaml: it decides which carriers a round measures, and with other values the stored rows
 # would not do. One thread: the measuring process is pinned to the cores of the device.
@@ -39,7 +40,7 @@ class Committee:
         seed: of the draws.
     """
 
-    def __init__(self, rows: Sequence[Row], rules: SplittingRules, seed: str) -> None:
+    def __init__(self, rows: Sequence[Row], rules: FusionRules, seed: str) -> None:
         self._rules = rules
         clear = [row for row in rows if latency_of(row) >= _RESOLVED_US]
         configs = [config_of(row) for row in clear]

@@ -1,68 +1,34 @@
-"""The group `edgeplan plan`, and its command `edgeplan plan cold-start`."""
+"""The command `edgeplan plan cold-start` prints what was planned."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from edgeplan.chapters import chapter_modules
-from edgeplan.cli import memory, partition
+from edgeplan.chapters.cold_start import api
+from edgeplan.chapters.cold_start.api import Costs, OnNoise
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
-from edgeplan.errors import ParamsError
+from edgeplan.measurement.others import DISTURBED
+from edgeplan.planning.document import Plan
+from edgeplan.planning.profile import SOURCES, Profile
+from edgeplan.profiling.frame import remaining_table
+from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.terminal import say
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from edgeplan.planning.document import Plan
-    from edgeplan.planning.profile import Profile
-    from edgeplan.runtime.linked import LinkedProgram
-
 _MB = 1e6
 
-plan_app = typer.Typer(no_args_is_help=True)
 
-
-class OnNoise(StrEnum):
-    """What becomes of noisy measurements."""
-
-    keep = "keep"
-    refuse = "refuse"
-
-
-class Costs(StrEnum):
-    """Where the costs of a plan come from."""
-
-    profiled = "profiled"
-    predicted = "predicted"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for module in chapter_modules("commands"):
-        module.register(app, plan_app)
-    partition.register(plan_app)
-    memory.register(plan_app)
-    app.add_typer(plan_app, name="plan")
-
-
-@plan_app.callback()
-def _plan() -> None:
-    """Plan a fast first inference, a run within little memory, or a model split over two processors."""
-
-
-@plan_app.command("cold-start")
 def plan_cold_start(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
     costs: Annotated[
         Costs, typer.Option(help="Costs to plan from: profiled on this machine, or predicted without measuring the model.")
-    ] = Costs.profiled,
+    ] = "profiled",
     planner: Annotated[
         str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
     ] = "optimal",
@@ -85,7 +51,7 @@ def plan_cold_start(
     on_noise: Annotated[
         OnNoise,
         typer.Option(help="Keep what is measured on a busy machine and say how noisy it is, or refuse to plan from it."),
-    ] = OnNoise.keep,
+    ] = "keep",
     budget_seconds: Annotated[
         float | None,
         typer.Option(
@@ -95,7 +61,6 @@ def plan_cold_start(
             "Default: 20; unbounded with --on-noise refuse.",
         ),
     ] = None,
-    accept_noise: Annotated[bool, typer.Option(hidden=True, help="As --on-noise keep, which is the default.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Folder of measured rows. Default: the user's own.")] = None,
     results: ResultsOption = None,
     shape: ShapeOption = None,
@@ -104,21 +69,17 @@ def plan_cold_start(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
-    from edgeplan.api import plan_cold_start as plan  # noqa: PLC0415  `edgeplan --help` should not wait for numpy and onnx
-
-    if accept_noise and on_noise == OnNoise.refuse:
-        raise ParamsError("noise is either accepted or refused", where="--accept-noise", next_step="leave the option out")
-    made = plan(
+    made = api.plan_cold_start(
         model,
         output,
         device,
-        costs=costs.value,
+        costs=costs,
         planner=planner,
         layouts=tuple(filter(None, layouts.split(","))),
         continuous=continuous,
         reprofile=reprofile,
         cache_limit=cache_limit,
-        on_noise=on_noise.value,
+        on_noise=on_noise,
         budget_seconds=budget_seconds,
         rows=rows,
         results=results,
@@ -140,8 +101,6 @@ def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> s
         program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
     """
-    from edgeplan.planning.profile import SOURCES  # noqa: PLC0415  see `plan_cold_start`
-
     steps = zip(plan.source, program.steps, strict=True)
     left_out = [step.weight_bytes for source, step in steps if SOURCES[source].startswith("cached") and not step.cached]
     line = f"  weight cache    {program.cache_bytes / _MB:.2f} MB, "
@@ -157,11 +116,9 @@ def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> s
 
 
 def noise_line(plan: Plan) -> str:
-    """How much of what a plan was made from other work disturbed each time; it is no measure of how far off the plan is."""
+    """Tell how much of what a plan was made from other work disturbed; it is no measure of how far off the plan is."""
     if plan.costs == "predicted":
         return "nothing was measured"
-    from edgeplan.measurement.others import DISTURBED  # noqa: PLC0415  see `plan_cold_start`
-
     if plan.others > DISTURBED:
         return (
             f"other work had {100 * plan.others:.0f} % of the processors' time while this was measured: on a quiet machine "
@@ -177,9 +134,7 @@ def noise_line(plan: Plan) -> str:
 
 
 def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
-    """What a user wants to know about a plan."""
-    from edgeplan.profiling.frame import remaining_table  # noqa: PLC0415
-
+    """List the lines that the command prints of a plan."""
     table = remaining_table(profiles, disk=plan.disk is not None).set_index("layout").loc[plan.layout]
     n = len(plan.steps)
     widen = "from the first step on" if plan.widen_from == 0 else f"from step {plan.widen_from} of {n} on"

@@ -1,22 +1,17 @@
-"""The chapter's own command, static memory planning: `edgeplan plan layout`."""
+"""The command `edgeplan plan layout` places buffers of known lifetimes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from edgeplan.errors import InfeasibleError, UndecidedError
+from edgeplan.planning.layout import csv_files
+from edgeplan.planning.layout.buffers import BufferLayout, Verdict
+from edgeplan.planning.layout.solve import solve
 from edgeplan.terminal import say
-
-if TYPE_CHECKING:
-    from edgeplan.planning.layout.buffers import BufferLayout
-
-
-def register(_app: typer.Typer, plan_app: typer.Typer) -> None:
-    """Add the command to `edgeplan plan`."""
-    plan_app.command("layout")(plan_layout)
 
 
 def plan_layout(
@@ -28,9 +23,6 @@ def plan_layout(
     timeout: Annotated[float, typer.Option(min=0, max=86400, help="Seconds to search.")] = 60.0,
 ) -> None:
     """Lay out buffers of known lifetimes [lower, upper): none that live at the same time overlap."""
-    from edgeplan.planning.layout import csv_files  # noqa: PLC0415  `edgeplan --help` should not wait for numba
-    from edgeplan.planning.layout.solve import solve  # noqa: PLC0415  likewise
-
     table = csv_files.read(buffers)
     found = solve(table.buffers, capacity, timeout)
     if found.offsets is None:
@@ -41,7 +33,7 @@ def plan_layout(
 
 
 def summary(found: BufferLayout, count: int, path: Path, output: Path) -> list[str]:
-    """What a user wants to know about a layout that was found."""
+    """List the lines that the command prints of a layout."""
     if found.capacity is not None:
         verdict = f"{found.verdict}: {found.height} of {found.capacity}"
     elif found.proven:
@@ -58,8 +50,6 @@ def summary(found: BufferLayout, count: int, path: Path, output: Path) -> list[s
 
 
 def _failure(found: BufferLayout, path: Path, output: Path, timeout: float) -> InfeasibleError | UndecidedError:
-    from edgeplan.planning.layout.buffers import Verdict  # noqa: PLC0415  see `plan_layout`
-
     command = f"edgeplan plan layout {path} -o {output}"
     if found.verdict is Verdict.unknown:
         what = f"{found.verdict}: whether the buffers fit is undecided after {found.seconds:.1f} s"

@@ -1,0 +1,42 @@
+"""A docstring's first sentence says something: it has a noun and a verb, and begins with one of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: Words that open a phrase which says nothing by itself.
+_OPENINGS = {"what", "those", "it", "of", "whether", "how", "all"}
+_LEAST_WORDS = 5
+_MOST = 387
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _first_sentences(path: Path) -> Iterator[tuple[str, str]]:
+    """The place and first sentence of each docstring of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+            where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+            yield f"{where}:{node.body[0].lineno}", re.split(r"(?<=[.!?])\s|\n\n", text.strip())[0]
+
+
+def _says_nothing(sentence: str) -> bool:
+    words = sentence.split()
+    return words[0].strip("`,.").lower() in _OPENINGS or len(words) < _LEAST_WORDS
+
+
+def test_first_sentences_of_docstrings_say_something() -> None:
+    found = [f"{where}: {s}" for path in sorted((ROOT / "workflow").rglob("*.py")) for where, s in _first_sentences(path)
+             if _says_nothing(s)]  # fmt: skip
+    assert len(found) <= _MOST, "\n".join(["begin with a noun or a verb, and use five words or more:", *found])
+
+
+def test_a_sentence_that_says_nothing_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""What is here."""\n\n\ndef f():\n    """Return the offset of each buffer. Of all."""\n\n\ndef g():\n    "Run."\n'
+    )
+    assert [_says_nothing(sentence) for _, sentence in _first_sentences(path)] == [True, False, True]

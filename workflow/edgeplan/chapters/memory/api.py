@@ -1,0 +1,94 @@
+"""The interface for programs of the chapter on memory: `edgeplan.plan_memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from edgeplan.chapters.memory.budget import Budget, require_free
+from edgeplan.chapters.memory.pictures import write_curve, write_map
+from edgeplan.chapters.memory.plan import MemoryPlanned, planning
+from edgeplan.errors import ParamsError, require_known
+from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.measurement.process.stock import peak_bytes
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.settings import cores_of, planning_device
+from edgeplan.runtime.folder import require_replaceable
+from edgeplan.support.files import FilePath
+from edgeplan.writable import require_writable
+
+Inferences = Literal["isolated", "back-to-back"]
+
+
+def plan_memory(
+    model: FilePath,
+    output: FilePath,
+    budget: str | int = "",
+    *,
+    device: FilePath = "cpu-onednn",
+    max_slowdown: str = "",
+    threads: int = 0,
+    mode: Inferences = "back-to-back",
+    total: bool = False,
+    curve: FilePath | None = None,
+    memory_map: FilePath | None = None,
+    preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
+) -> MemoryPlanned:
+    """Plan how a model runs within a budget of memory, and write what executes it.
+
+    Args:
+        model: ONNX file.
+        output: folder to write the plan to; on the disk that weights are to be read from.
+        budget: bytes over the idle process as a number, "64MB" or "64MiB", or a share of what ONNX Runtime takes as "10%".
+        device: name of a device file of the engine onednn, or a path to one.
+        max_slowdown: instead of a budget: the least one whose plan is at most so much slower, as "5%".
+        threads: that compute; 0: all processors of the device but one.
+        mode: memory is filled before each inference, or inferences follow each other.
+        total: the budget, which has to be given then, is for the whole process.
+        curve: file to draw latency against budget to, as SVG.
+        memory_map: file to draw what the arena holds in each step to, as SVG.
+        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
+
+    Raises:
+        ParamsError: an argument is none that there is.
+        InfeasibleError: it does not fit; the message says what is the least.
+        EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
+    """
+    slowdown = Budget.parsed(max_slowdown, "--max-slowdown", most_share=100.0).share if max_slowdown else 0.0
+    if max_slowdown and not slowdown:
+        raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
+    if total and not budget:
+        what = "only a budget that is given can be for the whole process"
+        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
+    wanted = Budget.parsed(str(budget)) if budget else None
+    if wanted is not None:
+        require_free(wanted, "--budget")
+    require_known("mode", [mode], Mode, "--mode")
+    found = planning_device(device)
+    processors = cores_of(found).all
+    out = Path(output)
+    require_writable(out, instead="choose another folder with -o")
+    require_replaceable(out)
+    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
+        if wanted is None:
+            size = planner.least_for(slowdown, Mode(mode))
+        elif wanted.share:
+            size = int(wanted.share * peak_bytes(source, planner.cores.compute))
+            require_free(Budget(size), "--budget")
+        else:
+            size = wanted.size
+        planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
+        made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
+        if curve is not None:
+            write_curve(planner.curve(Mode(mode)), source.stem, Path(curve))
+        if memory_map is not None:
+            write_map(made.document, made.candidate.program, Path(memory_map))
+    return made

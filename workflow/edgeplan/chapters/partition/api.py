@@ -1,0 +1,66 @@
+"""The interface for programs of the chapter on partitions: `edgeplan.plan_partition`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from edgeplan.chapters.partition.learning.predictors import load
+from edgeplan.chapters.partition.measuring.opened import opened
+from edgeplan.chapters.partition.planned import PlannedModel, plan_model, require_own, write_folder
+from edgeplan.devices.pairs import load_pair
+from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.planning.partition.parallel import SearchLimits
+from edgeplan.support.files import FilePath
+from edgeplan.workspace import workspace
+from edgeplan.writable import require_writable
+
+
+def plan_partition(
+    model: FilePath,
+    output: FilePath,
+    pair: FilePath,
+    *,
+    results: FilePath | None = None,
+    preparation: Preparation | None = None,
+    shape: Shapes | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
+    batch: int | None = None,
+    mode: Literal["sequential", "parallel"] = "sequential",
+    gap: float = 0.001,
+    time_limit_s: float = 20.0,
+) -> PlannedModel:
+    """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
+
+    Args:
+        model: ONNX file.
+        output: folder to write the plan to.
+        pair: name of a pair file, or a path to one.
+        results: folder of the results, with the pair's predictors; without, that of the workspace.
+        preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
+        shape: likewise.
+        set: likewise.
+        batch: likewise.
+        mode: one operator at a time, or different ones side by side.
+        gap: to the bound, at which the search for a plan side by side ends.
+        time_limit_s: of that search.
+
+    Raises:
+        ModelError: the file cannot be read or holds what is not known.
+        DeviceError: unknown pair, or a processor of it that is not there.
+        FormatError: there are no predictors of the pair, or those of another machine or driver.
+        StoreError: the folder cannot be written.
+    """
+    found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
+    out = Path(output)
+    require_writable(out, instead="choose another folder with -o")
+    predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
+    source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+    with opened(found) as both:
+        require_own(predictors, both)
+        search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
+        planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
+        write_folder(planned, both, out)
+    return planned
