@@ -22,7 +22,7 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.streaming.memory_session import stream_program
+from edgeplan.runtime.streaming.program import StreamProgram
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
@@ -88,7 +88,7 @@ def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int
     found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     assert found.difference < 1e-5
-    assert [border.below for border in stream_program(read_folder(tmp_path / "plan")).inputs] == [rows]
+    assert [border.below for border in read_folder(tmp_path / "plan").program_of(StreamProgram).inputs] == [rows]
 
 
 def _late() -> list[onnx.NodeProto]:
