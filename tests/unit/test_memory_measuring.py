@@ -101,16 +101,6 @@ def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_s
     assert set(row) == {"reason"}
 
 
-def test_one_case_is_measured_without_the_others(subject: StudiedModel) -> None:
-    (row,) = measuring.alone(subject, "least")
-    assert row["case"] == "least"
-    if "peak" in row:
-        assert row["peak"] <= row["budget"]
-        assert row["equal"] == 1
-    else:  # of so small a model runs differ by more than the steps of the search
-        assert row["reason"].startswith("no run held")
-
-
 def test_what_is_needed_is_told_where_it_is_proven(subject: StudiedModel, planner: Planner) -> None:
     made, row = measuring._attempted(subject, planner, MIB, "plan")
     assert made is None

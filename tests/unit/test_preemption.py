@@ -110,7 +110,7 @@ def test_the_load_of_a_busy_processor_is_seen() -> None:
 def test_all_threads_are_pinned() -> None:
     code = (
         "import os, threading, time\n"
-        "from edgeplan.measurement.preemption import pin_threads\n"
+        "from edgeplan.support.cpus import pin_threads\n"
         "hold = threading.Event(); found = []\n"
         "t = threading.Thread(target=lambda: (hold.wait(), found.append(os.sched_getaffinity(0)))); t.start()\n"
         f"pin_threads([{PROCESSOR}]); hold.set(); t.join(); print(found[0])"

@@ -16,7 +16,7 @@ from walks import Tree, walk
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
     "code lines of workflow": 48_600,
-    "code lines of tests": 27_100,
+    "code lines of tests": 27_250,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,

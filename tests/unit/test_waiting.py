@@ -67,7 +67,7 @@ def test_whatever_loads_the_library_bounds_its_waits() -> None:
     assert {
         "edgeplan.runtime.cold_executor",
         "edgeplan.engines.onednn.cold",
-        "edgeplan.profiling.first_call_costs",
+        "edgeplan.measurement.process.first_execution",
     } <= set(modules)
     assert told("edgeplan.cli", "edgeplan.measurement.process.worker", *modules) == str(SPINS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.runtime.folder import read_folder
-from edgeplan.support.subprocesses import environment, module_command
+from edgeplan.support.subprocesses import module_command, run
 
 Array = npt.NDArray[Any]
 
@@ -48,7 +47,7 @@ def reference_apart(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array
 
 def _asked(*words: str) -> str:
     command = module_command("edgeplan.checking", *words)
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)  # noqa: S603
+    ended = run(command)
     try:
         answer = json.loads(ended.stdout)
     except ValueError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,8 +20,9 @@ from edgeplan.runtime.folder import PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.support import subprocesses
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
-from edgeplan.support.subprocesses import environment, module_command
+from edgeplan.support.subprocesses import module_command
 from edgeplan.terminal import escaped, say
 
 _MIB = 1 << 20
@@ -74,7 +74,7 @@ def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
 def _apart(what: str, job: dict[str, Any]) -> str:
     """Have another process read or write files of tensors; what it prints."""
     command = module_command("edgeplan.cli.run_files", what, json.dumps(job))
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment(), check=False)  # noqa: S603
+    ended = subprocesses.run(command)
     printed, told = (text.decode(errors="replace") for text in (ended.stdout, ended.stderr))
     if told:
         say(told.rstrip("\n"), err=True)

@@ -21,6 +21,7 @@ class ExecArg(ctypes.Structure):
     _fields_: ClassVar = [("arg", ctypes.c_int), ("memory", ctypes.c_void_p)]
 
 
+_ARGS = ctypes.POINTER(ExecArg)
 _HANDLES = ctypes.POINTER(ctypes.c_void_p)
 
 #: Functions that return a status.
@@ -54,7 +55,7 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_primitive_desc_query": [_P, _INT, _INT, _P],
     "dnnl_primitive_create": [_OUT, _P],
     "dnnl_primitive_destroy": [_P],
-    "dnnl_primitive_execute": [_P, _P, _INT, _P],
+    "dnnl_primitive_execute": [_P, _P, _INT, _ARGS],
     "dnnl_convolution_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 4, *[Dims] * 4, _P],
     "dnnl_deconvolution_forward_primitive_desc_create": [_OUT, _P, _INT, _INT, *[_P] * 4, *[Dims] * 4, _P],
     "dnnl_layer_normalization_forward_primitive_desc_create": [_OUT, _P, _INT, *[_P] * 3, _FLOAT, ctypes.c_uint, _P],

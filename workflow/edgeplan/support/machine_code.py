@@ -17,7 +17,6 @@ import mmap
 import os
 import stat
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple
 
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.support.digests import sha256
+from edgeplan.support.subprocesses import module_command, run
 from edgeplan.writable import cache_base
 
 log = logging.getLogger(__name__)
@@ -256,8 +256,7 @@ def _compiled(images: Images, names: Sequence[str]) -> dict[str, bytes]:
     if "numba" in sys.modules:
         found = [importlib.import_module(images.builder).build(name) for name in names]
     else:
-        command = [sys.executable, "-m", "edgeplan.support.machine_code", images.builder, *names]
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603  this module
+        ended = run(module_command("edgeplan.support.machine_code", images.builder, *names))
         sizes = struct.unpack_from(f"<{len(names)}Q", ended.stdout.ljust(8 * len(names), b"\0"))
         ends = [*itertools.accumulate(sizes, initial=8 * len(names))]
         found = [ended.stdout[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -62,11 +62,14 @@ def write_map(plan: MemoryPlan, program: StreamProgram, path: Path) -> None:
 
 def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[MemoryUse, list[Held]]:
     """Group what memory holds by its use; uses of which there is nothing are left out."""
-    keeping, words, at = set[int](), program.operand_words, 0
-    for step in program.steps:
-        if program.kernels[step.kernel].step.kind == "keep":
-            keeping |= {words[2 * k] for k in range(at, at + step.operands)} - {WEIGHTS}
-        at += step.operands
+    keeping = {
+        operand.buffer
+        for step in program.steps
+        if program.kernels[step.kernel].step.kind == "keep"
+        for call in step.calls
+        for operand in call
+        if operand.buffer != WEIGHTS
+    }
     found: dict[MemoryUse, list[Held]] = {}
     for number, held in enumerate(plan.held()):  # tensors first, in the order of the program's buffers
         found.setdefault(MemoryUse.weights if number in keeping else held.use, []).append(held)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from edgeplan.support.machine_code import Images, addresses
@@ -38,7 +37,6 @@ def load(names: Iterable[str]) -> list[int]:
     return [found[name][name] for name in wanted]
 
 
-@cache
 def function(name: str) -> Callable[..., int]:
     """A kernel, with the arguments of `dnnl_primitive_execute`."""
     found: Any = _TYPE(load([name])[0])

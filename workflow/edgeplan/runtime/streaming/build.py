@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -191,7 +190,7 @@ def _program(
 ) -> StreamProgram:
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, operands, end = _executed(rows, numbers, places, start)
+    executed, end = _executed(rows, numbers, places, start)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -213,7 +212,6 @@ def _program(
         (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
         kernels,
         executed,
-        operands,
         buffers,
         border(lowered.inputs),
         border(lowered.outputs),
@@ -322,13 +320,11 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
 
-def _executed(
-    rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int
-) -> tuple[tuple[Executed, ...], bytes, int]:
-    """The steps, the operands of their calls, and the size of the file, whose first weights begin at `start`."""
+def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file, whose first weights begin at `start`."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
-    words, at = array("q"), start
+    at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
         def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
@@ -340,13 +336,11 @@ def _executed(
                 return Operand(WEIGHTS, offset)
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
-        operands = [operand(place.region, place.offset) for call in row.created.calls for place in places_of(call)]
-        for found_at in operands:
-            words.extend((found_at.buffer, found_at.offset))
+        calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
         size = _whole_pages(row.segment.size) if row.segment else 0
-        found.append(Executed(row.step.name, kernel, len(operands), at, size))
+        found.append(Executed(row.step.name, kernel, calls, at, size))
         at += size
-    return tuple(found), words.tobytes(), at
+    return tuple(found), at
 
 
 def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:

@@ -49,14 +49,14 @@ class Executed:
     Attributes:
         name: of the step, unique.
         kernel: its number.
-        operands: how many the calls of the kernel have; which they are, `StreamProgram.operands` says.
+        calls: the operands of each call of the kernel, in the order of the kernel's arguments.
         weights_at: where its segment of weights begins in the file.
         weight_bytes: of the segment, whole pages; 0 without weights.
     """
 
     name: str
     kernel: int
-    operands: int
+    calls: tuple[tuple[Operand, ...], ...]
     weights_at: int
     weight_bytes: int
 
@@ -102,8 +102,6 @@ class StreamProgram:
         threads: of each kernel.
         library: version, commit and instruction set that the kernels are for.
         kernels, steps, buffers: see there.
-        operands: of all calls, step by step, in the order of the kernels' arguments: for each its buffer and offset, words of 8
-            bytes (`operand_words`). There are thousands: as objects they would take a share of a small budget.
         inputs, outputs: of the model.
         shapes, layouts: of the tensors that kernels' steps name; types: those that are not of float32.
         weights_bytes: size of the file of weights.
@@ -114,7 +112,6 @@ class StreamProgram:
     library: tuple[str, str, str]
     kernels: tuple[Kernel, ...]
     steps: tuple[Executed, ...]
-    operands: bytes
     buffers: tuple[Buffer, ...]
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
@@ -122,8 +119,3 @@ class StreamProgram:
     layouts: Mapping[str, str]
     types: Mapping[str, str]
     weights_bytes: int
-
-    @property
-    def operand_words(self) -> memoryview:
-        """Buffer and offset of each operand, one after the other."""
-        return memoryview(self.operands).cast("q")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -84,10 +85,9 @@ class Rows:
         self._pages = mmap.mmap(-1, pages * PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
 
-    def __call__(self, _block: int, _stream: int, _count: int, arguments: int) -> int:
+    def __call__(self, _block: int, _stream: int, _count: int, addresses: Sequence[int]) -> int:
         """Read the rows; each once, in the order of the file."""
         assert self._index is not None  # noqa: S101  checked when it was made
-        addresses = (ctypes.c_int64 * 2).from_address(arguments)
         picked = (self._index * self._count).from_address(addresses[0])
         places: dict[int, list[int]] = {}
         for place, index in enumerate(picked):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -17,8 +16,9 @@ from typing import Any, Self, TypeVar
 
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime import kernels
-from edgeplan.runtime.creation import ROWS_KERNEL, Call, Created, Creator, KernelCall
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.creation import ROWS_KERNEL, Created, Creator, KernelCall
+from edgeplan.runtime.dnnl import Dnnl, Handle
+from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
@@ -74,81 +74,14 @@ class Schedule:
         )
 
 
-class _Calls:
-    """The calls of a program, ready to be made, in flat arrays: there are thousands of arguments.
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of the library, ready to be made, with the memories that its arguments point to."""
 
-    Args:
-        dnnl: the library.
-
-    Attributes:
-        functions: of each call.
-        words: of each call its primitive or block, the number of its arguments, and where these lie.
-    """
-
-    def __init__(self, dnnl: Dnnl) -> None:
-        self.functions: list[Callable[..., int]] = []
-        self.words, self._given = array("q"), array("q")  # what primitives and kernels are given: arguments, blocks, addresses
-        self._memories, self._placed, self._addresses = array("Q"), array("q"), array("q")
-        self._known: dict[tuple[int, int, int, int], int] = {}
-        self._dnnl, self._execute = dnnl, dnnl.execute
-        self._create = dnnl.function("dnnl_memory_create", brief=True)
-        self._destroy = dnnl.function("dnnl_memory_destroy", brief=True)
-
-    def add(self, call: Call, operands: memoryview, step: int) -> None:
-        """A call of a primitive; its memories have no address yet."""
-        assert call.primitive is not None  # noqa: S101  created to be run
-        self._add(self._execute, call.primitive.value, len(call.arguments))
-        for k, argument in enumerate(call.arguments):
-            buffer, offset = operands[2 * k : 2 * k + 2]
-            key = (argument.descriptor, buffer, offset, step if buffer == WEIGHTS else -1)
-            if key not in self._known:
-                self._known[key] = self._memory(argument.descriptor)
-                self._placed.extend((buffer, offset, step))
-            self._given.extend((argument.number, self._known[key]))
-
-    def add_function(self, function: Callable[..., int], operands: memoryview, step: int, block: Sequence[int] = ()) -> None:
-        """A call of what takes addresses, and a block in place of a primitive."""
-        at = len(self._given)
-        self._given.extend(block)
-        self._add(function, at, len(operands) // 2)
-        for k in range(0, len(operands), 2):
-            self._addresses.extend((len(self._given), operands[k], operands[k + 1], step))
-            self._given.append(0)
-
-    def _add(self, function: Callable[..., int], first: int, count: int) -> None:
-        self.functions.append(function)
-        self.words.extend((first, count, len(self._given)))
-
-    def _memory(self, descriptor: int) -> int:
-        out = ctypes.c_void_p()
-        self._dnnl.check(self._create(ctypes.byref(out), descriptor, self._dnnl.engine.value, 0), "dnnl_memory_create")
-        self._memories.append(out.value or 0)
-        return self._memories[-1]
-
-    def finish(self) -> None:
-        """No call is added any more: what they point to stays where it is."""
-        self._known.clear()
-        base, width = self._given.buffer_info()[0], self._given.itemsize
-        for k, function in enumerate(self.functions):
-            self.words[3 * k + 2] = base + width * self.words[3 * k + 2]
-            if function is not self._execute:
-                self.words[3 * k] = base + width * self.words[3 * k]
-
-    def place(self, base: int, place: Callable[[int, int], int]) -> None:
-        """Give all arguments their addresses; `place` says where a buffer, or the weights of a step, lie from `base` on."""
-        point, given, placed, found = (
-            self._dnnl.function("dnnl_memory_set_data_handle", brief=True), self._given, self._placed, self._addresses,
-        )  # fmt: skip
-        for k, memory in enumerate(self._memories):
-            buffer, offset, step = placed[3 * k : 3 * k + 3]
-            self._dnnl.check(point(memory, base + place(buffer, step) + offset), "dnnl_memory_set_data_handle")
-        for k in range(0, len(found), 4):
-            at, buffer, offset, step = found[k : k + 4]
-            given[at] = base + place(buffer, step) + offset
-
-    def __del__(self) -> None:
-        for memory in self._memories:
-            self._destroy(memory)
+    function: Callable[..., int]
+    primitive: int
+    count: int
+    arguments: ctypes.Array[Any]
 
 
 class StreamSession:
@@ -193,10 +126,13 @@ class StreamSession:
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
         self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
+        self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
+        self._blocks: list[object] = []
+        self._memories: dict[tuple[int, int, int, int], Handle] = {}
         self._loaded_before = _counts(program)
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             made = _made(dnnl, program, self._library)
-        self._calls, self._first = self._bound(made)
+        self._calls = [self._bound(made, k) for k in range(len(program.steps))]
         calls = [call for created in made for call in created.calls if not isinstance(call, KernelCall)]
         self._primitives = [call.primitive for call in calls if call.primitive is not None]
         for primitive in self._primitives:
@@ -210,26 +146,39 @@ class StreamSession:
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
 
-    def _bound(self, made: Sequence[Created]) -> tuple[_Calls, array[int]]:
-        """The calls, and the first one of each step."""
-        program, words, at = self.program, self.program.operand_words, 0
-        found, first = _Calls(self.dnnl), array("q", [0])
-        for k, step in enumerate(program.steps):
-            end = at + 2 * step.operands
-            for call in made[step.kernel].calls:
-                count = 2 * len(call.places if isinstance(call, KernelCall) else call.arguments)
-                operands, at = words[at : at + count], at + count
-                if isinstance(call, Call):
-                    found.add(call, operands, k)
-                elif call.kernel.startswith(ROWS_KERNEL):
-                    found.add_function(Rows(self._file, call, program.weights_bytes, program.model), operands, k)
-                else:
-                    found.add_function(kernels.function(call.kernel), operands, k, call.block)
-            if at != end:
-                raise FormatError(f"the program does not fit: step {step.name!r}", where=program.model, next_step=AGAIN)
-            first.append(len(found.functions))
-        found.finish()
-        return found, first
+    def _bound(self, made: Sequence[Created], k: int) -> tuple[_Call, ...]:
+        """The calls of a step; its memories have no address yet."""
+        step = self.program.steps[k]
+        created = made[step.kernel]
+        wanted = [len(call.places if isinstance(call, KernelCall) else call.arguments) for call in created.calls]
+        if wanted != [len(operands) for operands in step.calls]:
+            raise FormatError(f"the program does not fit: step {step.name!r}", where=self.program.model, next_step=AGAIN)
+        calls = []
+        for call, operands in zip(created.calls, step.calls, strict=True):
+            if isinstance(call, KernelCall):
+                calls.append(self._compiled(call, operands, k))
+                continue
+            given = []
+            for argument, operand in zip(call.arguments, operands, strict=True):
+                owner = k if operand.buffer == WEIGHTS else -1
+                key = (argument.descriptor, operand.buffer, operand.offset, owner)
+                if key not in self._memories:
+                    self._memories[key] = self.dnnl.memory(argument.descriptor, 0)
+                given.append(ExecArg(argument.number, self._memories[key].value))
+            assert call.primitive is not None  # noqa: S101  created to be run
+            calls.append(_Call(self.dnnl.execute, call.primitive.value, len(given), (ExecArg * len(given))(*given)))
+        return tuple(calls)
+
+    def _compiled(self, call: KernelCall, operands: Sequence[Operand], k: int) -> _Call:
+        """A call of a compiled kernel, or of what reads rows: it takes addresses, and a block in place of a primitive."""
+        addresses = (ctypes.c_int64 * len(operands))()
+        self._addresses.append((addresses, tuple(operands), k))
+        if call.kernel.startswith(ROWS_KERNEL):
+            rows = Rows(self._file, call, self.program.weights_bytes, self.program.model)
+            return _Call(rows, 0, len(operands), addresses)
+        block = (ctypes.c_int64 * len(call.block))(*call.block)
+        self._blocks.append(block)
+        return _Call(kernels.function(call.kernel), ctypes.addressof(block), len(operands), addresses)
 
     def _place(self, buffer: int, step: int) -> int:
         return self.schedule.weight_offset[step] if buffer == WEIGHTS else self.schedule.buffer_offset[buffer]
@@ -260,7 +209,12 @@ class StreamSession:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
         self._touching = _touching(self._base, size, self._processors)
         self.schedule = schedule
-        self._calls.place(self._base, self._place)
+        point = self.dnnl.function("dnnl_memory_set_data_handle", brief=True)
+        for (_, buffer, offset, owner), memory in self._memories.items():
+            place = self._base + self._place(buffer, owner) + offset
+            self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
+        for addresses, operands, step in self._addresses:
+            addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
         self._freed = _freed(self.program, schedule) if self._free else {}
         self._loads = schedule.loads(self.program)
         self._restart()
@@ -343,18 +297,17 @@ class StreamSession:
 
     def _execute(self) -> None:
         """All steps; the last one has not ended before its outputs were read."""
-        loader, counts, times, steps = self._loader, self._loaded_before, self.times, len(self.program.steps)
-        functions, words, begin = self._calls.functions, self._calls.words, self._first
+        loader, counts, times, steps = self._loader, self._loaded_before, self.times, len(self._calls)
         self.dnnl.set_threads(self.program.threads)
         stream = self._stream.value
         first, loads = self._inference * steps, self._inference * len(self._loads)
         loader.prepare(self._inference + 1)
-        for k in range(steps):
+        for k, calls in enumerate(self._calls):
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
             times[2 * k] = perf_counter_ns()
-            for j in range(begin[k], begin[k + 1]):
-                if status := functions[j](words[3 * j], stream, words[3 * j + 1], words[3 * j + 2]):
+            for call in calls:
+                if status := call.function(call.primitive, stream, call.count, call.arguments):
                     self.dnnl.check_execution(status)
             if self.slowed:
                 _stay_awake(perf_counter_ns() + self.slowed[k])
