@@ -31,7 +31,7 @@ Modules:
 * `progress`: The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere
   a log line now and then.
 * `report/`: The report of a device: the pages that the chapters' tables and figures are shown in.
-* `reporting/`: What tables, figures and reports of all chapters are made with.
+* `reporting/`: Tables, figures and reports of all chapters are made with these modules.
 * `runs`: Running plans: one function and one result for plan folders of every kind (docs/api.md).
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).

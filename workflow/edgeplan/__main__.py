@@ -1,4 +1,4 @@
-"""`python -m edgeplan`."""
+"""This module runs the command line as `python -m edgeplan`."""
 
 from edgeplan.cli import main
 

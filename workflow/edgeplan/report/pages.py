@@ -38,7 +38,7 @@ class PageSection:
 
     @property
     def at(self) -> str:
-        """What ids of the section begin with."""
+        """Return the prefix of ids in the section."""
         return f"{self.target}-"
 
     def place(self, name: str) -> str:
@@ -108,7 +108,7 @@ def parts(text: str) -> tuple[str, str]:
 
 
 def shown_first(texts: Sequence[str]) -> int:
-    """How many texts of a section are shown, by their first sentences; the others are folded."""
+    """Count the texts of a section that are shown, by their first sentences; the others are folded."""
     left = _LINES
     for i, text in enumerate(texts):
         left -= -(-len(parts(text)[0]) // _LINE)
@@ -135,7 +135,7 @@ def _cells(lines: Sequence[Line]) -> list[tuple[str, ...]]:
 
 
 def tally(lines: Sequence[Line]) -> str:
-    """How many figures reach their bars, as text: the undecided and those without a value apart."""
+    """Count the figures that reach their bars, as text: the undecided and those without a value apart."""
     told = [f"{sum(line.verdict == PASS for line in lines)} of {len(lines)} pass"]
     undecided, lost = sum(line.verdict == UNDECIDED for line in lines), sum(line.value == NO_VALUE for line in lines)
     told += [f"{undecided} undecided"] * bool(undecided) + [f"{lost} without a value"] * bool(lost)

@@ -43,7 +43,7 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
 
 
 def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[str]:
-    """What came out, a line for each chapter of each target in params.yaml: its headline figures, its bars and its grade."""
+    """Summarise each chapter of each target in params.yaml as a line: its headline figures, bars and grade."""
     paths = [chapters / Path(path).relative_to(HANDED_OVER) for path in parts_of_report(params.model_dump())]
     read = [(path.parent.name, read_chapter(path)) for path in paths if path.name.endswith(SUFFIX)]
     return [_line(target, page) for target, page in read if page.cards]

@@ -1,4 +1,4 @@
-"""What figures of merit are held against.
+"""Bars are limits that figures of merit are held against.
 
 A document of figures of merit is flat: `name: number`. A figure that rests on few repeats or layers has an interval, two more
 entries named by `interval_keys`. A figure without a value, absent or not a number, fails its bar.
@@ -37,7 +37,7 @@ def interval_of(metrics: Mapping[str, Any], key: str) -> tuple[float, float] | N
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a figure has to reach: at least `low`, at most `high`; `aim` is the wish beyond it, as text."""
+    """A bar is a figure's limit: at least `low`, at most `high`; `aim` is the wish beyond it, as text."""
 
     key: str
     title: str
@@ -46,7 +46,7 @@ class Bar:
     aim: str = ""
 
     def reached(self, value: float) -> bool:
-        """Whether a value passes."""
+        """Tell whether a value passes the bar."""
         return self.low <= value <= self.high
 
     def verdict(self, metrics: Mapping[str, Any]) -> Verdict:

@@ -1,4 +1,4 @@
-"""What all figures share: size, fonts, and colours that colour-blind readers can tell apart."""
+"""Figures of all chapters share their size, fonts, and colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 

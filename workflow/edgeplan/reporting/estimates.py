@@ -53,7 +53,7 @@ def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
 def figures_of_merit(
     functions: Mapping[str, Callable[[Any], float | Estimate]], evidence: Any, prefix: str = ""
 ) -> dict[str, float]:
-    """All figures that were measured by name, six significant digits, the ends of their intervals beside them.
+    """Return the measured figures by name, six significant digits, the ends of their intervals beside them.
 
     Args:
         functions: by name; one that lacks what it is of raises an error of a key or an index, or gives what is no number.

@@ -14,7 +14,7 @@ _OTHER = PALETTE[7]
 
 
 def gantt(spans: pd.DataFrame, title: str) -> Any:
-    """Draw timelines.
+    """Draw the timelines of a plan.
 
     Args:
         spans: of one plan: kind ("planned", "measured"), core, stage, start_ms, end_ms.

@@ -40,7 +40,7 @@ def of_spread(median: float, most: float) -> Name:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """What was measured again.
+    """Repeats are measurements of the same things again.
 
     Attributes:
         ratios: of measurements of the same thing to each other (n,); what is not finite does not count.

@@ -1,4 +1,4 @@
-"""How every chapter declares its tables and figures, and how they are made, written and handed over to its page.
+"""Every chapter declares its tables and figures by this kit, which makes, writes and hands them over to its page.
 
 What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves it out, or shows the reason in its place.
 """
@@ -36,7 +36,7 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True)
 class Spec(Generic[Evidence, Made]):
-    """What a chapter can show.
+    """A specification declares a table or figure of a chapter.
 
     Attributes:
         id: stem of its files and of its caption, `captions/<tables or figures>/<id>.md` beside the chapter.
@@ -53,7 +53,7 @@ class Spec(Generic[Evidence, Made]):
     note: Callable[[Evidence], str] | None = None
 
     def make(self, evidence: Evidence) -> Made:
-        """It, from the evidence.
+        """Make the table or figure from the evidence.
 
         Raises:
             NotMeasuredError: the evidence lacks what it shows.
@@ -69,7 +69,7 @@ class Spec(Generic[Evidence, Made]):
                 raise NotMeasuredError(f"there is no {need}")
 
     def noted(self, evidence: Evidence) -> str:
-        """What its caption adds; "" for nothing, and where the evidence does not hold it."""
+        """Return the caption's addition; "" for nothing, and where the evidence does not hold it."""
         try:
             self._check(evidence)
             return self.note(evidence) if self.note else ""
@@ -82,7 +82,7 @@ class TableSpec(Spec[Evidence, pd.DataFrame]):
 
 
 class FigureSpec(Spec[Evidence, Any]):
-    """A figure of Matplotlib."""
+    """This specification declares a figure of Matplotlib."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec[Any, Any])
@@ -94,7 +94,7 @@ def registry(*specs: AnySpec) -> Mapping[str, AnySpec]:
 
 
 def make(specs: Mapping[str, Spec[Evidence, Made]], evidence: Evidence) -> tuple[dict[str, Made], dict[str, str]]:
-    """What can be made, by id in the order of the report, and why the others cannot."""
+    """Make the tables or figures that can be made, by id in the order of the report, and say why the others cannot."""
     made, reasons = dict[str, Made](), dict[str, str]()
     for name, spec in specs.items():
         try:
@@ -105,7 +105,7 @@ def make(specs: Mapping[str, Spec[Evidence, Made]], evidence: Evidence) -> tuple
 
 
 def make_or_explain(specs: Mapping[str, TableSpec[Evidence]], evidence: Evidence) -> dict[str, pd.DataFrame]:
-    """All tables by id; one that cannot be made has the reason as its one cell, under `REASON`."""
+    """Make all tables by id; one that cannot be made has the reason as its one cell, under `REASON`."""
     made, reasons = make(specs, evidence)
     explained = made | {name: pd.DataFrame({REASON: [why]}) for name, why in reasons.items()}
     return {name: explained[name] for name in specs}
@@ -117,7 +117,7 @@ def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[
 
 
 def notes(specs: Mapping[str, Spec[Evidence, Any]], evidence: Evidence, shown: Iterable[str]) -> dict[str, str]:
-    """What the evidence adds to the captions of what is shown, by id; only of those that can add something."""
+    """Return the evidence's additions to the captions of what is shown, by id, where there are any."""
     return {name: specs[name].noted(evidence) for name in shown if specs[name].note}
 
 

@@ -21,7 +21,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How well predictions hit.
+    """The accuracy of predictions over a set of models.
 
     Attributes:
         models: number of predictions.
@@ -111,7 +111,7 @@ def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
 
 
 def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:
-    """All metrics of the paper's Table 8 at once."""
+    """Compute all metrics of the paper's Table 8 at once."""
     truth, guess = pair(measured, predicted)
     return Accuracy(truth.size, rmse(truth, guess), rmspe(truth, guess), within(truth, guess, 0.05), within(truth, guess, 0.10))
 

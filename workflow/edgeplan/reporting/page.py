@@ -1,4 +1,4 @@
-"""What a chapter hands over to the report: values that say what is shown, not how it is laid out."""
+"""A page is a chapter's part of the report: values that say what is shown, not how it is laid out."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def number(value: float | str, *, share: bool = False) -> str:
 
 
 def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], ...]:
-    """All figures by name, as text."""
+    """Format all figures by name, as text."""
     return tuple((name, number(metrics[name])) for name in sorted(metrics))
 
 
@@ -263,7 +263,7 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[
 
 @dataclass(frozen=True, slots=True)
 class CardOf:
-    """How a card is made of figures: title, keys, the unit that follows, the paper's value."""
+    """A card is described by its title, keys, the unit that follows, and the paper's value."""
 
     title: str
     keys: tuple[str, ...]

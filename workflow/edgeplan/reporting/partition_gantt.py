@@ -22,7 +22,7 @@ _SPLIT, _WHOLE = 2, 0  # of the palette
 
 
 def letter(position: int, step: PlannedStep) -> str:
-    """What stands for a step in a text: a small letter if whole, a capital if split."""
+    """Return the letter of a step in a text: a small one if whole, a capital if split."""
     found = _LETTERS[position % len(_LETTERS)]
     return found.upper() if step.on == "split" else found
 

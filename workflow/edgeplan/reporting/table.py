@@ -1,4 +1,4 @@
-"""How a table is written and read back."""
+"""This module writes a table to a file and reads it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a figure, and of a difference between two predictors, is the chance of what was measured."""
+"""Intervals tell how much of a figure, or of a difference between two predictors, is chance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the two are told apart."""
+        """Tell whether the two are told apart."""
         return self.p < _SURE
 
 

@@ -14,8 +14,8 @@ Modules:
   stable within a major version).
 * `creation`: Steps to primitives ready to be bound to memory: the main one, and the conversions
   around it.
-* `descriptors`: What primitives are asked for, and descriptors of the activations and weights of
-  one model.
+* `descriptors`: Variants say how primitives are asked for; descriptors describe the activations and
+  weights of one model.
 * `dnnl`: oneDNN's C API, typed: small owners of handles, every status checked.
 * `executable`: Preparing and executing the steps of a program.
 * `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,
@@ -37,11 +37,11 @@ Modules:
 * `linking`: Linking: the C calls that creating a program's steps makes, written down as tables.
 * `lowering`: Graphs to steps: what oneDNN can do in one primitive becomes one step.
 * `memory`: Memory of a session: one anonymous region, and files mapped to be read.
-* `native/`: What a cold start does for every step, compiled: make the library's objects, fetch
-  weights, execute.
+* `native/`: A cold start does these things for every step in compiled code: make the library's
+  objects, fetch weights, execute.
 * `objects`: The library's objects of a linked program, each made once, when first needed, by
   whichever thread needs it.
-* `pace`: How the interpreter runs during a cold start.
+* `pace`: This module sets the interpreter's pace during a cold start.
 * `partitioned/`: Programs that run on two processors side by side, steps whole or split by
   channels.
 * `placement`: Places for the weights of a program: in its cache in the order of execution, and in
@@ -52,9 +52,9 @@ Modules:
 * `preparation`: Preparing the steps of a linked program: create, read, transform, bind.
 * `primitive_kinds`: The primitive descriptor of each kind of step, and the weights it reads.
 * `primitives`: Steps to oneDNN primitive descriptors, in given layouts.
-* `process`: What a process that runs plans sets up before it opens one.
-* `processor`: What a processor offers to a pair: kernels of steps on memory that both share, and
-  how the two wait for each other.
+* `process`: A process that runs plans sets these things up before it opens one.
+* `processor`: A processor offers kernels of steps to a pair, on memory that both share, and ways of
+  waiting for each other.
 * `program`: A program: which implementation each step runs, and where every activation lies.
 * `ranges`: Ranges of output channels: a step cut into several that each compute a part of its
   output, from a part of its weights.
@@ -62,8 +62,8 @@ Modules:
   the primitives read.
 * `reading_ahead`: Bringing weights into memory before they are fetched: they come in the order of
   execution while kernels are made.
-* `renewal`: What a session leaves behind in its plan folder: a cache that had to be made again,
-  stamps of files that were looked at.
+* `renewal`: A session renews its plan folder: a cache that had to be made again, stamps of files
+  that were looked at.
 * `session`: The simplest runner: prepare every step, then run them in order.
 * `signatures`: Argument and result types of the C functions used: an undeclared one would cut
   64-bit handles to 32 bits.
@@ -76,7 +76,7 @@ Modules:
   folded, gates in oneDNN's order.
 * `views`: Products of activations that read and write parts of tensors where they lie, without
   copies before and behind.
-* `waiting`: How the threads of OpenMP wait for each other: awake for a moment, then asleep.
+* `waiting`: Threads of OpenMP wait for each other awake for a moment, then asleep.
 * `weight_cache`: The weight cache of a plan: transformed weights in one file, in the order of
   execution, each step's at a page.
 * `weights`: Where the weights of a model lie in its files, and reading them from there without

@@ -55,7 +55,7 @@ class Banded:
 
 
 def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
-    """Run regions in bands.
+    """Divide regions of steps into bands of rows.
 
     Args:
         lowered: the steps.
@@ -83,7 +83,7 @@ def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
 
 
 def possible(lowered: Lowered, first: int, last: int) -> bool:
-    """Whether steps can run in bands: local ones that read one activation from elsewhere, the last one alone read elsewhere."""
+    """Tell whether steps can run in bands: local, reading one activation from elsewhere, the last one alone read there."""
     steps = lowered.steps[first : last + 1]
     made = {t for step in steps for t in step.outputs}
     given = {t for step in steps for t in step.reads} - made
@@ -94,7 +94,7 @@ def possible(lowered: Lowered, first: int, last: int) -> bool:
 
 
 def local(step: Step, shapes: Mapping[str, Shape]) -> bool:
-    """Whether rows of a step's output need the same rows of its inputs, or a window of them."""
+    """Tell whether rows of a step's output need the same rows of its inputs, or a window of them."""
     tensors = [*step.reads, *step.outputs]
     if step.kind == "concat" and (step.integer("axis") != 1 or step.weights):
         return False
@@ -118,7 +118,7 @@ def needed_rows(step: Step, rows: Range) -> Range:
 
 
 def clipped_rows(rows: Range, height: int) -> Range:
-    """Rows that there are."""
+    """Clip a range of rows to the image."""
     return max(0, rows[0]), min(height, rows[1])
 
 
@@ -219,7 +219,7 @@ class _Band:
         return name
 
     def _name(self, tensor: str, rows: Range) -> str:
-        """What holds these rows: the activation itself if it is whole, what the band computed, or a copy."""
+        """Name the tensor of these rows: the activation itself if it is whole, the band's result, or a copy."""
         whole = rows == (0, _height(self._given, tensor)) and tensor not in self._made
         return tensor if whole else self._named(tensor, rows)
 
@@ -368,7 +368,7 @@ def kept_bytes(lowered: Lowered, region: Region) -> int:
 
 
 def recomputed(lowered: Lowered, region: Region) -> float:
-    """How many rows a region's steps compute, over how many they have: weighted by what a row costs."""
+    """Return the ratio of rows that a region's steps compute to those they have, weighted by the cost of a row."""
     steps = lowered.steps[region.first : region.last + 1]
     whole = done = 0.0
     output = steps[-1].outputs[0]

@@ -48,7 +48,7 @@ class Bringer:
         return os.preadv(descriptor, [self._buffer[: last - first]], first)
 
     def close(self) -> None:
-        """Close what it holds."""
+        """Close the files that are held open."""
         os.close(self._sink)
 
     def __enter__(self) -> Self:

@@ -80,7 +80,7 @@ def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]
 
 
 def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Implementation, Created | None]]:
-    """All implementations of one variant."""
+    """Yield all implementations of one variant."""
     suffix = "" if step.kind == "compiled" else _suffix(creator, step, variant)
     if step.kind in MOVING_KINDS:
         try:
@@ -110,7 +110,7 @@ def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Impl
 
 
 def _suffix(creator: Creator, step: Step, variant: Variant) -> str:
-    """How a variant's layouts differ from those that the activations have."""
+    """Name the differences of a variant's layouts from those of the activations."""
     four = [t for t in step.reads if len(creator.shapes[t]) == _RANK]
     source = "" if all(creator.same(t, variant.source) for t in four) else variant.source
     written = [t for t in step.outputs if len(creator.shapes[t]) == _RANK]

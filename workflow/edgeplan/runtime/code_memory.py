@@ -80,5 +80,5 @@ class CodePool:
 
     @property
     def used(self) -> int:
-        """Slots that hold code."""
+        """Count the slots that hold code."""
         return int(np.count_nonzero(self._states))

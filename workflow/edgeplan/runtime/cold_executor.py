@@ -211,7 +211,7 @@ class ColdSession(Session):
 
     @property
     def cache_problem(self) -> str:
-        """What was wrong with the weight cache, or ""."""
+        """Describe the fault of the weight cache, or return ""."""
         return self._shared.cache.problem
 
     @property
@@ -249,7 +249,7 @@ def _checked(plan: PlanFolder, dnnl: Dnnl, threads: int, machine: str) -> Linked
 
 
 class ColdSchedule(msgspec.Struct, frozen=True):
-    """What opening a plan of a cold start needs of its schedule: whether there are kernels for later runs."""
+    """The schedule of a cold start tells its session whether there are kernels for later runs."""
 
     later: tuple[int, ...] = ()
 

@@ -132,7 +132,7 @@ class Creator:
         self.describer = Describer(dnnl, self.shapes)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
-        """Create a step.
+        """Create the primitives of a step.
 
         Args:
             step: the step.
@@ -163,7 +163,7 @@ class Creator:
         return BYTES_PER_ELEMENT[self.types.get(tensor, FLOAT32)] * math.prod(self.shapes[tensor])
 
     def same(self, tensor: str, layout: str) -> bool:
-        """Whether an activation needs no conversion to be read or written in a layout."""
+        """Tell whether an activation needs no conversion to be read or written in a layout."""
         return same_bytes(self.shapes[tensor], self.layouts[tensor], layout, self.dnnl.info.block)
 
 

@@ -1,4 +1,4 @@
-"""What primitives are asked for, and descriptors of the activations and weights of one model."""
+"""Variants say how primitives are asked for; descriptors describe the activations and weights of one model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgeplan.runtime.layouts import tag
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a primitive is asked for.
+    """A variant says how a primitive is asked for.
 
     Attributes:
         source, output: layouts of the 4-D activations read and written.
@@ -79,7 +79,7 @@ class Descriptors:
         self.shapes = shapes
 
     def activation(self, tensor: str, layout: str) -> Handle:
-        """Descriptor of an activation."""
+        """Return the descriptor of an activation."""
         return self.plain(self.shapes[tensor], layout)
 
     def plain(self, shape: Shape, layout: str = "nchw") -> Handle:

@@ -42,7 +42,7 @@ class Unsupported(Exception):  # noqa: N818  not an error: the library offers no
 
 
 def dims(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    """`dnnl_dims_t`."""
+    """Build an array of the type `dnnl_dims_t`."""
     return Dims(*values, *[0] * (DIMS_LENGTH - len(values)))
 
 
@@ -89,13 +89,13 @@ class Dnnl:
 
     @property
     def primitive_cache(self) -> int:
-        """How many primitives the library keeps for reuse."""
+        """Return the number of primitives that the library keeps for reuse."""
         capacity = ctypes.c_int()
         self.check(self._library.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity)), "capacity of the cache")
         return capacity.value
 
     def set_primitive_cache(self, capacity: int) -> None:
-        """How many primitives the library keeps for reuse; 0 for profiling, where every creation must be paid."""
+        """Set the number of primitives that the library keeps for reuse; 0 for profiling, where every creation must be paid."""
         self.check(self._library.dnnl_set_primitive_cache_capacity(capacity), "dnnl_set_primitive_cache_capacity")
 
     @contextmanager
@@ -192,7 +192,7 @@ class Dnnl:
         return int(self._library.dnnl_memory_desc_get_size(descriptor))
 
     def equal(self, a: int, b: int) -> bool:
-        """Whether two descriptors describe the same layout."""
+        """Tell whether two descriptors describe the same layout."""
         return bool(self._library.dnnl_memory_desc_equal(a, b))
 
     def memory(self, descriptor: int, address: int) -> Handle:
@@ -226,7 +226,7 @@ class Dnnl:
         return int(self._library.dnnl_primitive_desc_query_md(descriptor.value, what, index) or 0)
 
     def scratch_bytes(self, descriptor: Handle) -> int:
-        """Scratchpad the implementation needs."""
+        """Return the bytes of scratchpad that the implementation needs."""
         return self.size(self.queried(descriptor, constants.QUERY_SCRATCHPAD_MD))
 
     def reorder(self, source: int, target: int) -> Handle:

@@ -134,7 +134,7 @@ class Executable:
         return found
 
     def close(self) -> None:
-        """Close the files. The arena lives as long as something points to it."""
+        """Close the files of the model. The arena lives as long as something points to it."""
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()

@@ -51,7 +51,7 @@ def plan_again(kind: str = "") -> str:
 
 
 class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a plan was made for: it is not run on anything else.
+    """The target of a plan, which is not run on anything else.
 
     Attributes:
         model: path of the ONNX file when it was planned.
@@ -124,7 +124,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def program(self) -> LinkedProgram | StreamProgram | PairProgram:
-        """What is executed, read when it is first asked for.
+        """Read the program when it is first asked for.
 
         Raises:
             FormatError: it is missing or damaged.
@@ -355,7 +355,7 @@ def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, predi
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:
-    """What changes when anybody writes to a file or replaces it; a move of its folder changes nothing.
+    """Return a stamp that changes when anybody writes to a file or replaces it; a move of its folder changes nothing.
 
     Raises:
         OSError: the file is not there.

@@ -68,7 +68,7 @@ def work_folder(folder: Path, prefix: str) -> Iterator[Path]:
 
 
 def _lock(descriptor: int, how: int) -> bool:
-    """Whether the file system has such locks; without them one process at a time is up to the user."""
+    """Lock a descriptor; false where the file system has no locks, and one process at a time is up to the user."""
     try:
         fcntl.flock(descriptor, how)
     except BlockingIOError:
@@ -79,7 +79,7 @@ def _lock(descriptor: int, how: int) -> bool:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether nobody is building there: it is not locked or, where the system has no such locks, old."""
+    """Tell whether nobody is building there: it is not locked or, where the system has no such locks, old."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # its process has deleted it meanwhile
@@ -93,5 +93,5 @@ def _abandoned(folder: Path) -> bool:
 
 
 def stale(status: os.stat_result) -> bool:
-    """Whether something was last written to so long ago that nobody can be at it."""
+    """Tell whether something was last written to so long ago that nobody can be at it."""
     return time.time() - status.st_mtime > STALE_SECONDS

@@ -93,7 +93,7 @@ def replace(slot: int, function: int) -> bool:
 
 
 def _writable(address: int) -> bool | None:
-    """Whether a word may be written to; None if it is not mapped."""
+    """Tell whether a word may be written to; None if it is not mapped."""
     for line in Path(f"/proc/{os.getpid()}/maps").read_text().splitlines():
         span, permissions, *_ = line.split(maxsplit=2)
         start, end = (int(bound, 16) for bound in span.split("-"))

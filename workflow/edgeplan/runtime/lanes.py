@@ -54,7 +54,7 @@ class LaneThread:
             self._ended.release()
 
     def is_alive(self) -> bool:
-        """Whether it is still at work."""
+        """Tell whether the lane is still at work."""
         return self._ended.locked()
 
     def join(self) -> None:
@@ -87,13 +87,15 @@ class Lane:
 
     @property
     def marks(self) -> list[Mark]:
-        """What was done in the cold start, in order, once all of it is done."""
+        """Return the marks of the cold start, in order, once all of it is done."""
         self.by_hand += self.preparer.taken_marks()
         return sorted(self.by_hand, key=lambda mark: mark[2])
 
 
 class Preparation:
-    """All lanes of one cold start. The main lane is driven by the executing thread, each other one by a thread of its own.
+    """A preparation drives all lanes of one cold start.
+
+    The main lane is driven by the executing thread, each other one by a thread of its own.
 
     Args:
         shared: files, memory and objects.
@@ -121,7 +123,7 @@ class Preparation:
 
     @property
     def _ahead(self) -> deque[tuple[int, LinkedStep]]:
-        """What is still to be prepared for later runs; the first who asks, a lane as a rule, reads the program's reserve."""
+        """Return the steps still to be prepared for later runs; the first caller reads the program's reserve."""
         with self._reading:
             if self._left_ahead is None:
                 later = enumerate(self._shared.reserve.later)
@@ -158,7 +160,7 @@ class Preparation:
             self._left(lane, found)
 
     def _left(self, lane: Lane, found: int) -> None:
-        """What compiled code left to Python, or failed at."""
+        """Handle a step that compiled code left to Python, or failed at."""
         if found != words.LEFT_TO_PYTHON:
             self._objects.fail(lane.preparer.own)
         k, start = int(lane.preparer.own[words.OWN_STEP]), perf_counter_ns()
@@ -234,12 +236,12 @@ class Preparation:
 
     @property
     def working(self) -> bool:
-        """Whether a lane is at work."""
+        """Tell whether a lane is at work."""
         return any(thread.is_alive() for thread in self._threads)
 
     @property
     def unfinished(self) -> bool:
-        """Whether kernels for later runs are still to be prepared, or are being; reads the reserve of the program."""
+        """Tell whether kernels for later runs are still to be prepared, or are being; reads the reserve of the program."""
         return self.working or bool(self._ahead)
 
     def resume(self) -> bool:
@@ -287,7 +289,7 @@ class Preparation:
         self.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads of all lanes."""
         self._stopping = True
         self._objects.store.flags[words.STOP] = 1
         for thread in self._threads:
@@ -296,7 +298,7 @@ class Preparation:
 
     @property
     def marks(self) -> tuple[list[Mark], ...]:
-        """What each lane did in the cold start, main first."""
+        """Return the marks of each lane in the cold start, main first."""
         return tuple(lane.marks for lane in self._lanes)
 
 

@@ -26,7 +26,7 @@ def tag(shape: Shape, layout: str, block: int) -> int:
 
 
 def same_bytes(shape: Shape, one: str, other: str, block: int) -> bool:
-    """Whether an activation has the same bytes in two layouts, so that none of them need to move."""
+    """Tell whether an activation has the same bytes in two layouts, so that none of them need to move."""
     if one == other or len(shape) != _SPATIAL_RANK:
         return True
     _, channels, height, width = shape

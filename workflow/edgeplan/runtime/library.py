@@ -20,7 +20,7 @@ _WIDE_BLOCK, _NARROW_BLOCK = 16, 8
 
 
 class _Version(ctypes.Structure):
-    """`dnnl_version_t`."""
+    """This structure mirrors `dnnl_version_t` of the library."""
 
     _fields_: ClassVar = [
         ("major", ctypes.c_int),
@@ -34,7 +34,7 @@ class _Version(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LibraryInfo:
-    """What decides which kernels the library offers and what weight layouts they read.
+    """These facts decide which kernels the library offers and what weight layouts they read.
 
     Attributes:
         path: the shared library loaded.

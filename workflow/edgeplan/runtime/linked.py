@@ -84,7 +84,7 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cached(self) -> bool:
-        """Whether its transformed weights lie in the cache."""
+        """Tell whether the step's transformed weights lie in the cache."""
         return self.source.startswith("cached")
 
 
@@ -116,12 +116,12 @@ class Border(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         return BYTES_PER_ELEMENT[self.dtype] * prod(self.shape)
 
 
 class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a program's calls are made of.
+    """These tables hold the parts of a program's calls.
 
     Attributes:
         descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
@@ -143,7 +143,7 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
-        """Lengths of the tables."""
+        """Return the lengths of the tables."""
         return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories), len(self.steps)
 
 
@@ -219,12 +219,12 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
 
     @property
     def step_count(self) -> int:
-        """How many steps there are."""
+        """Return the number of steps."""
         return self.counts[-1]
 
     @cached_property
     def tables(self) -> Tables:
-        """The tables.
+        """Return the tables of the program.
 
         Raises:
             FormatError: they do not fit.
@@ -239,7 +239,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
 
     @property
     def steps(self) -> tuple[LinkedStep, ...]:
-        """In order of execution."""
+        """Return the steps in order of execution."""
         return self.tables.steps
 
     def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
@@ -250,7 +250,7 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
 
 
 def _told(steps: Sequence[LinkedStep]) -> dict[str, Any]:
-    """What the head says of the steps."""
+    """Summarise the steps for the head of the document."""
     segments = [step.segment for step in steps if step.cached]
     return {"sources": tuple(sorted({step.source for step in steps})), "first_segment": min(segments, default=0)}
 
@@ -275,7 +275,7 @@ def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
 
 
 class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
+    """A reserve holds what a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
 
     Attributes:
         raw: for each step what its cached weights are made from.

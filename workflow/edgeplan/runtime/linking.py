@@ -136,7 +136,7 @@ class Linker:
         raise failure or AssertionError
 
     def same_weights(self, one: Created, other: Created) -> bool:
-        """Whether two implementations of a step read the same bytes as their weights."""
+        """Tell whether two implementations of a step read the same bytes as their weights."""
         pairs = zip(one.slots, other.slots, strict=True)
         return all(a.offset == b.offset and self._dnnl.equal(a.target, b.target) for a, b in pairs)
 

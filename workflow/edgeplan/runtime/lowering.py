@@ -56,7 +56,7 @@ class Draft:
 
     @property
     def full(self) -> bool:
-        """Whether no post-operation can be added."""
+        """Tell whether no post-operation can be added."""
         return len(self.post_ops) + _OWN_POST_OPS.get(self.kind, 0) >= _MOST_POST_OPS
 
     def finished(self) -> Step:
@@ -88,7 +88,7 @@ def lower(graph: Graph) -> Lowered:
 
 
 def lacking(graph: Graph, op: Operator) -> str:
-    """What the runtime lacks for an operator, or ""."""
+    """Name the part that the runtime lacks for an operator, or ""."""
     if op.op_type not in SPECS:
         return "no such operator"
     spec = SPECS[op.op_type]
@@ -96,7 +96,7 @@ def lacking(graph: Graph, op: Operator) -> str:
 
 
 def _not_handed_out(graph: Graph, output: str) -> str:
-    """What the runtime lacks for an output that is a constant, or ""."""
+    """Name the part that the runtime lacks for an output that is a constant, or ""."""
     tensor = graph.tensors[output]
     if tensor.dtype not in ANY:
         return f"not {FLOAT32} but {tensor.dtype}"
@@ -223,7 +223,7 @@ class _Lowering:
         return self._absorb(draft, (op.name,), op.outputs[0], index)
 
     def _takes(self, draft: Draft, shape: Shape, other: Shape) -> bool:
-        """Whether a step takes in a sum or product: with an operand of the same shape, or of one value for each channel."""
+        """Tell whether a step takes in a sum or product: with an operand of the same shape, or one value for each channel."""
         if draft.kind not in _TAKES_BINARY or (draft.kind == "fc" and len(shape) != 2):  # it runs as of 2 axes
             return False
         if len(shape) > 1 and shape[0] == 1 and other == (1, shape[1], *[1] * (len(shape) - 2)) != shape:
@@ -231,7 +231,7 @@ class _Lowering:
         return other == shape and (draft.kind != "conv" or self._adds_fast(draft))
 
     def _adds_fast(self, draft: Draft) -> bool:
-        """Whether oneDNN has more than its reference for a convolution with an operand of the output's shape behind it.
+        """Tell whether oneDNN has a fast convolution with an operand of the output's shape behind it.
 
         It has over two axes alone, and there, without AVX-512, not for groups of 2 to 7 channels. The reference takes hundreds
         of times as long as the convolution and a step for the sum.
@@ -282,7 +282,7 @@ def _flattened(graph: Graph) -> Mapping[str, str]:
 
 
 def _is_layer(graph: Graph, op: Operator, tensor: str) -> bool:
-    """Whether a fully connected layer reads an activation as what it multiplies."""
+    """Tell whether a fully connected layer multiplies this activation."""
     product = op.op_type in ("Gemm", "MatMul") and op.operands[0] == tensor and op.inputs.count(tensor) == 1
     return product and is_fully_connected(graph, op)
 

@@ -109,7 +109,7 @@ def read_fully(descriptor: int, target: memoryview, offset: int) -> None:
 
 
 def in_memory(descriptor: int, size: int, probes: int = 8) -> bool:
-    """Whether a file seems to be in the page cache: a few bytes of it can be had without waiting."""
+    """Tell whether a file seems to be in the page cache: a few bytes of it can be had without waiting."""
     buffer = bytearray(1)
     try:
         return all(

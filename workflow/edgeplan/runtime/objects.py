@@ -76,7 +76,7 @@ def _kernels(names: tuple[str, ...]) -> Numbers:
 
 
 def _all(kind: str, handles: Numbers) -> list[tuple[str, int]]:
-    """Those handles that were made; a profiler closes programs of thousands of rows that made few."""
+    """Return the handles that were made; a profiler closes programs of thousands of rows that made few."""
     return [(kind, handle) for handle in handles[handles != 0].tolist()]
 
 
@@ -127,7 +127,7 @@ class Objects:
         self._blocks: list[tuple[Numbers, int, int]] = []
 
     def close(self) -> None:
-        """Free everything. Nothing of it may be used afterwards."""
+        """Free every object; nothing may be used afterwards."""
         handles, layout = self.store.handles, self._arrays.layout
         attributes, primitives, memories = (part(0)[1] for part in (layout.attribute, layout.primitive, layout.memory))
         freed = self._others
@@ -198,7 +198,7 @@ class Objects:
         )
 
     def descriptor(self, row: int) -> int:
-        """A memory descriptor."""
+        """Return a memory descriptor by its row."""
         self._made(row)
         return int(self.store.handles[row])
 

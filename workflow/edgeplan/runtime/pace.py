@@ -1,4 +1,4 @@
-"""How the interpreter runs during a cold start."""
+"""This module sets the interpreter's pace during a cold start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SWITCH_SECONDS = 1e-4
 
 
 class Pace:
-    """How the interpreter runs during a cold start: threads change often, and garbage is not looked for.
+    """A pace changes the interpreter during a cold start: threads change often, and garbage is not looked for.
 
     A collection goes through every object that imported packages hold, which takes longer than a small model's cold start. It
     would come as soon as collecting is allowed again, so those objects are left out of it until the session is closed.

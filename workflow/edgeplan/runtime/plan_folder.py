@@ -55,7 +55,7 @@ def build_plan_folder(
     limit_bytes: int | None = None,
     warm: Sequence[str] | None = None,
 ) -> Path:
-    """Write a plan folder.
+    """Write a plan folder of a cold start.
 
     Args:
         dnnl: the library.
@@ -103,7 +103,7 @@ def cold_plan(folder: PlanFolder) -> Plan:
 
 
 def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, model: Path, work: Path) -> None:
-    """All files of the folder."""
+    """Write all files of the folder."""
     document = plan.model_dump(mode="json")
     predicted = {name: document.pop(name) for name in _PREDICTED if name in document}
     scheduled = {name: value for name, value in document.items() if name not in _TARGET}

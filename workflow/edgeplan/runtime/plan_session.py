@@ -38,7 +38,7 @@ class Session(ABC):
         self.affinity_before: set[int] = set()  # where the thread that opened it returns to
 
     def run(self, inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike) -> dict[str, Any]:
-        """One inference.
+        """Run one inference of the plan.
 
         Args:
             inputs: arrays by name; of a model with one input the array alone will do.
@@ -68,7 +68,7 @@ class Session(ABC):
         """One inference on inputs that fit."""
 
     def close(self) -> None:
-        """Free everything. Closing again does nothing."""
+        """Free the session's memory; closing again does nothing."""
         if self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
@@ -80,7 +80,7 @@ class Session(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """Free everything, once."""
+        """Free everything that was opened, once."""
 
     def __enter__(self) -> Self:
         return self

@@ -37,7 +37,7 @@ Mark = tuple[str, int, int, int]
 
 
 class Shared:
-    """What all threads of a session share: files, memory, the library's objects.
+    """The shared part of a session: files, memory, and the library's objects.
 
     Args:
         dnnl: the library.
@@ -109,11 +109,11 @@ class Shared:
 
     @cached_property
     def reserve(self) -> Reserve:
-        """What is needed where the cache fails, and for later runs."""
+        """Return the program's reserve, for a failed cache and for later runs."""
         return self._given or read_reserve(self._folder / RESERVE_NAME, self.program)
 
     def raw_of(self, index: int, step: LinkedStep) -> tuple[RawWeight, ...]:
-        """What a step's weights are made from; nothing where they follow from its settings."""
+        """Return the raw weights of a step; none where they follow from its settings."""
         return step.raw if step.source == "raw" else self.reserve.raw[index]
 
     def weights_of(self, index: int) -> int:
@@ -170,7 +170,7 @@ class Executor:
         self._address = int(self.own.ctypes.data)
 
     def execute(self, calls: Calls) -> None:
-        """Execute a step.
+        """Execute the calls of a step.
 
         Raises:
             DeviceError: oneDNN reports a failure.
@@ -202,7 +202,7 @@ class Preparer:
         return self._shared.dnnl.stream()
 
     def prepare(self, index: int, step: LinkedStep, marks: list[Mark]) -> Calls:
-        """Everything before execution.
+        """Prepare a step for its execution.
 
         Args:
             index: number of the step.
@@ -243,7 +243,7 @@ class Preparer:
         return int(block)
 
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
-        """What needs Python: raw weights, weights to be checked, weights that are there already."""
+        """Prepare a step that needs Python: raw weights, weights to be checked, weights that are there already."""
         shared, objects = self._shared, self._shared.objects
         self._checked(native.create(objects.context, self.own, self.marks, record, index))
         start = perf_counter_ns()
@@ -275,7 +275,7 @@ class Preparer:
         return max(found, 0)
 
     def taken_marks(self) -> list[Mark]:
-        """What compiled code did since this was asked last."""
+        """Return the marks of compiled code since the last call."""
         count = int(self.own[words.OWN_MARKS])
         self.own[words.OWN_MARKS] = 0
         rows: list[list[int]] = self.marks[: 4 * count].reshape(-1, 4).tolist()

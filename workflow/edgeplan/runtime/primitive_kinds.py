@@ -49,7 +49,7 @@ def _slid(
     weights: tuple[Handle, Handle, Handle | None],
     attributes: Handle,
 ) -> tuple[Handle, tuple[Slot, ...]]:
-    """A convolution or deconvolution.
+    """Describe a convolution or deconvolution to the library.
 
     Args:
         d: descriptors of the model.
@@ -174,7 +174,7 @@ def _deconv(
 def _norm(
     d: Descriptors, step: Step, _v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
-    """Of each row, with a scale and a shift where there are weights for them."""
+    """Describe a normalisation of each row, with a scale and a shift where there are weights for them."""
     arguments = {"scale": constants.ARG_SCALE, "shift": constants.ARG_SHIFT}
     flags = sum({"scale": constants.USE_SCALE, "shift": constants.USE_SHIFT}[role] for role in step.weights)
     slots = tuple(Slot(arguments[role], d.plain((math.prod(d.shapes[name]),))) for role, name in step.weights.items())

@@ -1,4 +1,4 @@
-"""What a process that runs plans sets up before it opens one."""
+"""A process that runs plans sets these things up before it opens one."""
 
 from __future__ import annotations
 

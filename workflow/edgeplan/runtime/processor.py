@@ -1,4 +1,4 @@
-"""What a processor offers to a pair: kernels of steps on memory that both share, and how the two wait for each other.
+"""A processor offers kernels of steps to a pair, on memory that both share, and ways of waiting for each other.
 
 A new processor is a subclass of `Processor`, named in the `Description` of its engine (`engines.registry`), of this package or
 of another one. `edgeplan.testing.processors` holds it to what ours are held to.
@@ -27,7 +27,7 @@ Layouts = Mapping[str, str]
 
 
 class Sharing(StrEnum):
-    """How the other processor sees what this one writes."""
+    """A sharing says how the other processor sees what this one writes."""
 
     #: At once, by address, while kernels run (fine-grained shared virtual memory, or plain memory of a CPU).
     fine = "fine"
@@ -39,7 +39,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a processor is and can do.
+    """Capabilities describe a processor to its pair.
 
     Attributes:
         name: of the processor, as people read it.
@@ -191,7 +191,7 @@ class Processor(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it is and can do; the same from `open` to `close`."""
+        """Return the capabilities; the same from `open` to `close`."""
 
     @property
     @abstractmethod

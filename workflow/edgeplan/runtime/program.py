@@ -93,7 +93,7 @@ def step_candidates(
 
 
 def signature(creator: Creator, step: Step) -> object:
-    """What decides the candidates of a step: equal for steps that differ in names alone."""
+    """Return a key that decides the candidates of a step: equal for steps that differ in names alone."""
     tensors = (*step.reads, *step.outputs)
     return (
         step.kind,
@@ -208,7 +208,7 @@ class _Life:
         self._last[use.lane] = max(self._last[use.lane], use.place)
 
     def meets(self, other: _Life) -> bool:
-        """Whether uses of both may run at the same time, or some of each before some of the other."""
+        """Tell whether uses of both may run at the same time, or some of each before some of the other."""
         return not (self._before(other) or other._before(self))
 
     def _before(self, other: _Life) -> bool:

@@ -137,7 +137,7 @@ def located(ranged: Ranged, whole: Mapping[str, WeightLocation]) -> Mapping[str,
 
 
 def _axis(step: Step, shape: Shape) -> int:
-    """Of the channels of an output."""
+    """Return the axis of an output's channels."""
     return 1 if step.kind == "conv" else len(shape) - 1
 
 
@@ -179,7 +179,7 @@ class _Cutter:
         return [unit * (units * k // count) for k in range(1, count)]
 
     def channels(self, step: Step) -> int:
-        """Of the output."""
+        """Return the channels of the step's output."""
         shape = self._given[step.outputs[0]]
         return shape[_axis(step, shape)]
 
@@ -217,7 +217,7 @@ class _Cutter:
         return next((unit for unit in _COLUMNS if shape[-1] % unit == 0), 0)
 
     def _follows(self, step: Step, post: PostOp) -> bool:
-        """Whether the operand of a post-operation has a dense part for each part of the output."""
+        """Tell whether the operand of a post-operation has a dense part for each part of the output."""
         if not post.tensor:
             return True
         shape = self._given[post.tensor]

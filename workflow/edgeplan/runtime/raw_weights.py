@@ -93,7 +93,7 @@ class RawFiles:
         return -1
 
     def _is_same(self, number: int, descriptor: int) -> bool:
-        """Whether a file is that of the plan. Under another stamp (copied, touched, its time put back) contents decide."""
+        """Tell whether a file is that of the plan. Under another stamp (copied, touched, its time put back) contents decide."""
         file, status = self._program.files[number], os.fstat(descriptor)
         found = stamp(status)
         if found == file.stamp:
@@ -119,7 +119,7 @@ class RawFiles:
         return ""
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files of the model."""
         for descriptor in self._descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -132,7 +132,7 @@ class RawFiles:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Of the files that are there."""
+        """Return the descriptors of the files that are there."""
         return tuple(d for d in self._descriptors if d >= 0)
 
     def read(self, wanted: tuple[RawWeight, ...], staging: Staging) -> Mapping[str, Array]:

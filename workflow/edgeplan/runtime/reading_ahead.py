@@ -104,7 +104,7 @@ class ReadingAhead:
         self._thread: LaneThread | None = None
 
     def start(self) -> None:
-        """Begin; not waited for."""
+        """Start reading, which is not waited for."""
         self._thread = LaneThread(self.run)
 
     def go_on(self, shared: Shared) -> None:

@@ -1,4 +1,4 @@
-"""What a session leaves behind in its plan folder: a cache that had to be made again, stamps of files that were looked at."""
+"""A session renews its plan folder: a cache that had to be made again, stamps of files that were looked at."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def renew(shared: Shared, folder: Path) -> None:
 
 
 def _same(there: LinkedProgram, ours: LinkedProgram) -> bool:
-    """Whether the program in the folder is still ours: with the cache of another one it could not be run."""
+    """Tell whether the program in the folder is still ours: with the cache of another one it could not be run."""
 
     def known(program: LinkedProgram) -> tuple[str, ...]:
         return program.plan_sha256, program.reserve_sha256, program.tape_sha256, program.cache_key
@@ -55,7 +55,7 @@ def _same(there: LinkedProgram, ours: LinkedProgram) -> bool:
 
 
 def _renewed(there: LinkedProgram, ours: LinkedProgram, folder: Path) -> bool:
-    """Whether another process has written the cache again meanwhile, and nobody touched it since."""
+    """Tell whether another process has written the cache again meanwhile, and nobody touched it since."""
     try:
         return there.cache_stamp != ours.cache_stamp and there.cache_stamp == stamp((folder / CACHE_NAME).stat())
     except FileNotFoundError:

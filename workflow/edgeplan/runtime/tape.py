@@ -55,12 +55,12 @@ class Layout:
 
     @property
     def handles(self) -> int:
-        """How many handles there are."""
+        """Return the number of handles."""
         return self.descriptors + 2 * self.attributes + 2 * self.primitives + self.memories
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """Return the number of groups."""
         return self.descriptors + self.attributes + self.primitives + self.memories
 
     def attribute(self, row: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class Compiler:
         self._places: dict[bytes, int] = {}
 
     def compiled(self) -> Compiled:
-        """All groups, and what each is made from."""
+        """Return all groups, and the groups that each is made from."""
         layout = self.layout
         makers = (
             *((self._describe, row, row) for row in range(layout.descriptors)),

@@ -27,7 +27,7 @@ _WORD, _HEAD = 8, 9
 
 @dataclass(frozen=True)
 class TapeArrays:
-    """A tape without addresses.
+    """A tape as arrays, without addresses.
 
     Attributes:
         program: whose.

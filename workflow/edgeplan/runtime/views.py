@@ -76,12 +76,12 @@ def _strides(shape: Shape) -> tuple[int, ...]:
 
 
 def _private(graph: Graph, tensor: str) -> bool:
-    """Whether one operator alone reads an activation."""
+    """Tell whether one operator alone reads an activation."""
     return len(graph.consumers.get(tensor, ())) == 1 and tensor not in graph.outputs
 
 
 def _cut(graph: Graph, tensor: str) -> _View | None:
-    """What a product reads, as a view of what a Transpose of it, or of a Reshape of it, read."""
+    """Return a product's input as a view of the tensor behind a Transpose, or a Reshape before that."""
     swap = graph.producer.get(tensor)
     if swap is None or swap.op_type != "Transpose" or not _private(graph, tensor):
         return None
@@ -97,7 +97,7 @@ def _cut(graph: Graph, tensor: str) -> _View | None:
 
 
 def _joined(graph: Graph, tensor: str) -> _View | None:
-    """What a product writes, as a view of what the Transpose behind it, or a Reshape behind that, writes."""
+    """Return a product's output as a view of the tensor that a Transpose behind it, or a Reshape behind that, writes."""
     swap = graph.consumers.get(tensor, (None,))[0]
     if swap is None or swap.op_type != "Transpose" or not _private(graph, tensor):
         return None

@@ -1,4 +1,4 @@
-"""How the threads of OpenMP wait for each other: awake for a moment, then asleep.
+"""Threads of OpenMP wait for each other awake for a moment, then asleep.
 
 libgomp waits awake for 8 ms and more at every barrier. Where another process uses the core, that time is taken from the
 thread's own share of it, and the scheduler then lets the other one run for several milliseconds, at barrier after barrier.

@@ -36,12 +36,12 @@ def paged(size: int) -> int:
 
 
 def header(program: LinkedProgram) -> bytes:
-    """What stands before the first segment of a program's cache."""
+    """Build the header before the first segment of a program's cache."""
     return description(program).ljust(program.first_segment, b"\0")
 
 
 def description(program: LinkedProgram) -> bytes:
-    """What a program's cache is for, and what is in it."""
+    """Describe a program's cache: its purpose and contents."""
     document = {
         "format_version": 1,
         "model": program.model,
@@ -56,12 +56,12 @@ def description(program: LinkedProgram) -> bytes:
 
 
 def key_of(head: bytes) -> str:
-    """Digest of a header."""
+    """Return the digest of a header."""
     return hashlib.sha256(head).hexdigest()
 
 
 def stamp(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when anybody writes to a file, replaces it or moves it: its number, size and times.
+    """Return a stamp that changes when anybody writes to a file, replaces it or moves it: its number, size and times.
 
     The last is set by the kernel alone (ctime), so that a file whose time of modification was put back is noticed too. Damage
     below the file system is not, for which file systems and disks have checksums of their own. Files of the model are trusted
@@ -71,7 +71,7 @@ def stamp(status: os.stat_result) -> tuple[int, ...]:
 
 
 def settled(status: os.stat_result) -> bool:
-    """Whether a change from now on would show in the stamp: clocks of file systems are coarse."""
+    """Tell whether a change from now on would show in the stamp: clocks of file systems are coarse."""
     return time.time() - status.st_ctime > _CLOCK_SECONDS
 
 
@@ -222,7 +222,7 @@ class WeightCache:
             _LOG.warning("the weight cache %s %s: slower, from the model's own weights; it is built again", self._path, problem)
 
     def rebuild(self, weights: Callable[[int], Bytes]) -> None:
-        """Write the cache again.
+        """Write the cache again from weights.
 
         Raises:
             StoreError: see `write_cache`; or the weights are not those that the plan was made with.

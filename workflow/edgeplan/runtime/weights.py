@@ -147,7 +147,7 @@ def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
-    """Fields of one message."""
+    """Yield the fields of one message."""
     at = start
     while at < stop:
         tag_at = at
@@ -176,7 +176,7 @@ def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _neighbours(data: mmap.mmap, at: int, stop: int) -> int:
-    """How many fields of 4 bytes with the tag at `at` follow each other: there may be millions, or one."""
+    """Count the fields of 4 bytes with the tag at `at` that follow each other: there may be millions, or one."""
     most, count, look = (stop - at) // _APART_BYTES, 1, 1
     while count < most:
         look = min(2 * look, most - count)  # no further than twice what was found, so that short runs cost little

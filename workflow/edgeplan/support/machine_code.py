@@ -189,7 +189,7 @@ def _compilers() -> Iterable[Path]:
 
 @cache
 def processor() -> str:
-    """What says for which processor code is compiled (Linux)."""
+    """Name the processor that code is compiled for (Linux)."""
     fields = {}
     with suppress(OSError), open("/proc/cpuinfo") as file:  # noqa: PTH123  it ends with the first processor
         for line in file:

@@ -91,7 +91,7 @@ class Measured:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured latency lies in the predicted interval; None without a prediction of the whole model."""
+        """Tell whether the measured latency lies in the predicted interval; None without a prediction of the whole model."""
         if self.prediction is None or self.prediction.coverage != 1:
             return None
         return self.prediction.low_ms <= self.latency_ms <= self.prediction.high_ms
@@ -190,7 +190,7 @@ def _groups(members: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def _converted(graph: Graph, kernels: Sequence[Kernel], tensor: str) -> str:
-    """What a layout conversion converts, as predictions name it."""
+    """Name the tensor of a layout conversion, as predictions name it."""
     if tensor in graph.inputs:
         return "graph input"
     writer = next((kernel.name for kernel in kernels if tensor in kernel.outputs), None)

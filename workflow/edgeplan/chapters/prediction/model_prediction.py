@@ -13,7 +13,7 @@ from edgeplan.predictors.source import Source
 
 @dataclass(frozen=True, slots=True)
 class KernelLatency:
-    """What one kernel, or one layout conversion, takes.
+    """The latency of one kernel, or of one layout conversion.
 
     Attributes:
         name: of its anchor operator; of a conversion what it converts.
@@ -85,7 +85,7 @@ class Prediction:
 
 
 def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = False) -> tuple[Prediction, tuple[Kernel, ...]]:
-    """Predict a model.
+    """Predict the latency of a model's graph.
 
     Args:
         graph: the model, simplified.

@@ -10,8 +10,10 @@ Modules:
 * `elements`: Kernels that compute a value from elements at one place, with ONNX's semantics of NaN,
   infinity and signs.
 * `moving`: Kernels that pick elements, whatever they hold, and those that go along an axis.
-* `registry`: All kernels by name, and the types of elements that each is compiled for.
-* `walking`: How kernels go over their operands: a loop over all axes but one, a row along that one.
+* `registry`: This registry lists all kernels by name, and the types of elements that each is
+  compiled for.
+* `walking`: Kernels go over their operands by a loop over all axes but one, and a row along that
+  one.
 """
 
 from __future__ import annotations

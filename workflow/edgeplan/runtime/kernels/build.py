@@ -15,7 +15,7 @@ _RAISED = 255  # a status that neither the library nor a kernel returns
 
 
 def build(name: str) -> bytes:
-    """Compile a kernel.
+    """Compile a kernel for this processor.
 
     Raises:
         DeviceError: there is no such kernel, or it cannot be compiled for this kind of processor.
@@ -32,5 +32,5 @@ def build(name: str) -> bytes:
 
 
 def names() -> Iterable[str]:
-    """Names of all kernels."""
+    """Return the names of all kernels."""
     return (f"{family}_{element}" for family, kernel in KERNELS.items() for element in kernel.elements)

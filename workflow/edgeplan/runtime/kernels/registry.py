@@ -1,4 +1,4 @@
-"""All kernels by name, and the types of elements that each is compiled for."""
+"""This registry lists all kernels by name, and the types of elements that each is compiled for."""
 
 from __future__ import annotations
 

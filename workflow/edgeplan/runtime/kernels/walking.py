@@ -1,4 +1,4 @@
-"""How kernels go over their operands: a loop over all axes but one, a row along that one.
+"""Kernels go over their operands by a loop over all axes but one, and a row along that one.
 
 What is compiled into a kernel is not compiled apart: it is told the function to apply, and a function that
 is compiled by itself could be no argument of one that is kept on the disk.
@@ -17,7 +17,7 @@ from edgeplan.support.compiled import compiled
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of kernels."""
+    """Mark a function as a part of kernels."""
     return register_jitable(function)
 
 
@@ -111,7 +111,7 @@ def pair(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) ->
 
 @inlined
 def probe(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -> int:
-    """What holds of each element."""
+    """Test a property of each element."""
     x, y = elements_at(at[0], like), bool_at(at[1])
     for i in range(count):
         y[i * by[1]] = function(x[i * by[0]])
@@ -120,7 +120,7 @@ def probe(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -
 
 @inlined
 def test(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -> int:
-    """What holds of each two elements."""
+    """Test a property of each two elements."""
     a, b, y = elements_at(at[0], like), elements_at(at[1], like), bool_at(at[2])
     for i in range(count):
         y[i * by[2]] = function(a[i * by[0]], b[i * by[1]])

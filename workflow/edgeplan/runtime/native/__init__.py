@@ -1,4 +1,4 @@
-"""What a cold start does for every step, compiled: make the library's objects, fetch weights, execute.
+"""A cold start does these things for every step in compiled code: make the library's objects, fetch weights, execute.
 
 In Python, a quarter of a preparation's time goes into the interpreter, and two threads that prepare hand it to each other at
 every C call, which takes as long again. Compiled code needs it for neither. It interprets a tape (`tape.py`), decides nothing.
@@ -13,7 +13,7 @@ Modules:
   addresses of arrays.
 * `code_slots`: Functions of the C types of `mmap`, `mprotect` and `munmap` that hand out slots of a
   region, as LLVM assembly.
-* `intrinsics`: What numba has no words for: calls by address, and words that other threads see in
+* `intrinsics`: These intrinsics give numba calls by address, and words that other threads see in
   order.
 * `lanes`: The lanes of a cold start: who prepares what next, and the execution that follows.
 * `making`: The library's objects, made by the operations of a tape.
@@ -24,7 +24,7 @@ Modules:
 * `stages`: The stages of a step: its objects made, its weights fetched, its calls written down and
   executed.
 * `waiting`: The clock, and how a thread waits for another one.
-* `words`: What compiled code and Python agree on: kinds, rows of tables, and the arrays that pass
+* `words`: Compiled code and Python agree on these kinds, rows of tables, and arrays that pass
   between them.
 """
 

@@ -1,4 +1,4 @@
-"""What numba has no words for: calls by address, and words that other threads see in order."""
+"""These intrinsics give numba calls by address, and words that other threads see in order."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _next_own(store: Store, lane: int) -> int:
 
 @compiled
 def _arrived(tape: Tape, store: Store, step: int) -> bool:
-    """Whether a step's weights can be had at once."""
+    """Tell whether a step's weights can be had at once."""
     without = tape.records[tape.record_starts[step] + HEAD_SOURCE] == NO_WEIGHTS
     return bool(without or load_word(store.flags.ctypes.data + ARRIVED * WORD) > step)
 

@@ -71,7 +71,7 @@ def _walk(places: Numbers, own: Numbers, described: int, wanted: int) -> int:
 
 @compiled
 def _fits(tape: Tape, store: Store, places: Numbers, operation: int) -> bool:
-    """Whether the memory that an operation makes, if it makes one, lies within the session's.
+    """Tell whether the memory that an operation makes, if it makes one, lies within the session's.
 
     Nothing is known of how far a descriptor reaches whose size the library gives as 0.
     """
@@ -83,7 +83,7 @@ def _fits(tape: Tape, store: Store, places: Numbers, operation: int) -> bool:
 
 @compiled
 def _note(tape: Tape, store: Store, places: Numbers, operation: int) -> None:
-    """What is known of the handle that an operation made (`Store.known`)."""
+    """Note the properties of the handle that an operation made (`Store.known`)."""
     made = tape.made[operation] if tape.kinds[operation] == ASK else tape.values[operation, 0]
     if made < places[DESCRIPTORS]:
         described = tape.kinds[operation] == CALL and tape.roles[operation, 1] == HANDLE
@@ -99,7 +99,7 @@ def _note(tape: Tape, store: Store, places: Numbers, operation: int) -> None:
 def _operate(  # noqa: C901  one operation of each kind
     tape: Tape, store: Store, places: Numbers, own: Numbers, operation: int
 ) -> int:
-    """One operation; a status."""
+    """Perform one operation and return its status."""
     if not _fits(tape, store, places, operation):
         return MISFIT
     for i in range(tape.values.shape[1]):  # whatever stands behind them is not taken

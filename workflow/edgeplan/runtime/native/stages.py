@@ -106,7 +106,7 @@ def _misfit(own: Numbers) -> int:
 
 @compiled
 def _taken(store: Store, places: Numbers, kernel: int, argument: int, descriptor: int) -> bool:
-    """Whether a memory holds all that a kernel reads or writes there: the library itself does not look.
+    """Tell whether a memory holds all that a kernel reads or writes there: the library itself does not look.
 
     A part of another has the size 0 there: such a one must be the very same.
     """

@@ -21,7 +21,7 @@ def now_ns(places: Numbers, own: Numbers) -> int:
 
 @compiled
 def nap(places: Numbers) -> None:
-    """Leave the processor.
+    """Leave the processor for a moment.
 
     Not by `sched_yield`: beside a process that is busy it gives up the rest of the thread's share, and the core comes back
     after 12 ms, where a nap ends after less than 1 (means, Linux 6.18).

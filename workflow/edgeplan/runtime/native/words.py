@@ -1,4 +1,4 @@
-"""What compiled code and Python agree on: kinds, rows of tables, and the arrays that pass between them."""
+"""Compiled code and Python agree on these kinds, rows of tables, and arrays that pass between them."""
 
 from __future__ import annotations
 

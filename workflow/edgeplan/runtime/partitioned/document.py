@@ -1,4 +1,4 @@
-"""What a plan folder of a pair holds: sub-steps on two lanes, with kernels chosen, places given and weights beside them."""
+"""A pair's plan folder holds sub-steps on two lanes, with kernels chosen, places given and weights beside them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PairProgram:
 
     @property
     def inputs(self) -> tuple[Border, ...]:
-        """Inputs of the model."""
+        """Return the inputs of the model."""
         p = self.program
         return tuple(Border(n, p.shapes[n], p.offsets[n], p.dtype(n), self.below.get(n, 2)) for n in p.inputs)  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ class PairSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PairPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was predicted: the rest of the partition document, and the costs that it was planned from.
+    """The prediction of a pair's plan: the rest of the partition document, and its costs.
 
     Attributes:
         plan: the rest of the partition document.

@@ -1,4 +1,4 @@
-"""What handing over costs: a chain of steps that do nothing, each of which waits for the other processor's one before it."""
+"""The cost of handing over is that of a chain of empty steps, each of which waits for the other processor's one before."""
 
 from __future__ import annotations
 

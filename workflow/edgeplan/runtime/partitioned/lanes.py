@@ -56,7 +56,7 @@ class Lanes(ABC):
         self.spans: Times = np.zeros((len(self.on[_CPU]), 2), np.int64)
 
     def run(self, times: Times) -> None:
-        """Run all items once.
+        """Run all items of both lanes once.
 
         Args:
             times: when each began and ended is put there, in ns since the beginning; -1 where the GPU does not tell.
@@ -93,7 +93,7 @@ class EventLanes(Lanes):
     """
 
     def go(self) -> None:
-        """See `Lanes`."""
+        """Start both lanes; see `Lanes`."""
         gpu, handed = self.gpu, self.gpu.capabilities.sharing != Sharing.fine
         queued = finished = number = 0
         given = False
@@ -141,7 +141,7 @@ class PollingLanes(Lanes):
         self._places = library_places(cpu.dnnl)
 
     def go(self) -> None:
-        """See `Lanes`."""
+        """Start both lanes; see `Lanes`."""
         self._counters.data[:] = 0
         self.cpu.ready()
         self._fill()
@@ -155,7 +155,7 @@ class PollingLanes(Lanes):
         self.gpu.finish()
 
     def close(self) -> None:
-        """Free the counters."""
+        """Free the counters of both lanes."""
         self.gpu.free(self._counters)
 
     def _fill(self) -> None:

@@ -258,7 +258,7 @@ def _reordered(
 
 
 def _waits(ranged: Ranged, lanes: Sequence[int], before: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[Use]]:
-    """What each sub-step waits for, and what has surely been done when it starts: more, as its lane waited before."""
+    """Return each sub-step's waits, and what has surely been done when it starts: more, as its lane waited before."""
     number: list[int] = []  # of each sub-step in its lane
     counts = [0, 0]
     for lane in lanes:

@@ -46,7 +46,7 @@ _RECURRENT = frozenset({"lstm", "gru", "lbr_gru", "rnn"})
 
 
 class Dimension(StrEnum):
-    """What a step is cut over."""
+    """A dimension is an axis that a step can be cut over."""
 
     batch = "batch"
     rows = "rows"
@@ -64,7 +64,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a step is in a dimension, and of which multiples parts are."""
+    """An extent is a step's length in a dimension, and the unit of its parts."""
 
     size: int
     unit: int
@@ -112,7 +112,7 @@ def why_not_split(lowered: Lowered, layouts: Mapping[str, str], block: int, step
 
 
 def extent(lowered: Lowered, block: int, step: Step, dimension: Dimension) -> Extent:
-    """How long a step is in a dimension that it can be cut over."""
+    """Return the extent of a step in a dimension that it can be cut over."""
     shape = _written(lowered.shapes, step)
     if dimension == Dimension.batch:
         return Extent(shape[_batch_axis(shape, step)], 1)
@@ -126,7 +126,7 @@ def extent(lowered: Lowered, block: int, step: Step, dimension: Dimension) -> Ex
 
 
 def cut(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence[Cut | None]) -> Sections:
-    """Cut steps.
+    """Cut steps into sections at given ends.
 
     Args:
         lowered: the steps.
@@ -210,7 +210,7 @@ def _written(shapes: Mapping[str, Shape], step: Step) -> Shape:
 
 
 def _batch_axis(shape: Shape, step: Step) -> int:
-    """Of an output of a shape."""
+    """Return the batch axis of an output of a shape."""
     leading = shape[:-2] if step.kind == "matmul" else ()
     return next((axis for axis, size in enumerate(leading) if size > 1), 0)
 

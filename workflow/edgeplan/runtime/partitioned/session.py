@@ -29,7 +29,7 @@ _MS_PER_NS = 1e-6
 
 
 class Synchronisation(StrEnum):
-    """How two processors wait for each other."""
+    """A synchronisation says how two processors wait for each other."""
 
     polling = "polling"
     events = "events"
@@ -126,7 +126,7 @@ class PairSession(Session):
         return self
 
     def spans_ms(self) -> tuple[tuple[float, float, float], ...]:
-        """Of each of the model's steps when its first part began in the last run, and when its part on each lane ended.
+        """Return, for each of the model's steps, when its first part began in the last run, and when each lane's part ended.
 
         In ms since the run began; a lane without a part ends when the step begins.
         """
@@ -141,11 +141,11 @@ class PairSession(Session):
 
     @property
     def winograd(self) -> bool:
-        """Whether a kernel computes by Winograd's transforms."""
+        """Tell whether a kernel computes by Winograd's transforms."""
         return any("winograd" in kernel.implementation for kernel in self.kernels)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """See `Session`.
+        """Run one inference; see `Session`.
 
         Raises:
             ModelError: an index in an input lies outside its axis.

@@ -11,8 +11,8 @@ Modules:
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
   budget can be changed.
 * `phases`: Inferences of a plan of memory, budget by budget.
-* `program`: What is executed, apart from where it lies and when: kernels, the calls of each step,
-  buffers and segments of weights.
+* `program`: A streamed program is apart from where it lies and when: kernels, calls of each step,
+  buffers, segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
   order of execution.
 * `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices

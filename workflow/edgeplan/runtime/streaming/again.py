@@ -32,7 +32,7 @@ def buffers_of(program: StreamProgram) -> Buffers:
 
 
 def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
-    """What a planner is asked for: the program's steps, with what each takes.
+    """Build the planner's workload from the program's steps and their times.
 
     Args:
         program: the program.
@@ -44,7 +44,7 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What plans of a program are made from.
+    """Plans of a program for other budgets are made from these values.
 
     Attributes:
         workload: its steps as they were profiled.

@@ -95,7 +95,7 @@ def build(
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
     known: dict[object, Implementation] | None = None,
 ) -> Built:
-    """Build a program.
+    """Build a streamed program from a model's steps.
 
     Args:
         dnnl: the library.
@@ -168,7 +168,7 @@ def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Ro
 
 
 def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
-    """Whether two steps read their weights in the same layouts."""
+    """Tell whether two steps read their weights in the same layouts."""
     if len(one.slots) != len(other.slots) or one.weight_bytes != other.weight_bytes:
         return False
     pairs = zip(one.slots, other.slots, strict=True)
@@ -261,11 +261,11 @@ class _Places:
         self._root[name], self._sizes[name] = name, size
 
     def operand(self, token: int) -> Operand:
-        """What a token stands for."""
+        """Return the operand that a token stands for."""
         return Operand(self._order[token >> _SHIFT], token & ((1 << _SHIFT) - 1))
 
     def buffers(self, lowered: Lowered, rows: Sequence[_Row]) -> tuple[Buffer, ...]:
-        """All buffers in use, with their lifetimes; then the scratch of each step that needs any."""
+        """Return all buffers in use, with their lifetimes; then the scratch of each step that needs any."""
         lives: dict[str, list[int]] = {}
         uses = [(t, 0) for t in lowered.inputs] + [(t, len(rows) - 1) for t in lowered.outputs]
         keeping = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
@@ -311,7 +311,7 @@ def _kernels(creator: Creator, rows: Sequence[_Row]) -> tuple[tuple[Kernel, ...]
 
 
 def _form(call: Call | KernelCall) -> tuple[int, ...]:
-    """What tells calls apart besides the step that they are of."""
+    """Return a key that tells calls apart besides their step."""
     return call.block if isinstance(call, KernelCall) else tuple(argument.number for argument in call.arguments)
 
 

@@ -46,7 +46,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What was predicted of a plan of memory, and the profile that plans for other budgets are made from.
+    """The prediction of a plan of memory, and the profile that plans for other budgets are made from.
 
     Attributes:
         ms: latency, or the mean time between inferences.
@@ -100,7 +100,10 @@ class MemorySession(Session):
 
     @cached_property
     def again(self) -> Again:
-        """What plans for other budgets are made from. Who asks first waits for numpy, and for a plan made for nothing."""
+        """Return the values that plans for other budgets are made from.
+
+        Who asks first waits for numpy, and for a plan made for nothing.
+        """
         from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
 
         warm_up()  # so that a change of the budget waits for planning alone
@@ -137,7 +140,7 @@ class MemorySession(Session):
 
 
 def again_of(plan: PlanFolder) -> Again:
-    """What plans for other budgets are made from.
+    """Read the values that plans for other budgets are made from.
 
     Raises:
         FormatError: the plan holds no profile, or one of another program.

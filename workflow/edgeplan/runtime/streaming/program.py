@@ -1,4 +1,4 @@
-"""What is executed, apart from where it lies and when: kernels, the calls of each step, buffers and segments of weights.
+"""A streamed program is apart from where it lies and when: kernels, calls of each step, buffers, segments of weights.
 
 Equal steps share a kernel. A call names its operands by buffer and offset; a `Schedule` gives buffers and weights their
 addresses, and another schedule of the same program changes nothing here.
@@ -44,7 +44,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A step.
+    """An executed step calls one kernel, once or several times.
 
     Attributes:
         name: of the step, unique.
@@ -89,7 +89,7 @@ class Border:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         return BYTES_PER_ELEMENT[self.dtype] * math.prod(self.shape)
 
 

@@ -84,7 +84,7 @@ class WeightsFile:
             raise ModelError("the weights were changed while they were in use", where=str(self.path), next_step=AGAIN)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of weights."""
         os.close(self._descriptor)
 
 
@@ -221,7 +221,7 @@ class Loader:
                 self._change.notify_all()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that read."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
@@ -257,7 +257,7 @@ class Loader:
             self._change.notify_all()
 
     def _ready(self) -> bool:
-        """Whether the next piece may be read."""
+        """Tell whether the next piece may be read."""
         self._awaited = math.inf
         if self._paused or not self._loads:
             return False

@@ -55,7 +55,7 @@ def with_rows(lowered: Lowered) -> tuple[Lowered, tuple[Table, ...]]:
 
 
 def _gathers_rows(step: Step, lowered: Lowered) -> bool:
-    """Whether a step picks slices along the first axis of a weight."""
+    """Tell whether a step picks slices along the first axis of a weight."""
     if not step.picks_places or [*step.weights] != ["operand_0"]:
         return False
     outer = step.sizes("block")[blocks.AT_DIMS]  # places before the axis that is picked from

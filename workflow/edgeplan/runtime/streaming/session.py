@@ -260,7 +260,7 @@ class StreamSession:
         return self.run_taking(inputs, lambda _name, view: bytes(view))
 
     def run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
-        """One inference.
+        """Run one inference and take its outputs where they lie.
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
@@ -296,7 +296,7 @@ class StreamSession:
         return outputs
 
     def _execute(self) -> None:
-        """All steps; the last one has not ended before its outputs were read."""
+        """Execute all steps; the last one has not ended before its outputs were read."""
         loader, counts, times, steps = self._loader, self._loaded_before, self.times, len(self._calls)
         self.dnnl.set_threads(self.program.threads)
         stream = self._stream.value

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def run(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a plan.
+    """Run a plan as a job says.
 
     Args:
         job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, null for the

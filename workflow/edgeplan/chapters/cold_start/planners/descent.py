@@ -21,7 +21,7 @@ _HELPS = 1 - 1e-9
 
 
 class SearchTimes(NamedTuple):
-    """What a search knows; arrays of shape (steps, candidates) in ms, as in `streams.Streams` and `machine.CostArrays`.
+    """The times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams` and `machine.CostArrays`.
 
     Attributes:
         read: of the disk.

@@ -38,7 +38,7 @@ Reprofile = Callable[[Profile, Combination], Profile]
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """What the heuristic found.
+    """A heuristic's result: the schedule of Algorithm 1.
 
     Attributes:
         profile: with the costs as calibrated while planning.
@@ -56,7 +56,7 @@ class Heuristic:
 def nnv12(
     profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12, reprofile: Reprofile | None = None
 ) -> Heuristic:
-    """Run Algorithm 1.
+    """Plan a cold start by Algorithm 1.
 
     Args:
         profile: filtered (line 1).

@@ -115,11 +115,11 @@ class _Incumbent:
 
     @property
     def makespan_to_beat_ms(self) -> float:
-        """Of the best schedule, or of what is at hand already."""
+        """Return the makespan of the best schedule so far, or of the one given."""
         return min(self.makespan_ms, self._beat_ms)
 
     def good_enough(self, bound_ms: float) -> bool:
-        """Whether a schedule is as near to a bound as was asked for."""
+        """Tell whether a schedule is as near to a bound as was asked for."""
         return bound_ms >= self.makespan_to_beat_ms * (1 - self._gap)
 
     def offer(self, schedule: Schedule) -> None:

@@ -45,7 +45,7 @@ class StreamedProgram:
 
 
 def streamed_program(s: Streams, widen_from: int, keep: npt.NDArray[np.bool_] | None, cutoff: float) -> StreamedProgram:
-    """Build the program.
+    """Build the mixed-integer program of a schedule with a disk.
 
     Args:
         s: the profile and its disk.

@@ -63,7 +63,7 @@ class Streams:
 
     @cached_property
     def scratch(self) -> Scratch:
-        """Memory for pricing."""
+        """Return memory for pricing schedules."""
         return scratch(self.costs.steps, self.costs.queues)
 
 
@@ -93,7 +93,7 @@ def streamed_ms(s: Streams, schedule: Schedule) -> float:
 
 
 def descended(s: Streams, schedule: Schedule, until: float) -> Schedule:
-    """What single changes of candidates, places and the step that widens make of a schedule, until none helps.
+    """Improve a schedule by single changes of candidates, places and the step that widens, until none helps.
 
     Args:
         s: the profile and its disk.
