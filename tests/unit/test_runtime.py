@@ -215,6 +215,7 @@ def test_candidates_are_those_of_a_fresh_process_whatever_was_made_before() -> N
     b = GraphBuilder("single", (1, 1, 1, 1))
     lowered, dnnl = lower(b.build(b.conv(b.gap(b.conv(b.input, 2, 1)), 1, 1))), Dnnl()
     dnnl.set_threads(1)
+    dnnl.set_primitive_cache(1024)  # profiles of other tests have none
 
     def creator(home: str) -> Creator:
         return Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)

@@ -9,13 +9,14 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from counts import macs, parameters
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.registry import macs, parameters, save_workload
+from edgeplan.workloads.registry import save_workload
 from edgeplan.workloads.unrolled import unrolled_language_model
 
 
