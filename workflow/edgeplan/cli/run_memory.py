@@ -50,7 +50,10 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
             phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
         peak = resident()
-        for line in (f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads", *map(_line, phases)):
+        for line in (
+            f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
+            *map(_line, phases),
+        ):
             say(line)
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:

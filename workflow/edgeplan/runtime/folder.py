@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgeplan.runtime.partitioned.document import PairProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 6
+FORMAT = 7
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "memory", "partition"]

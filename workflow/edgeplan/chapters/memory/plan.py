@@ -278,7 +278,7 @@ class Planner:
             parts.setdefault(origin, []).append(k)
         compute = np.zeros(len(built.origin))
         for origin, members in parts.items():
-            share = np.array([built.program.steps[k].weight_bytes for k in members], dtype=np.float64)
+            share = np.array([built.program.weight_bytes[k] for k in members], dtype=np.float64)
             share = share if share.all() else np.ones(len(members))
             compute[members] = times.get(origin, 0.0) * share / share.sum()
         profile = base.profile.model_copy(update={"compute_ms": tuple(compute.tolist())})

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
-from edgeplan.runtime import native
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.native import words
-from edgeplan.runtime.objects import library_places
+from edgeplan.runtime.native.calls import Loop, Table
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 
 _NS_PER_S = 1e9
@@ -124,21 +123,20 @@ class PollingLanes(Lanes):
 
     def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
         super().__init__(cpu, gpu, items, limit_seconds)
-        native.load()
         self._counters = gpu.allocate(2 * ALIGNMENT)
-        self._addresses = np.array([self._counters.address, self._counters.address + ALIGNMENT], np.int64)
-        rows: list[tuple[int, int, int]] = []
+        self._addresses = (self._counters.address, self._counters.address + ALIGNMENT)
+        rows: list[tuple[int, int, int, int]] = []
         calls = [np.zeros((0, words.CALL_WORDS), np.int64)]
         at = 0
         for k in self.on[_CPU]:
             item = self.items[k]
             calls.append(cpu.calls(item.kernel))
-            rows.append((item.needed, at, at := sum(map(len, calls))))
+            rows.append((item.needed, at, at := sum(map(len, calls)), 0))
         self._rows = np.array(rows, np.int64).reshape(-1, words.ITEM_WORDS)
         self._calls = np.concatenate(calls)
-        self._own = np.zeros(words.OWN_WORDS, np.int64)
-        self._own[words.OWN_STREAM] = cpu.worker.stream.value
-        self._places = library_places(cpu.dnnl)
+        steps, made = (Table(found.ctypes.data, len(found)) for found in (self._rows, self._calls))
+        stream = cpu.worker.stream.value
+        self._loop = Loop(cpu.dnnl.info.path, stream, steps, made, self.spans.ctypes.data, self._addresses)
 
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
@@ -146,12 +144,11 @@ class PollingLanes(Lanes):
         self.cpu.ready()
         self._fill()
         last = len(self.on[1 - _CPU])
-        given = (self._places, self._own, self._addresses, (self._rows, self._calls, self.spans))
-        found = native.run_lane(*given, last, int(self.limit_seconds * _NS_PER_S))
+        found = self._loop.run(0, len(self._rows), last, int(self.limit_seconds * _NS_PER_S))
         if found == words.LATE:
             raise self._late()
         if found != words.DONE:
-            self.cpu.dnnl.check_execution(int(self._own[words.OWN_STATUS]))
+            self.cpu.dnnl.check_execution(self._loop.status)
         self.gpu.finish()
 
     def close(self) -> None:
@@ -160,7 +157,7 @@ class PollingLanes(Lanes):
 
     def _fill(self) -> None:
         """The GPU's items with waits and signals between them, both of which are left out where nobody needs them."""
-        gpu, (own, other) = self.gpu, (int(address) for address in self._addresses)
+        gpu, (own, other) = self.gpu, self._addresses
         last = len(self.on[1 - _CPU])
         heeded = {last, *self._rows[:, words.NEEDED].tolist()}
         awaited = signal = 0
@@ -180,7 +177,7 @@ class PollingLanes(Lanes):
         gpu.flush()
 
     def _late(self) -> DeviceError:
-        at = int(self._own[words.OWN_STEP])
+        at = self._loop.step
         where = f"before {self.items[self.on[_CPU][at]].name!r}" if at < len(self._rows) else "at the end"
         return DeviceError(
             f"{self.gpu.capabilities.name} did not come within {self.limit_seconds:g} s",

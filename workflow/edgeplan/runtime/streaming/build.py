@@ -26,6 +26,7 @@ from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.program import (
+    BUFFER_COLUMNS,
     PAGE_BYTES,
     WEIGHTS,
     Border,
@@ -33,7 +34,9 @@ from edgeplan.runtime.streaming.program import (
     Executed,
     Kernel,
     Operand,
+    PackedRows,
     StreamProgram,
+    packed_steps,
 )
 from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
@@ -190,7 +193,8 @@ def _program(
 ) -> StreamProgram:
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, end = _executed(rows, numbers, places, start)
+    executed, end = _executed(dnnl, rows, numbers, places, start)
+    steps, operands = packed_steps(executed)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -211,8 +215,11 @@ def _program(
         threads,
         (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
         kernels,
-        executed,
-        buffers,
+        tuple(step.name for step in executed),
+        steps,
+        operands,
+        tuple(buffer.name for buffer in buffers),
+        PackedRows.of(BUFFER_COLUMNS, [(buffer.size, buffer.lower, buffer.upper) for buffer in buffers]),
         border(lowered.inputs),
         border(lowered.outputs),
         MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
@@ -320,10 +327,13 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
 
-def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int) -> tuple[tuple[Executed, ...], int]:
-    """The steps, and the size of the file, whose first weights begin at `start`."""
+def _executed(
+    dnnl: Dnnl, rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int
+) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file, whose first weights begin at `start`; equal segments lie there once."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
+    stored: dict[object, list[tuple[Segment, int]]] = {}
     at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
@@ -336,11 +346,31 @@ def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, sta
                 return Operand(WEIGHTS, offset)
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
-        calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
-        size = _whole_pages(row.segment.size) if row.segment else 0
-        found.append(Executed(row.step.name, kernel, calls, at, size))
-        at += size
+        operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in places_of(call))
+        size, begins = 0, at
+        if row.segment is not None:
+            size = _whole_pages(row.segment.size)
+            same = stored.setdefault(_values_of(row.segment), [])
+            known = next((where for segment, where in same if _alike(dnnl, segment, row.segment)), None)
+            if known is None:
+                same.append((row.segment, at))
+                at += size
+            else:
+                begins = known
+        found.append(Executed(row.step.name, kernel, operands, begins, size))
     return tuple(found), at
+
+
+def _values_of(segment: Segment) -> object:
+    """Return a key that decides which values a segment holds, though not in which layouts."""
+    steps = [step for step, _, _ in segment.parts]
+    return tuple((step.kind, tuple(step.weights.items()), repr(dict(step.settings))) for step in steps)
+
+
+def _alike(dnnl: Dnnl, one: Segment, other: Segment) -> bool:
+    """Tell whether two segments of the same values hold the same bytes."""
+    pairs = zip(one.parts, other.parts, strict=True)
+    return all(a[2] == b[2] and _same_layout(dnnl, a[1], b[1]) for a, b in pairs)
 
 
 def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:
@@ -362,9 +392,11 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
         for table in built.tables:
             file.seek(table.at)
             file.write(values.whole(table.weight).data)
+        written: set[int] = set()
         for segment, executed in zip(built.segments, built.program.steps, strict=True):
-            if segment is None:
+            if segment is None or executed.weights_at in written:
                 continue
+            written.add(executed.weights_at)
             for step, created, at in segment.parts:
                 file.seek(executed.weights_at + at)
                 raw = {role: values.of(name) for role, name in step.weights.items()}
