@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from edgeplan.runtime.native import words
 from edgeplan.support.machine_code import Images, addresses
@@ -15,13 +16,7 @@ _WORD = ctypes.c_int64
 _SYSTEM = {words.FN_CLOCK: "clock_gettime", words.FN_NAP: "usleep"}
 _PLACE = "dnnl_memory_set_data_handle"
 _LIBC = ctypes.CDLL(None)
-
-
-class Table(NamedTuple):
-    """Rows of words: the address of the first one, and how many rows there are."""
-
-    address: int
-    rows: int
+Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
 @cache
@@ -30,9 +25,9 @@ def load() -> Any:
     return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 12)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
 
 
-def array(count: int) -> ctypes.Array[ctypes.c_int64]:
+def array(count: int) -> Words:
     """Words, all 0."""
-    return (_WORD * max(count, 1))()
+    return (_WORD * count)()
 
 
 def function_address(function: Any) -> int:
@@ -41,7 +36,7 @@ def function_address(function: Any) -> int:
 
 
 @cache
-def places_of(path: str) -> ctypes.Array[ctypes.c_int64]:
+def places_of(path: str) -> Words:
     """Addresses of the functions that the loop calls.
 
     Args:
@@ -60,22 +55,35 @@ class Loop:
     Args:
         path: of oneDNN's library.
         stream: of the calling thread.
-        items: the steps: rows of `words.ITEM_WORDS`.
-        calls: of all steps: rows of `words.CALL_WORDS`.
-        times: where to note when each step began and ended: two words for each.
-        counters: addresses of this lane's counter and of the other one's, in memory that both see; none: nothing is waited for.
+        items: the steps, `words.ITEM_WORDS` for each.
+        calls: of all steps, `words.CALL_WORDS` for each.
+
+    Attributes:
+        times: nanoseconds at which each step began and ended in the last run, two words for each (`time.perf_counter_ns`).
     """
 
-    def __init__(
-        self, path: str, stream: int, items: Table, calls: Table, times: int, counters: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, path: str, stream: int, items: Words, calls: Words) -> None:
         self._run, self._places = load(), places_of(path)
         self._own, self._shared, self._counters = array(words.OWN_WORDS), array(words.PAIR_WORDS), array(words.PAIR_WORDS)
         self._own[words.OWN_STREAM] = stream
+        steps = len(items) // words.ITEM_WORDS
+        self.times, self._items, self._calls = array(2 * steps), items, calls
         unused = ctypes.addressof(self._counters)
-        self._shared[:] = [*counters] if all(counters) else [unused, unused + words.WORD]
-        given = (self._places, self._own, self._shared)
-        self._given = (*map(ctypes.addressof, given), items.address, calls.address, times, items.rows, calls.rows)
+        self._shared[:] = [unused, unused + words.WORD]
+        given = (self._places, self._own, self._shared, items, calls, self.times)
+        self._given = (*map(ctypes.addressof, given), steps, len(calls) // words.CALL_WORDS)
+
+    def share(self, own: int, other: int, needed: Sequence[int]) -> None:
+        """Wait for another lane.
+
+        Args:
+            own: address of this lane's counter, in memory that both see.
+            other: of the other one's.
+            needed: for each step, how far the other one has to be before.
+        """
+        self._shared[:] = [own, other]
+        for k, count in enumerate(needed):
+            self._items[words.ITEM_WORDS * k + words.NEEDED] = count
 
     def run(self, first: int, end: int, last: int = 0, limit_ns: int = 0) -> int:
         """Run steps from one on to before another, then wait until the other counter is so far; see `partner.run_lane`."""

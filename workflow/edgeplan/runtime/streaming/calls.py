@@ -7,23 +7,25 @@ So another schedule changes a table of addresses, and nothing of the library's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels
 from edgeplan.runtime.creation import ROWS_KERNEL, Call, Created, Creator, KernelCall
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.native import words
-from edgeplan.runtime.native.calls import Loop, Table, array, function_address
+from edgeplan.runtime.native.calls import Loop, Words, array, function_address
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import (
     AGAIN,
     BUFFER,
+    ELSEWHERE,
     FIRST_OPERAND,
     KERNEL,
+    NOTHING,
     OFFSET,
     WEIGHTS,
     StreamProgram,
@@ -41,39 +43,49 @@ class BoundCalls:
     Args:
         dnnl: the library.
         program: its kernels are made here.
+        stream: of the thread.
+        steps: those that are run here, in order; None: all. Others run elsewhere.
         file: of the weights, for steps that read rows of it.
-        library: its pages; those that only the making of kernels needs are dropped again.
+        library: its pages, of which those that only the making of kernels needs are dropped again.
 
     Attributes:
-        times: nanoseconds at which each step began and ended in the last run (`time.perf_counter_ns`).
+        loop: over the steps that are run here.
         rows: the steps that read rows of the file; Python runs them.
 
     Raises:
         FormatError: operands are not those of the kernels.
     """
 
-    def __init__(self, dnnl: Dnnl, program: StreamProgram, file: WeightsFile, library: LibraryPages) -> None:
-        self._dnnl, self._program = dnnl, program
+    def __init__(
+        self,
+        dnnl: Dnnl,
+        program: StreamProgram,
+        stream: Handle,
+        steps: Sequence[int] | None = None,
+        file: WeightsFile | None = None,
+        library: LibraryPages | None = None,
+    ) -> None:
+        self._dnnl, self._program, self._stream = dnnl, program, stream
         self._keep: list[object] = []  # what the words of calls point to
+        kernel_of = program.step_rows.column(KERNEL)
+        self._steps = range(len(program.step_rows)) if steps is None else steps
         made = _made(dnnl, program, library)
-        calls, ends, operands = [], [0], []
-        for created in made:
-            calls += [self._words(call) for call in created.calls]
-            ends.append(len(calls))
-            operands.append(sum(call[words.COUNT] for call in calls[ends[-2] :]))
-        self._calls = array(len(calls) * words.CALL_WORDS)
-        self._calls[: len(calls) * words.CALL_WORDS] = [word for call in calls for word in call]
+        rows: dict[int, Rows] = {}
+        found: list[tuple[int, int, int, int]] = []
+        calls: dict[int, tuple[int, int, int]] = {NOTHING: (0, 0, 0)}  # of a kernel the first, the end and their operands
+        for number, created in made.items():
+            first = len(found)
+            for call in created.calls:
+                if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
+                    assert file is not None  # noqa: S101  programs without a file hold no such steps
+                    rows[number] = Rows(file, call, program.weights_bytes, program.model)
+                found.append(self._words(call))
+            calls[number] = first, len(found), sum(call[words.COUNT] for call in found[first:])
+        table = array(len(found) * words.CALL_WORDS)
+        table[:] = [word for call in found for word in call]
         self._operands = array(len(program.operand_rows))
-        self._items = self._bound(ends, operands)
-        found = (_rows_of(created, file, program) for created in made)
-        by_kernel = {k: rows for k, rows in enumerate(found) if rows is not None}
-        steps = enumerate(program.step_rows.column(KERNEL))
-        self.rows = {k: by_kernel[kernel] for k, kernel in steps if kernel in by_kernel}
-        self.times = array(2 * len(program.step_rows))
-        self._stream = dnnl.stream()
-        items = Table(ctypes.addressof(self._items), len(program.step_rows))
-        table = Table(ctypes.addressof(self._calls), len(calls))
-        self._loop = Loop(dnnl.info.path, self._stream.value, items, table, ctypes.addressof(self.times))
+        self.loop = Loop(dnnl.info.path, stream.value, self._items(calls), table)
+        self.rows = {k: rows[kernel_of[k]] for k in self._steps if kernel_of[k] in rows}
 
     def _words(self, call: Call | KernelCall) -> tuple[int, int, int, int]:
         """A call as the loop takes it; see `words.FUNCTION`."""
@@ -92,18 +104,20 @@ class BoundCalls:
         execute = function_address(self._dnnl.execute)
         return execute, call.primitive.value, len(given), ctypes.addressof(arguments)
 
-    def _bound(self, ends: Sequence[int], operands: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    def _items(self, calls: Mapping[int, tuple[int, int, int]]) -> Words:
         """The steps as the loop takes them: where their kernel's calls lie, and where their operands will."""
         program, begin = self._program, ctypes.addressof(self._operands)
-        firsts = (*program.step_rows.column(FIRST_OPERAND), len(program.operand_rows))
-        items = array(len(program.step_rows) * words.ITEM_WORDS)
-        for k, (kernel, (first, end)) in enumerate(zip(program.step_rows.column(KERNEL), pairwise(firsts), strict=True)):
-            if operands[kernel] != end - first:
+        firsts, kernel_of = (
+            (*program.step_rows.column(FIRST_OPERAND), len(program.operand_rows)),
+            program.step_rows.column(KERNEL),
+        )
+        items = array(len(self._steps) * words.ITEM_WORDS)
+        for at, k in enumerate(self._steps):
+            first, end, operands = calls.get(kernel_of[k], (0, 0, -1))
+            if operands != firsts[k + 1] - firsts[k]:
                 what = f"the program does not fit: step {program.step_names[k]!r}"
                 raise FormatError(what, where=program.model, next_step=AGAIN)
-            items[words.ITEM_WORDS * k : words.ITEM_WORDS * (k + 1)] = [
-                *(0, ends[kernel], ends[kernel + 1], begin + words.WORD * first)
-            ]
+            items[words.ITEM_WORDS * at : words.ITEM_WORDS * (at + 1)] = [*(0, first, end, begin + words.WORD * firsts[k])]
         return items
 
     def place(self, buffers: Sequence[int], weights: Sequence[int]) -> None:
@@ -122,7 +136,7 @@ class BoundCalls:
                 operands[k] = offset_of[k] + (weights[step] if buffer == WEIGHTS else buffers[buffer])
 
     def run(self, first: int, end: int) -> None:
-        """Run steps from one on to before another; those that read rows by themselves.
+        """Run steps from one on to before another, counted among those that are run here; those that read rows by themselves.
 
         Raises:
             ModelError: an index lies outside its axis.
@@ -131,39 +145,32 @@ class BoundCalls:
         if first in self.rows:
             status = self._read_rows(first)
         else:
-            status = 0 if self._loop.run(first, end) == words.DONE else self._loop.status
+            status = 0 if self.loop.run(first, end) == words.DONE else self.loop.status
         if status:
             self._dnnl.check_execution(status)
 
     def _read_rows(self, step: int) -> int:
         first = self._program.step_rows.column(FIRST_OPERAND)[step]
-        self.times[2 * step] = perf_counter_ns()
+        self.loop.times[2 * step] = perf_counter_ns()
         status = self.rows[step].read(*self._operands[first : first + 2])
-        self.times[2 * step + 1] = perf_counter_ns()
+        self.loop.times[2 * step + 1] = perf_counter_ns()
         return status
 
 
-def _rows_of(created: Created, file: WeightsFile, program: StreamProgram) -> Rows | None:
-    """What a kernel reads of a table in the file; None for other kernels."""
-    call = created.calls[0]
-    if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
-        return Rows(file, call, program.weights_bytes, program.model)
-    return None
-
-
-def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages) -> tuple[Created, ...]:
-    """The kernels; what only their making needs of the library is dropped again.
+def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages | None) -> dict[int, Created]:
+    """The kernels by number but for those of others; what only their making needs of the library is dropped again.
 
     Every tensor has an offset of its own here, so that none is taken for a view of another.
     """
     offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
     dnnl.set_threads(program.threads)
     creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
-    made: list[Created] = []
-    with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-        for kernel in program.kernels:
-            if len(made) % _DROP_EVERY == 0:
-                library.drop()
-            made.append(creator.create(kernel.step, kernel.implementation))
-    library.drop()
-    return tuple(made)
+    made: dict[int, Created] = {}
+    for number, kernel in enumerate(program.kernels):
+        if library is not None and len(made) % _DROP_EVERY == 0:
+            library.drop()
+        if kernel.implementation != ELSEWHERE:
+            made[number] = creator.create(kernel.step, kernel.implementation)
+    if library is not None:
+        library.drop()
+    return made

@@ -16,9 +16,15 @@ from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
+from edgeplan.runtime.descriptors import Variant
+from edgeplan.runtime.layouts import BLOCKED
 
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
+#: Stands for the kernel of a step that calls none: its output is its input, named anew.
+NOTHING = -1
+#: Stands for the implementation of a step that another processor runs, whose kernels are no matter of the program's.
+ELSEWHERE = Implementation("elsewhere", "", Variant(BLOCKED, BLOCKED))
 PAGE_BYTES = 4096  # segments begin at multiples of it, in the file and in memory: direct I/O needs that
 AGAIN = "plan the model again: edgeplan plan memory"
 
@@ -50,8 +56,9 @@ class Executed:
 
     Attributes:
         name: of the step, unique.
-        kernel: its number.
-        operands: of each call of the kernel, in the order of its arguments, call by call.
+        kernel: its number; `NOTHING` where nothing is called.
+        operands: of each call of the kernel, in the order of its arguments, call by call; of a step that runs elsewhere what it
+            reads and writes.
         weights_at: where its segment of weights begins in the file; steps with the same weights share one.
         weight_bytes: of the segment, whole pages; 0 without weights.
     """
@@ -133,6 +140,7 @@ class StreamProgram:
     """A model as it is executed.
 
     Attributes:
+        lanes: processors that run its steps, each some of them.
         model: its name.
         threads: of each kernel.
         library: version, commit and instruction set that the kernels are for.
@@ -145,6 +153,7 @@ class StreamProgram:
         weights_bytes: size of the file of weights.
     """
 
+    lanes: int
     model: str
     threads: int
     library: tuple[str, str, str]

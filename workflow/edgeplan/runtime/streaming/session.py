@@ -112,8 +112,9 @@ class StreamSession:
         self._free = self._poison if debug else self._give_back if gives_back else None
         self._library = LibraryPages(dnnl.info.path)
         self._loaded_before = _counts(program)
-        self._calls = BoundCalls(dnnl, program, file, self._library)
-        self.times = self._calls.times
+        with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
+            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self.times = self._calls.loop.times
         self._loader, self._processors = Loader(file, lanes, processors), processors
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
