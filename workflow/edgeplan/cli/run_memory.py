@@ -43,7 +43,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan, given.gate)
+        idle = _ready(plan.made_for.threads, given.gate)
         with MemorySession(plan, _loaded[0]) as session:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
@@ -63,10 +63,10 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 _loaded: list[Dnnl] = []
 
 
-def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
+def _ready(threads: int, gate: str) -> dict[str, int]:
     """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
-    dnnl.warm_up(plan.made_for.threads)
+    dnnl.warm_up(threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     _loaded.append(dnnl)
     wait_at(gate)

@@ -14,7 +14,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.program import signature
-from edgeplan.runtime.streaming.build import Built, Places, Row, Segment, contents, program_of, raw_segment
+from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, contents, program_of, raw_segment
 from edgeplan.runtime.streaming.program import ELSEWHERE
 
 _OTHER = 1
@@ -63,19 +63,19 @@ def build_pair(
     dnnl.set_threads(threads)
     creator = Creator(dnnl, steps.shapes, partitioned.layouts, places.tokens, steps.types)
     chosen: dict[object, Implementation] = {}
-    rows: list[Row] = []
+    rows: list[StepInMaking] = []
     with dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
         for step, lane, origin in zip(steps.steps, partitioned.lanes, ranged.origin, strict=True):
             if lane == _OTHER:
                 segment = raw_segment(steps, step) if step.weights else None
-                rows.append(Row(step, ELSEWHERE, _NO_CALLS, origin, -1, segment))
+                rows.append(StepInMaking(step, ELSEWHERE, _NO_CALLS, origin, -1, segment))
                 continue
             key = signature(creator, step)
             if key not in chosen:
                 chosen[key] = choose(candidates(creator, step))
             created = creator.create(step, chosen[key], generate=False)
             segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
-            rows.append(Row(step, chosen[key], created, origin, -1, segment))
+            rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))
     program = program_of(creator, whole, places, rows, threads, lanes=1 + _OTHER)
     scratch = max((row.created.scratch_bytes for row in rows), default=0)
     offsets = tuple(partitioned.offsets.get(name, partitioned.arena_bytes) for name in program.buffer_names)

@@ -29,7 +29,7 @@ from edgeplan.runtime.program import Program
 from edgeplan.runtime.session import Array, copy_inputs
 from edgeplan.runtime.streaming.build import raw_sizes
 from edgeplan.runtime.streaming.calls import BoundCalls
-from edgeplan.runtime.streaming.program import ELSEWHERE, KERNEL, NOTHING, WEIGHTS_AT, Border, StreamProgram
+from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, Border, StreamProgram
 
 LIMIT_SECONDS = 20.0
 _MS_PER_NS = 1e-6
@@ -143,7 +143,7 @@ class PairSession(Session):
         self.arena = gpu.allocate(placed.arena_bytes)
         own = [k for k, lane in enumerate(placed.lanes) if not lane]
         self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
-        segments = [weights.address + at for at in program.step_rows.column(WEIGHTS_AT)]
+        segments = [weights.address + at for at in self._calls.columns.weights_at]
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
@@ -157,7 +157,7 @@ class PairSession(Session):
         program, found = self.program, list[Kernel]()
         with _Elsewhere(cpu.dnnl, program, self.placed, self.arena, self._weights) as elsewhere:
             made = 0
-            for lane, kernel in zip(self.placed.lanes, program.step_rows.column(KERNEL), strict=True):
+            for lane, kernel in zip(self.placed.lanes, self._calls.columns.kernel_of, strict=True):
                 if lane:
                     found.append(self._gpu.prepare(elsewhere, made))
                     made += 1

@@ -28,7 +28,6 @@ from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.program import (
-    BUFFER_COLUMNS,
     ELSEWHERE,
     NOTHING,
     PAGE_BYTES,
@@ -38,8 +37,8 @@ from edgeplan.runtime.streaming.program import (
     Executed,
     Kernel,
     Operand,
-    PackedRows,
     StreamProgram,
+    packed,
     packed_steps,
 )
 from edgeplan.runtime.streaming.rows import Table, with_rows
@@ -83,7 +82,7 @@ class Built:
 
 
 @dataclass(slots=True)
-class Row:
+class StepInMaking:
     """A step of the program in the making: which lowered step it is, and where its weights lie if it has none itself.
 
     One that another processor runs has the choice `ELSEWHERE`, and no calls.
@@ -133,7 +132,7 @@ def build(
     places = Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)
     chosen: dict[object, Implementation] = {} if known is None else known
-    rows: list[Row] = []
+    rows: list[StepInMaking] = []
     for step, k in zip(ranged.lowered.steps, ranged.origin, strict=True):
         key = signature(creator, step)
         if key not in chosen:
@@ -141,7 +140,7 @@ def build(
         choice = chosen[key]
         created = creator.create(step, choice, generate=False)
         if created.calls:  # views take no time
-            rows.append(Row(step, choice, created, plan.origin[k], plan.region[k]))
+            rows.append(StepInMaking(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
     start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
     program = program_of(creator, lowered, places, rows, threads, start)
@@ -152,9 +151,9 @@ def _whole_pages(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[Row]) -> list[Row]:
+def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[StepInMaking]) -> list[StepInMaking]:
     """Each step with its segment of weights; those of a region in one, which a step before it copies to where they stay."""
-    found: list[Row] = []
+    found: list[StepInMaking] = []
     for number, members in groupby(rows, key=lambda row: row.region):
         region = list(members)
         if number < 0:
@@ -188,18 +187,24 @@ def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
     return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
 
 
-def _keeping(creator: Creator, places: Places, region: int, segment: Segment) -> Row:
+def _keeping(creator: Creator, places: Places, region: int, segment: Segment) -> StepInMaking:
     name = f"weights of region {region}"
     places.add(name, segment.size)
     settings: dict[str, Setting] = {"size": segment.size // _FLOAT_BYTES}
     step = Step(f"keep {name}", "keep", (), (), (name,), settings=MappingProxyType(settings))
     choice = Implementation("reorder", "reorder", Variant(NCHW, NCHW))
     created = creator.create(step, choice, generate=False)
-    return Row(step, choice, created, -1, region, segment)
+    return StepInMaking(step, choice, created, -1, region, segment)
 
 
 def program_of(
-    creator: Creator, lowered: Lowered, places: Places, rows: Sequence[Row], threads: int, start: int = 0, lanes: int = 1
+    creator: Creator,
+    lowered: Lowered,
+    places: Places,
+    rows: Sequence[StepInMaking],
+    threads: int,
+    start: int = 0,
+    lanes: int = 1,
 ) -> StreamProgram:
     """Put a program together.
 
@@ -242,7 +247,7 @@ def program_of(
         steps,
         operands,
         tuple(buffer.name for buffer in buffers),
-        PackedRows.of(BUFFER_COLUMNS, [(buffer.size, buffer.lower, buffer.upper) for buffer in buffers]),
+        packed((buffer.size, buffer.lower, buffer.upper) for buffer in buffers),
         border(lowered.inputs),
         border(lowered.outputs),
         MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
@@ -294,7 +299,7 @@ class Places:
         """Return the operand that a token stands for."""
         return Operand(self._order[token >> _SHIFT], token & ((1 << _SHIFT) - 1))
 
-    def buffers(self, lowered: Lowered, rows: Sequence[Row]) -> tuple[Buffer, ...]:
+    def buffers(self, lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
         """Return all buffers in use, with their lifetimes; then the scratch of each step that needs any."""
         lives: dict[str, list[int]] = {}
         uses = [(t, 0) for t in lowered.inputs] + [(t, len(rows) - 1) for t in lowered.outputs]
@@ -321,7 +326,7 @@ class Places:
         return self._scratch[step]
 
 
-def _kernels(creator: Creator, rows: Sequence[Row]) -> tuple[tuple[Kernel, ...], list[int]]:
+def _kernels(creator: Creator, rows: Sequence[StepInMaking]) -> tuple[tuple[Kernel, ...], list[int]]:
     """The distinct kernels, and which one each step runs."""
     known: dict[object, int] = {}
     kernels: list[Kernel] = []
@@ -358,7 +363,7 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
 
 
 def _executed(
-    dnnl: Dnnl, rows: Sequence[Row], kernels: Sequence[int], places: Places, start: int
+    dnnl: Dnnl, rows: Sequence[StepInMaking], kernels: Sequence[int], places: Places, start: int
 ) -> tuple[tuple[Executed, ...], int]:
     """The steps, and the size of the file, whose first weights begin at `start`; equal segments lie there once."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
@@ -367,7 +372,7 @@ def _executed(
     at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
-        def operand(region: str, offset: int, k: int = k, row: Row = row) -> Operand:
+        def operand(region: str, offset: int, k: int = k, row: StepInMaking = row) -> Operand:
             if region == "arena":
                 return places.operand(offset)
             if region == "scratch":

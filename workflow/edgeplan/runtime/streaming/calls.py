@@ -19,17 +19,7 @@ from edgeplan.runtime.native import words
 from edgeplan.runtime.native.calls import Loop, Words, array, function_address
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import (
-    AGAIN,
-    BUFFER,
-    ELSEWHERE,
-    FIRST_OPERAND,
-    KERNEL,
-    NOTHING,
-    OFFSET,
-    WEIGHTS,
-    StreamProgram,
-)
+from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram, columns_of
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
 
@@ -49,6 +39,7 @@ class BoundCalls:
         library: its pages, of which those that only the making of kernels needs are dropped again.
 
     Attributes:
+        columns: of the program.
         loop: over the steps that are run here.
         rows: the steps that read rows of the file; Python runs them.
 
@@ -67,8 +58,9 @@ class BoundCalls:
     ) -> None:
         self._dnnl, self._program, self._stream = dnnl, program, stream
         self._keep: list[object] = []  # what the words of calls point to
-        kernel_of = program.step_rows.column(KERNEL)
-        self._steps = range(len(program.step_rows)) if steps is None else steps
+        self.columns = columns_of(program.step_rows, program.operand_rows)
+        kernel_of = self.columns.kernel_of
+        self._steps = range(len(kernel_of)) if steps is None else steps
         made = _made(dnnl, program, library)
         rows: dict[int, Rows] = {}
         found: list[tuple[int, int, int, int]] = []
@@ -83,7 +75,7 @@ class BoundCalls:
             calls[number] = first, len(found), sum(call[words.COUNT] for call in found[first:])
         table = array(len(found) * words.CALL_WORDS)
         table[:] = [word for call in found for word in call]
-        self._operands = array(len(program.operand_rows))
+        self._operands = array(len(self.columns.buffer_of))
         self.loop = Loop(dnnl.info.path, stream.value, self._items(calls), table)
         self.rows = {k: rows[kernel_of[k]] for k in self._steps if kernel_of[k] in rows}
 
@@ -107,10 +99,7 @@ class BoundCalls:
     def _items(self, calls: Mapping[int, tuple[int, int, int]]) -> Words:
         """The steps as the loop takes them: where their kernel's calls lie, and where their operands will."""
         program, begin = self._program, ctypes.addressof(self._operands)
-        firsts, kernel_of = (
-            (*program.step_rows.column(FIRST_OPERAND), len(program.operand_rows)),
-            program.step_rows.column(KERNEL),
-        )
+        firsts, kernel_of = (*self.columns.first_operand, len(self.columns.buffer_of)), self.columns.kernel_of
         items = array(len(self._steps) * words.ITEM_WORDS)
         for at, k in enumerate(self._steps):
             first, end, operands = calls.get(kernel_of[k], (0, 0, -1))
@@ -127,9 +116,8 @@ class BoundCalls:
             buffers: address of each buffer.
             weights: address of each step's weights.
         """
-        rows, operands = self._program.operand_rows, self._operands
-        firsts = (*self._program.step_rows.column(FIRST_OPERAND), len(rows))
-        buffer_of, offset_of = rows.column(BUFFER), rows.column(OFFSET)
+        operands, buffer_of, offset_of = self._operands, self.columns.buffer_of, self.columns.offset_of
+        firsts = (*self.columns.first_operand, len(operands))
         for step, (first, end) in enumerate(pairwise(firsts)):
             for k in range(first, end):
                 buffer = buffer_of[k]
@@ -150,7 +138,7 @@ class BoundCalls:
             self._dnnl.check_execution(status)
 
     def _read_rows(self, step: int) -> int:
-        first = self._program.step_rows.column(FIRST_OPERAND)[step]
+        first = self.columns.first_operand[step]
         self.loop.times[2 * step] = perf_counter_ns()
         status = self.rows[step].read(*self._operands[first : first + 2])
         self.loop.times[2 * step + 1] = perf_counter_ns()

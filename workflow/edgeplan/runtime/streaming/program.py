@@ -11,6 +11,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
@@ -86,37 +87,34 @@ class Buffer:
     upper: int
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRows:
-    """Rows of numbers of 64 bits, in the byte order of x86-64.
+class ProgramColumns(NamedTuple):
+    """The numbers of a program's steps and operands.
 
     Attributes:
-        columns: of a row.
-        numbers: row by row.
+        kernel_of, first_operand, weights_at, weight_bytes: of each step.
+        buffer_of, offset_of: of each operand.
     """
 
-    columns: int
-    numbers: bytes
-
-    @classmethod
-    def of(cls, columns: int, rows: Iterable[Sequence[int]]) -> PackedRows:
-        """Pack rows."""
-        return cls(columns, array("q", [number for row in rows for number in row]).tobytes())
-
-    def column(self, number: int) -> memoryview[int]:
-        """A column, which takes no memory of its own."""
-        return memoryview(self.numbers).cast("q")[number :: self.columns]
-
-    def __len__(self) -> int:
-        return len(self.numbers) // (8 * self.columns)
+    kernel_of: memoryview[int]
+    first_operand: memoryview[int]
+    weights_at: memoryview[int]
+    weight_bytes: memoryview[int]
+    buffer_of: memoryview[int]
+    offset_of: memoryview[int]
 
 
-#: Columns of steps: their kernel, their first operand, where their weights begin in the file, and bytes of these.
-KERNEL, FIRST_OPERAND, WEIGHTS_AT, WEIGHT_BYTES, STEP_COLUMNS = range(5)
-#: Columns of operands: see `Operand`.
-BUFFER, OFFSET, OPERAND_COLUMNS = range(3)
-#: Columns of buffers: see `Buffer`.
-SIZE, LOWER, UPPER, BUFFER_COLUMNS = range(4)
+STEP_COLUMNS, OPERAND_COLUMNS, BUFFER_COLUMNS = 4, 2, 3
+
+
+def packed(rows: Iterable[Sequence[int]]) -> bytes:
+    """Rows of numbers of 64 bits, one after the other, in the byte order of x86-64."""
+    return array("q", [number for row in rows for number in row]).tobytes()
+
+
+def columns_of(steps: bytes, operands: bytes) -> ProgramColumns:
+    """The columns of packed rows, which take no memory of their own."""
+    tables = ((memoryview(steps).cast("q"), STEP_COLUMNS), (memoryview(operands).cast("q"), OPERAND_COLUMNS))
+    return ProgramColumns(*(numbers[k::width] for numbers, width in tables for k in range(width)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +143,8 @@ class StreamProgram:
         threads: of each kernel.
         library: version, commit and instruction set that the kernels are for.
         kernels: see there.
-        step_names, step_rows: of the steps, in order (`steps`).
-        operand_rows: of all steps, one after the other.
+        step_names, step_rows: of the steps, in order (`steps`); rows are packed.
+        operand_rows: of the operands of all steps.
         buffer_names, buffer_rows: of the buffers (`buffers`).
         inputs, outputs: of the model.
         shapes, layouts: of the tensors that kernels' steps name; types: those that are not of float32.
@@ -159,10 +157,10 @@ class StreamProgram:
     library: tuple[str, str, str]
     kernels: tuple[Kernel, ...]
     step_names: tuple[str, ...]
-    step_rows: PackedRows
-    operand_rows: PackedRows
+    step_rows: bytes
+    operand_rows: bytes
     buffer_names: tuple[str, ...]
-    buffer_rows: PackedRows
+    buffer_rows: bytes
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     shapes: Mapping[str, Shape]
@@ -171,31 +169,28 @@ class StreamProgram:
     weights_bytes: int
 
     @property
-    def weight_bytes(self) -> memoryview[int]:
-        """Return the bytes of each step's weights."""
-        return self.step_rows.column(WEIGHT_BYTES)
-
-    @property
     def steps(self) -> tuple[Executed, ...]:
         """Return the steps, unpacked."""
-        operands = tuple(map(Operand, self.operand_rows.column(BUFFER), self.operand_rows.column(OFFSET)))
-        kernels, first, at, size = (self.step_rows.column(k).tolist() for k in range(STEP_COLUMNS))
-        ends = (*first[1:], len(operands))
-        rows = zip(self.step_names, kernels, first, ends, at, size, strict=True)
+        found = columns_of(self.step_rows, self.operand_rows)
+        operands = tuple(map(Operand, found.buffer_of, found.offset_of))
+        ends = (*found.first_operand[1:], len(operands))
+        rows = zip(
+            self.step_names, found.kernel_of, found.first_operand, ends, found.weights_at, found.weight_bytes, strict=True
+        )
         return tuple(Executed(name, kernel, operands[a:b], where, bytes_) for name, kernel, a, b, where, bytes_ in rows)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """Return the buffers, unpacked."""
-        columns = (self.buffer_rows.column(k) for k in range(BUFFER_COLUMNS))
-        return tuple(map(Buffer, self.buffer_names, *columns))
+        numbers = memoryview(self.buffer_rows).cast("q")
+        return tuple(map(Buffer, self.buffer_names, *(numbers[k::BUFFER_COLUMNS] for k in range(BUFFER_COLUMNS))))
 
 
-def packed_steps(steps: Sequence[Executed]) -> tuple[PackedRows, PackedRows]:
-    """Rows of steps, and of their operands."""
+def packed_steps(steps: Sequence[Executed]) -> tuple[bytes, bytes]:
+    """Rows of steps, and of their operands, packed."""
     rows: list[tuple[int, ...]] = []
     operands: list[tuple[int, int]] = []
     for step in steps:
         rows.append((step.kernel, len(operands), step.weights_at, step.weight_bytes))
         operands += [(operand.buffer, operand.offset) for operand in step.operands]
-    return PackedRows.of(STEP_COLUMNS, rows), PackedRows.of(OPERAND_COLUMNS, operands)
+    return packed(rows), packed(operands)

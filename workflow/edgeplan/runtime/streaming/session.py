@@ -18,7 +18,7 @@ from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import AGAIN, WEIGHT_BYTES, WEIGHTS_AT, Border, Operand, StreamProgram
+from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
 
 Taken = TypeVar("Taken")
@@ -60,12 +60,9 @@ class Schedule:
             plan["again"],
         )
 
-    def loads(self, program: StreamProgram) -> tuple[Load, ...]:
+    def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
-        steps = program.step_rows
-        rows = zip(
-            steps.column(WEIGHTS_AT), steps.column(WEIGHT_BYTES), self.weight_offset, self.after, self.again, strict=True
-        )
+        rows = zip(steps.weights_at, steps.weight_bytes, self.weight_offset, self.after, self.again, strict=True)
         return tuple(Load(k, at, size, offset, after, again) for k, (at, size, offset, after, again) in enumerate(rows) if size)
 
 
@@ -111,9 +108,10 @@ class StreamSession:
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
         self._library = LibraryPages(dnnl.info.path)
-        self._loaded_before = _counts(program)
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._columns = self._calls.columns
+        self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
         self._loader, self._processors = Loader(file, lanes, processors), processors
         self._touching: threading.Thread | None = None
@@ -129,7 +127,7 @@ class StreamSession:
             FormatError: it is for another program.
         """
         program = self.program
-        if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_rows), len(program.buffer_rows)):
+        if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         with self._lock:
             self._apply(schedule)
@@ -150,14 +148,14 @@ class StreamSession:
         self.schedule = schedule
         base = self._base
         self._calls.place([base + at for at in schedule.buffer_offset], [base + at for at in schedule.weight_offset])
-        self._freed = _freed(self.program, schedule) if self._free else {}
-        self._loads = schedule.loads(self.program)
+        self._freed = _freed(self.program.buffers, self._columns.weight_bytes, schedule) if self._free else {}
+        self._loads = schedule.loads(self._columns)
         self._alone = self._stops()
         self._restart()
 
     def _stops(self) -> bytearray:
         """Mark the steps that do not follow the one before at once: a load waits for that one, or Python runs one of them."""
-        found = bytearray(len(self.program.step_rows) + 1)
+        found = bytearray(len(self._loaded_before) + 1)
         waited_for = {load.after for load in self._loads} | {load.again for load in self._loads}
         for k in (*waited_for, *self._calls.rows):
             found[k + 1] = 1
@@ -375,23 +373,23 @@ def _stay_awake(until: int) -> None:
         _GETPPID()
 
 
-def _counts(program: StreamProgram) -> list[int]:
+def _counts(weight_bytes: Sequence[int]) -> list[int]:
     """For each step with weights, how many loads of an inference are complete when it may run; 0 without weights."""
     counts, loads = [], 0
-    for size in program.weight_bytes:
+    for size in weight_bytes:
         loads += size > 0
         counts.append(loads if size else 0)
     return counts
 
 
-def _freed(program: StreamProgram, schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
+def _freed(buffers: Sequence[Buffer], weight_bytes: Sequence[int], schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
     """Ranges of memory that become free with each step: what nothing needs any more."""
     found: dict[int, list[tuple[int, int]]] = {}
-    steps = len(program.step_rows)
-    for buffer, offset in zip(program.buffers, schedule.buffer_offset, strict=True):
+    steps = len(weight_bytes)
+    for buffer, offset in zip(buffers, schedule.buffer_offset, strict=True):
         if buffer.upper < steps:  # outputs are still to be read
             found.setdefault(buffer.upper - 1, []).append((offset, buffer.size))
-    for k, size in enumerate(program.weight_bytes):
+    for k, size in enumerate(weight_bytes):
         if size and schedule.again[k] != k:
             found.setdefault(k, []).append((schedule.weight_offset[k], size))
     return found

@@ -57,10 +57,8 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
         keys = [_key(name, params.seed, settings, by) for by in protocol("memory").readable]
-        key = keys[0]
-        found = (
-            next((rows for one in keys if (rows := kept.get(one)) is not None), None) if stored_rows_only() else kept.get(key)
-        )
+        key, known = keys[0], keys if stored_rows_only() else keys[:1]
+        found = next((table for one in known if (table := kept.get(one)) is not None), None)
         if found is None and stored_rows_only():
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
