@@ -43,14 +43,17 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan, given.gate)
+        idle = _ready(plan.made_for.threads, given.gate)
         with MemorySession(plan, _loaded[0]) as session:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
             phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
         peak = resident()
-        for line in (f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads", *map(_line, phases)):
+        for line in (
+            f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
+            *map(_line, phases),
+        ):
             say(line)
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
@@ -60,10 +63,10 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 _loaded: list[Dnnl] = []
 
 
-def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
+def _ready(threads: int, gate: str) -> dict[str, int]:
     """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
-    dnnl.warm_up(plan.made_for.threads)
+    dnnl.warm_up(threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     _loaded.append(dnnl)
     wait_at(gate)

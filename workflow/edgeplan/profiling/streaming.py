@@ -19,7 +19,7 @@ from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, columns_of
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
@@ -208,9 +208,9 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
-    for step in program.steps:
-        offsets.append(at if step.weight_bytes else -1)
-        at += step.weight_bytes
+    for size in columns_of(program.step_rows, program.operand_rows).weight_bytes:
+        offsets.append(at if size else -1)
+        at += size
     return {
         "mode": "back-to-back",
         "arena_bytes": at,
@@ -232,5 +232,4 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
     """A plan of a program as a document, with the names of its steps and buffers."""
-    names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
-    return document(made, workload, reader, *names)
+    return document(made, workload, reader, program.step_names, program.buffer_names)

@@ -276,9 +276,12 @@ class Planner:
         parts: dict[int, list[int]] = {}
         for k, origin in enumerate(built.origin):
             parts.setdefault(origin, []).append(k)
-        compute = np.zeros(len(built.origin))
+        compute, weights = (
+            np.zeros(len(built.origin)),
+            np.array([step.weight_bytes for step in built.program.steps], np.float64),
+        )
         for origin, members in parts.items():
-            share = np.array([built.program.steps[k].weight_bytes for k in members], dtype=np.float64)
+            share = weights[members]
             share = share if share.all() else np.ones(len(members))
             compute[members] = times.get(origin, 0.0) * share / share.sum()
         profile = base.profile.model_copy(update={"compute_ms": tuple(compute.tolist())})

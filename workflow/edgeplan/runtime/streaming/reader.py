@@ -213,6 +213,10 @@ class Loader:
                 self._change.wait()
             self._check()
 
+    def has_loaded(self, count: int) -> bool:
+        """Tell whether so many loads are complete, counted from the beginning; it only grows."""
+        return self._loaded >= count
+
     def ended(self, steps: int) -> None:
         """So many steps have ended since the beginning: what they used is free."""
         self._ended = steps
