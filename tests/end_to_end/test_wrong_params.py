@@ -67,9 +67,7 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("override", "named"), [("+fusion.alhpa=1", "fusion.alhpa"), ("fusion.alpha=-1", "fusion.alpha")]
-)
+@pytest.mark.parametrize(("override", "named"), [("+fusion.alhpa=1", "fusion.alhpa"), ("fusion.alpha=-1", "fusion.alpha")])
 def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspace, override: str, named: str) -> None:
     """DVC refuses an unknown key itself, unless it is written with a plus."""
     output = _refused(workspace, "dvc", "exp", "run", "-S", override)

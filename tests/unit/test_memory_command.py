@@ -304,7 +304,7 @@ def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan:
     before, folder = _contents(plan), plan.parent
     process = _planning(place / "plain.onnx", plan)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # beside other work it takes minutes to begin
         while not list(folder.glob(".planning-*/form-*/program.json")):
             assert process.poll() is None, "it ended before it was killed"
             assert time.monotonic() < deadline
