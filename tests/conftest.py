@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,8 +56,8 @@ _LANES = {
     "end_to_end": "processes",
     "texts": "texts",
 }
-#: Lanes by marker alone: what takes seconds, though others reach nearly all its lines, and what takes minutes.
-_MARKED = ("long", "slow")
+#: Lanes by marker: what takes seconds, though others reach nearly all its lines, what takes minutes, and what reads sources.
+_MARKED = ("long", "slow", "texts")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = (
     "edgeplan.runtime.dnnl",
@@ -67,9 +68,15 @@ _BY_ISA = (
 )
 
 
+#: Engines that do so, each of which some tests take in turn. OpenVINO reads the same variable for a oneDNN of its own, which
+#: ends the process where it asks for less than the processor has.
+_ENGINES_BY_ISA = {"onednn", "opencl"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the lanes markers, by which `make test` and its siblings select."""
-    config.lanes = (*dict.fromkeys(_LANES.values()), *_MARKED)
+    gc.disable()  # until all is collected
+    config.lanes = tuple(dict.fromkeys((*_LANES.values(), *_MARKED)))
     for lane in config.lanes:
         config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
 
@@ -80,13 +87,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         module = getattr(item, "module", None)
         lane = getattr(module, "LANE", _LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
-        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module)
+        callspec = getattr(item, "callspec", None)
+        engine = callspec.params.get("each_engine") if callspec else None
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module) or engine in _ENGINES_BY_ISA
         if isa:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
         if not any(map(item.get_closest_marker, _MARKED)):
             item.add_marker("numerics" if isa and lane == "fast" else lane)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which live until the end, to no further garbage collection: a tenth of the processor's time."""
+    gc.freeze()
+    gc.enable()
 
 
 @cache
