@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from depth import FEW, PROFILE
+from depth import FEW, PROFILE, some
 from edgeplan.cli import main
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
@@ -44,7 +44,7 @@ settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)
 settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
-#: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
+#: Checks a graph: (graph, model file or None, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
 
 
@@ -140,10 +140,13 @@ def reference(model: Path, graph: Graph) -> Mapping[str, Array]:
 
 
 @pytest.fixture
-def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
-    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime."""
+def agrees(dnnl: Dnnl, tmp_path: Path, request: pytest.FixtureRequest) -> Check:
+    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime.
 
-    def check(graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None) -> int:
+    By day each test takes one home layout, which depends on its name.
+    """
+
+    def check(graph: Graph, model: onnx.ModelProto | None = None, most: int | None = None) -> int:
         dnnl.set_threads(1)
         path = tmp_path / "model.onnx"
         if model is None:
@@ -154,7 +157,7 @@ def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
         lowered = lower(graph)
         weights = locate_weights(path, lowered)
         ran = 0
-        for home in homes:
+        for home in some(HOMES, request.node.name):
             offered = step_candidates(dnnl, lowered, home)
             for k in range(max(map(len, offered)))[:most]:
                 choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
