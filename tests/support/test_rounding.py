@@ -32,7 +32,7 @@ def test_predictors_are_the_same_on_a_processor_of_fewer_instructions(tmp_path: 
     less = " ".join(name for name in __cpu_dispatch__ if __cpu_features__[name])
     for core, without in (("Haswell", ""), ("Prescott", less)):
         folder = tmp_path / core
-        command = [sys.executable, "-c", TRAIN, str(Path(__file__).parent), str(folder)]
+        command = [sys.executable, "-c", TRAIN, str(Path(__file__).parents[1] / "helpers"), str(folder)]
         given = {"OPENBLAS_CORETYPE": core, "NPY_DISABLE_CPU_FEATURES": without}
         subprocess.run(command, check=True, env=os.environ | given)
         cards.append(json.loads((folder / "card.json").read_text(), parse_float=lambda text: nine_digits(float(text))))
