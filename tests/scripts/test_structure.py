@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
 from structure import arrows_up, circles, code_lines, figures, homonyms
 from walks import Tree, walk
 
+LANE = "texts"  # see tests/conftest.py
+
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
     "code lines of workflow": 48_600,

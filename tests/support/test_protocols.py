@@ -40,6 +40,7 @@ COLD = ROWS / "cpu-onednn/cold_start"
 PLANS = {"edgeplan": "optimal", "edgeplan-evicted": "evicted"}
 
 
+@pytest.mark.texts
 def test_what_decides_a_number_is_what_the_lock_says() -> None:
     changed = [what for what, now in written().items() if json.loads(LOCK.read_text()).get(what) != now]
     assert not changed, (

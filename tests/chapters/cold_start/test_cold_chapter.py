@@ -200,12 +200,6 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     assert kit.notes(COLD_TABLES, bare, ["cold_bounds_evicted"]) == {"cold_bounds_evicted": ""}
 
 
-def test_every_figure_is_drawn(e: ColdEvidence, drawn: dict[str, bytes]) -> None:
-    assert drawn.keys() == cold_figures.COLD_FIGURES.keys()
-    assert all(b"<svg" in data[:600] and len(data) > 5000 for data in drawn.values())
-    assert drawn == kit.draw(cold_figures.COLD_FIGURES, e), "drawing depends on something else than the measurements"
-
-
 def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
     energy = pd.DataFrame(
         [

@@ -103,6 +103,7 @@ def test_findings_tell_how_many_runs_were_disturbed(e: ColdEvidence) -> None:
     assert findings.disturbed(replace(e, runs=runs.assign(reason="crashed"))) == ""
 
 
+@pytest.mark.long
 def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None:
     measured, chapters = tmp_path / "cold", tmp_path / "chapters"
     write(e, measured)

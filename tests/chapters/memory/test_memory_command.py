@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from plan_folders import body_of, changed_plan
 from streamed_models import plain_model, residual_model
 
+from depth import by_day
 from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib
 from edgeplan.chapters.memory.plan import Planner, RunCores
@@ -196,7 +197,8 @@ def test_a_total_counts_the_idle_process(edgeplan: Edgeplan, place: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "text", ["-3MB", "abc", "0", "0MB", "0.0001", "1e400MB", "999999999999999GB", "0%", "10 per cent", "%", "nan"]
+    "text",
+    by_day(["-3MB", "abc", "0", "1e400MB", "0%", "0MB", "0.0001", "999999999999999GB", "10 per cent", "%", "nan"], least=5),
 )
 def test_what_is_no_budget_is_refused(edgeplan: Edgeplan, place: Path, tmp_path: Path, text: str) -> None:
     model, out = str(place / "plain.onnx"), tmp_path / "plan"
@@ -300,11 +302,12 @@ def _planning(model: Path, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.long
 def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan: Edgeplan, plan: Path, place: Path) -> None:
     before, folder = _contents(plan), plan.parent
     process = _planning(place / "plain.onnx", plan)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # beside other work it takes minutes to begin
         while not list(folder.glob(".planning-*/form-*/program.json")):
             assert process.poll() is None, "it ended before it was killed"
             assert time.monotonic() < deadline
