@@ -16,8 +16,7 @@ Modules:
 * `tables_plans`: Tables of profiles and plans: kernel alternatives, storage, planners against each
   other.
 * `tables_predictions`: The table of plans from predicted costs: what planning from them loses.
-* `tables_runs`: Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous
-  inference.
+* `tables_runs`: These tables show cold starts as measured: speed-ups, load and ablation.
 * `tables_stages`: Tables of one start's stages and of the number of cores share some functions with
   those of runs.
 """

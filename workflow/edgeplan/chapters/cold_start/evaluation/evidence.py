@@ -57,7 +57,6 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     "models": ("model", "parameters", "model_bytes", "macs"),
     "checks": ("model", "layout", "choice", "error"),
     "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
-    "energy": ("model", "setting", "joules"),
 }
 
 
@@ -81,7 +80,6 @@ class ColdEvidence:
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.
         spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
-        energy: model, setting, joules of a process; empty where the machine counts none.
         notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
         environment: the captured environment, with `measured_at`.
     """
@@ -94,7 +92,6 @@ class ColdEvidence:
     models: pd.DataFrame
     checks: pd.DataFrame
     spans: pd.DataFrame
-    energy: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 

@@ -33,7 +33,6 @@ COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec("cold_figure_06", "Stages by the number of cores", stages.figure_06, note=findings.widths),
     TableSpec("cold_figure_09", "Cold latency by the number of cores", stages.figure_09, note=findings.own_optimal),
     TableSpec("cold_figure_11", "Background load", runs.figure_11, note=findings.stealing),
-    TableSpec("cold_figure_12", "Energy", runs.figure_12),
     TableSpec("cold_figure_13", "Ablation", runs.figure_13, note=findings.ablation),
     TableSpec("cold_figure_14", "Continuous inference", continuous.figure_14, note=findings.continuous),
     TableSpec("cold_planners", "Heuristic against optimal plan", plans.planners),
