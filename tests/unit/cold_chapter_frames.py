@@ -28,12 +28,12 @@ COLD_MS: Mapping[tuple[str, str], tuple[float, float]] = {
     ("edgeplan", "optimal"): (10.0, 12.0),
     ("edgeplan", "evicted"): (11.5, 13.5),
     ("edgeplan", "nnv12"): (11.0, 13.0),
-    ("edgeplan", "warm"): (30.0, 30.0),
-    ("edgeplan", "K"): (25.0, 26.0),
-    ("edgeplan", "K+C"): (15.0, 16.0),
+    ("edgeplan-fixed", "warm"): (30.0, 30.0),
+    ("edgeplan-fixed", "K"): (25.0, 26.0),
+    ("edgeplan-fixed", "K+C"): (15.0, 16.0),
     ("edgeplan", "predicted"): (12.0, 15.0),
     ("edgeplan-continuous", "continuous"): (10.5, 12.5),
-    ("edgeplan", "asymmetric"): (18.0, 19.0),
+    ("edgeplan-fixed", "asymmetric"): (18.0, 19.0),
 }
 WARM_MS = {"onnxruntime": 4.0, "onnxruntime-optimised": 4.4, "edgeplan": 5.0}
 EVICTED_EXTRA_MS = 30.0

@@ -92,17 +92,14 @@ def test_predicted_makespans_within_15_percent(e: ColdEvidence) -> None:
     assert metrics.predicted_within_15pct(e).value == pytest.approx((2 * 4 + 1) / 12)
 
 
-def test_plans_that_stand_for_their_schedule_are_shown_without_stealing(e: ColdEvidence) -> None:
+def test_plans_that_stand_for_their_schedule_are_those_without_stealing(e: ColdEvidence) -> None:
     fixed = [
-        run_row(model, "edgeplan-fixed", plan, 2, "cached", 0, cold)
-        for model, plan, cold in (("squeezenet", "K+C", 18.0), ("squeezenet", "optimal", 1.0))
+        run_row("squeezenet", "edgeplan", "K+C", 2, "cached", 0, 1.0),
+        run_row("squeezenet", "edgeplan-fixed", "optimal", 2, "cached", 0, 1.0),
     ]
     runs = pd.concat([e.runs, pd.DataFrame(fixed)], ignore_index=True)
-    assert metrics.own_cold_ms(runs, "cached", "K+C").tolist() == [16.0, 18.0]  # shufflenetv2 has none
+    assert metrics.own_cold_ms(runs, "cached", "K+C").tolist() == [16.0, 15.0]
     assert metrics.own_cold_ms(runs, "cached").tolist() == [12.0, 10.0]
-    told = metrics.predicted_and_measured(replace(e, runs=runs)).set_index(["model", "plan"])
-    assert told.loc[("squeezenet", "K+C"), ["setting", "measured_ms"]].tolist() == ["edgeplan-fixed", 18.0]
-    assert told.loc[("squeezenet", "K"), "setting"] == "edgeplan"
 
 
 def test_our_plan_beside_stock_engines_is_the_one_for_the_state(e: ColdEvidence) -> None:

@@ -74,18 +74,12 @@ def test_a_start_below_its_bound_is_named_under_the_bounds(e: ColdEvidence) -> N
 
 
 def test_captions_follow_from_how_plans_were_run(e: ColdEvidence) -> None:
-    stealing = kit.notes(COLD_TABLES, e, COLD_TABLES)
-    assert {12, 30} <= set(numbers(stealing["cold_table_01"])), "what its stages add up to, and its start"
-    assert names(stealing["cold_figure_06"]) >= {"warm", "optimal"}
-    followed = e.runs["plan"].isin(["warm", "K+C"])
-    fixed = kit.notes(
-        COLD_TABLES, replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))), COLD_TABLES
-    )
-    for caption in ("cold_figure_13", "cold_table_01"):
-        assert fixed[caption] != stealing[caption]
-    assert names(fixed["cold_figure_13"]) >= {"warm", "K", "K+C"}
+    notes = kit.notes(COLD_TABLES, e, COLD_TABLES)
+    assert {12, 30} <= set(numbers(notes["cold_table_01"])), "what its stages add up to, and its start"
+    assert names(notes["cold_figure_06"]) >= {"warm", "optimal"}
+    assert names(notes["cold_figure_13"]) >= {"warm", "K", "K+C", "edgeplan-fixed"}
     narrow = replace(e, runs=e.runs[(e.runs["plan"] != "warm") | (e.runs["threads"] == 2)])
-    assert kit.notes(COLD_TABLES, narrow, COLD_TABLES)["cold_figure_06"] != stealing["cold_figure_06"]
+    assert kit.notes(COLD_TABLES, narrow, COLD_TABLES)["cold_figure_06"] != notes["cold_figure_06"]
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:

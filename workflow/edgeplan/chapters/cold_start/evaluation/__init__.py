@@ -13,9 +13,7 @@ Modules:
 * `tables_bounds`: Tables of what bounds cold starts, in each state of the page cache.
 * `tables_continuous`: Continuous inference (section 3.5, Figure 14): the first inferences of a
   process, with the mode for them and without it.
-* `tables_plans`: Tables of profiles and plans: kernel alternatives, storage, planners against each
-  other.
-* `tables_predictions`: The table of plans from predicted costs: what planning from them loses.
+* `tables_plans`: These tables show profiles and plans: kernel alternatives, storage, planning time.
 * `tables_runs`: These tables show cold starts as measured: speed-ups, load and ablation.
 * `tables_stages`: Tables of one start's stages and of the number of cores share some functions with
   those of runs.

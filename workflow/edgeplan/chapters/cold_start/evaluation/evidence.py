@@ -22,7 +22,7 @@ FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 #: Plans of the ablation besides the pipelined one (Figure 13): shown in both states of the page cache.
 ABLATION = ("warm", "K", "K+C")
 #: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
-#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
+#: that stands for a slower core would prepare slowly what it takes.
 FOLLOWED = (*ABLATION, "asymmetric", "asymmetric-nnv12")
 #: States of the page cache.
 CACHED, EVICTED = "cached", "evicted"

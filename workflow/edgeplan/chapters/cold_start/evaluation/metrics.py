@@ -98,9 +98,7 @@ def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
 
 def own(found: pd.DataFrame) -> pd.DataFrame:
     """Select the medians of our own runtime, one a model, plan, state and thread count (see `FOLLOWED`)."""
-    mine = found[(found["setting"] == OWN) | ((found["setting"] == FIXED) & found["plan"].isin(FOLLOWED))]
-    fixed_first = mine.sort_values("setting", key=lambda names: names != FIXED, kind="stable")
-    return fixed_first.drop_duplicates(["model", "plan", "state", "threads"]).sort_values(_KEYS, ignore_index=True)
+    return found[found["setting"] == np.where(found["plan"].isin(FOLLOWED), FIXED, OWN)].sort_values(_KEYS, ignore_index=True)
 
 
 def plan_for(runs: pd.DataFrame, state: str) -> str:
@@ -243,34 +241,19 @@ def warm_vs_best_stock_optimal(e: ColdEvidence) -> Estimate:
 
 
 def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
-    """Every executed plan and how it compares with its makespan.
+    """Hold the makespan of every executed plan against its starts.
 
     Predicted is the makespan times the slowness of the machine during the runs; of a plan that reads from the disk the
     makespan, since the references say nothing of disks. Measured is the median cold latency in the state of the page cache that
     the plan is for. It holds what a makespan leaves out: reading the plan, opening files.
 
     Returns:
-        model, plan, threads, state, planner, costs, little_ratio, setting, runs, slowness, makespan_ms, predicted_ms,
-        measured_ms, ratio = measured / predicted, near (|predicted / measured - 1| <= 0.15).
+        columns of plans and of `medians`, with predicted_ms and near (|predicted / measured - 1| <= 0.15).
     """
-    mine = own(medians(e.runs))
     planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
-    both = planned.merge(mine, on=["model", "plan", "threads", "state"])
-    kept = both[["model", "plan", "threads", "state", "planner", "costs", "little_ratio", "setting", "makespan_ms"]]
-    slow = both["slowness"].where(both["state"] == CACHED, 1.0)
-    frame = kept.assign(runs=both["repeats"], slowness=slow, measured_ms=both["cold_ms"])
-    return _held_against(frame, both["makespan_ms"] * slow).reset_index(drop=True)
-
-
-def _held_against(frame: pd.DataFrame, predicted_ms: pd.Series[float]) -> pd.DataFrame:
-    """Plans with what is predicted of them: predicted_ms, ratio, near (see `predicted_and_measured`)."""
-    ratio = frame["measured_ms"] / predicted_ms
-    return frame.assign(predicted_ms=predicted_ms, ratio=ratio, near=(1 / ratio - 1).abs() <= _NEAR)
-
-
-def foretold(frame: pd.DataFrame, *states: str) -> pd.DataFrame:
-    """Select plans from profiled costs for these states of the page cache (see `predicted_and_measured`)."""
-    return frame[(frame["costs"] == "profiled") & frame["state"].isin(states)]
+    both = planned.merge(own(medians(e.runs)), on=["model", "plan", "threads", "state"])
+    predicted_ms = both["makespan_ms"] * both["slowness"].where(both["state"] == CACHED, 1.0)
+    return both.assign(predicted_ms=predicted_ms, near=(1 / (both["cold_ms"] / predicted_ms) - 1).abs() <= _NEAR)
 
 
 def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
@@ -279,7 +262,8 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
     Plans from predicted costs are left out: theirs is the error of the predictors. Without states plans for weights in memory
     count: the error of those for an evicted page cache is mostly the disk's. Both together are a figure of their own.
     """
-    return estimate(np.mean, foretold(predicted_and_measured(e), *(states or (CACHED,)))["near"])
+    found = predicted_and_measured(e)
+    return estimate(np.mean, found["near"][(found["costs"] == "profiled") & found["state"].isin(states or (CACHED,))])
 
 
 def failed_starts(e: ColdEvidence) -> float:

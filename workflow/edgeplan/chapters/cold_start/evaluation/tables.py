@@ -8,7 +8,6 @@ from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import tables_bounds as bounds
 from edgeplan.chapters.cold_start.evaluation import tables_continuous as continuous
 from edgeplan.chapters.cold_start.evaluation import tables_plans as plans
-from edgeplan.chapters.cold_start.evaluation import tables_predictions as predictions
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation import tables_stages as stages
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
@@ -35,6 +34,4 @@ COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec("cold_figure_11", "Background load", runs.figure_11, note=findings.stealing),
     TableSpec("cold_figure_13", "Ablation", runs.figure_13, note=findings.ablation),
     TableSpec("cold_figure_14", "Continuous inference", continuous.figure_14, note=findings.continuous),
-    TableSpec("cold_planners", "Heuristic against optimal plan", plans.planners),
-    TableSpec("cold_predictions", "Planning from predictions", predictions.from_predictions),
 )
