@@ -150,7 +150,7 @@ def plan_rows() -> list[dict[str, Any]]:
 
 
 def span_rows() -> list[dict[str, Any]]:
-    """A planned and a measured timeline of the first model."""
+    """The planned timeline of the first model."""
     planned = [
         ("main", 0, "read", 0, 1),
         ("main", 0, "create", 1, 3),
@@ -158,14 +158,8 @@ def span_rows() -> list[dict[str, Any]]:
         ("prepare:0", 1, "transform", 2, 4),
     ]
     planned += [("main", 0, "execute", 3, 5), ("main", 1, "execute", 5, 6), ("prepare:0", 1, "execute", 5, 6)]
-    rows: list[dict[str, Any]] = []
-    for kind, stretch in (("planned", 1.0), ("measured", 1.2)):
-        for core, step, stage, start, end in planned:
-            rows.append(
-                {"model": MODELS[0], "plan": "optimal", "threads": 2, "kind": kind, "core": core, "step": step, "stage": stage}
-                | {"start_ms": start * stretch, "end_ms": end * stretch}
-            )
-    return rows
+    about = {"model": MODELS[0], "plan": "optimal", "threads": 2, "kind": "planned"}
+    return [about | dict(zip(("core", "step", "stage", "start_ms", "end_ms"), span, strict=True)) for span in planned]
 
 
 def evidence(**changes: Any) -> ColdEvidence:

@@ -79,7 +79,7 @@ class ColdEvidence:
         models: model, parameters, model_bytes, macs.
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.
-        spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
+        spans: the optimal plans: model, plan, threads, kind (planned), core, step, stage, start_ms, end_ms.
         notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
         environment: the captured environment, with `measured_at`.
     """
