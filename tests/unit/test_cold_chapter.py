@@ -160,12 +160,6 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     bounded = {"cold_bounds": "evicted_bounded_by", "cold_bounds_evicted": "bounded_by"}
     again = tables_of([*bounded], replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
     assert all(set(again[name][column]) == {"work"} for name, column in bounded.items())
-    assert kit.notes(COLD_TABLES, e, COLD_TABLES)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
-    worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
-    told = findings.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
-    assert f"slower than `optimal` in this state on 1 of 2 models ({MODELS[0]})" in told
-    bare = replace(e, plans=e.plans[e.plans["plan"] != "evicted"])
-    assert kit.notes(COLD_TABLES, bare, ["cold_bounds_evicted"]) == {"cold_bounds_evicted": ""}
 
 
 def test_every_figure_is_drawn(e: ColdEvidence, drawn: dict[str, bytes]) -> None:

@@ -12,7 +12,7 @@ _FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     "errors": f"{_MEASURED}/errors.parquet",
     "importance": f"{_MEASURED}/importance.parquet",
-    "environment_path": f"{_MEASURED}/environment.json",
+    "environment": f"{_MEASURED}/environment.json",
 }
 
 PARTITION = Stage(
@@ -22,7 +22,7 @@ PARTITION = Stage(
     params=("seed", "partition"),
     inputs={"pair_path": "config/pairs/{pair}.yaml"},
     outputs={"card": _CARD, **_DOCUMENTS},
-    paths={"work": "work/partition", "predictors": f"{_MEASURED}/predictors"},
+    paths={"work": "work/partition", "measured": _MEASURED},
     rows="data/rows/{pair}/partition",
     reads=("config/devices",),
     writes=(f"{_MEASURED}/predictors",),
@@ -43,7 +43,7 @@ PARTITION_TABLES = Stage(
 )
 _EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
-    "environment_path": f"{_MEASURED}/eop/environment.json"
+    "environment": f"{_MEASURED}/eop/environment.json"
 }
 
 EOP = Stage(
@@ -53,7 +53,7 @@ EOP = Stage(
     params=("seed", "partition"),
     inputs={"pair_path": "config/pairs/{pair}.yaml", "card": _CARD},
     outputs=_EOP_DOCUMENTS,
-    paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors"},
+    paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors", "measured": f"{_MEASURED}/eop"},
     rows="data/rows/{pair}/partition_eop",
     reads=("config/devices", f"{_MEASURED}/predictors"),
     all_cores=True,

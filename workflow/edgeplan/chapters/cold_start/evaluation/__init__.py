@@ -7,7 +7,6 @@ Modules:
 * `findings`: Sentences of captions and findings that follow from the measurements.
 * `metrics`: The figures of the cold-start chapter: pure functions of the measured frames, the
   formula of each in its docstring.
-* `metrics_plans`: Figures of plans as made, and of outputs: what needs no medians of runs.
 * `page`: The chapter on cold starts: its headline figure and cards, findings, figures and tables.
 * `tables`: The registry of the cold-start chapter's tables.
 * `tables_bounds`: Tables of what bounds cold starts, in each state of the page cache.

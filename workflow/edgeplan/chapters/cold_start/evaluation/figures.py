@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
@@ -188,40 +187,11 @@ def continuous(e: ColdEvidence) -> Any:
 
 #: Every figure by id, in the order of the report.
 COLD_FIGURES: Mapping[str, FigureSpec[ColdEvidence]] = registry(
-    FigureSpec(
-        "cold_figure_08",
-        "Cold latency of stock engines over our own",
-        speed,
-    ),
-    FigureSpec(
-        "cold_figure_02",
-        "Cold over warm",
-        cold_over_warm,
-        note=findings.own_optimal,
-    ),
-    FigureSpec(
-        "cold_figure_06",
-        "Stages by the number of cores",
-        stages,
-        note=findings.widths,
-    ),
+    FigureSpec("cold_figure_08", "Cold latency of stock engines over our own", speed),
+    FigureSpec("cold_figure_02", "Cold over warm", cold_over_warm),
+    FigureSpec("cold_figure_06", "Stages by the number of cores", stages),
     FigureSpec("cold_figure_09", "Cold latency by the number of cores", cores),
-    FigureSpec(
-        "cold_figure_11",
-        "Background load",
-        load,
-        note=findings.load_runs,
-    ),
-    FigureSpec(
-        "cold_figure_13",
-        "Ablation",
-        ablation,
-        note=findings.sequences("warm", "K", "K+C"),
-    ),
-    FigureSpec(
-        "cold_figure_14",
-        "Continuous inference",
-        continuous,
-        note=findings.continuous,
-    ),
+    FigureSpec("cold_figure_11", "Background load", load),
+    FigureSpec("cold_figure_13", "Ablation", ablation),
+    FigureSpec("cold_figure_14", "Continuous inference", continuous),
 )

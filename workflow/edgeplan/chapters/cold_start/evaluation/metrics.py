@@ -27,18 +27,12 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
     OWN,
     ColdEvidence,
 )
-from edgeplan.chapters.cold_start.evaluation.metrics_plans import (
-    outputs_equal,
-    plan_gap_max,
-    plan_outputs_equal,
-    plan_seconds_max,
-)
 from edgeplan.reporting import estimates
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
-#: The largest gap of a plan to its proven bound that the bar allows.
-GAP_BAR = 0.01
+#: How near a prediction has to be to what was measured, as a share.
 _NEAR = 0.15
 #: A start that met another state of the page cache than it was to meet.
 RECLAIMED = "in the page cache, not as in state"
@@ -272,6 +266,30 @@ def failed_starts(e: ColdEvidence) -> float:
     return float(len(failed(mine))) if len(mine) else math.nan
 
 
+def _proven(e: ColdEvidence) -> pd.DataFrame:
+    """Select the plans of planners that prove how far from the optimum a plan can be, for weights in memory and on the disk.
+
+    Plans from predicted costs count with the bound for these costs. Heuristics prove nothing, and the ablation is not meant to
+    come near the optimum: neither counts.
+    """
+    return e.plans[e.plans["planner"].isin((OPTIMAL, EVICTED_PLAN))]
+
+
+def plan_gap_max(e: ColdEvidence) -> float:
+    """Find the largest makespan / proven lower bound - 1."""
+    return float((_proven(e)["makespan_ms"] / _proven(e)["lower_bound_ms"] - 1).max())
+
+
+def plan_seconds_max(e: ColdEvidence) -> float:
+    """Find the longest planning time, in s, of the same plans."""
+    return float(_proven(e)["planning_ms"].max() / 1e3)
+
+
+def outputs_equal(e: ColdEvidence) -> float:
+    """Share of the checked programs (model x home layout x threads x k-th candidate in every step) that agree within 1e-4."""
+    return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean())
+
+
 def models_measured(e: ColdEvidence) -> float:
     """Models with a cold latency of our own, page cache warm."""
     return float(len(own_cold_ms(e.runs, CACHED)))
@@ -290,15 +308,10 @@ METRICS: Mapping[str, Callable[[ColdEvidence], float | Estimate]] = MappingProxy
         "runtime.warm_vs_best_stock": warm_vs_best_stock,
         "runtime.warm_vs_best_stock_optimal": warm_vs_best_stock_optimal,
         "cold.plan_gap_max": plan_gap_max,
-        "cold.plan_gap_max_cached": lambda e: plan_gap_max(e, OPTIMAL),
-        "cold.plan_gap_max_evicted": lambda e: plan_gap_max(e, EVICTED_PLAN),
         "cold.plan_seconds_max": plan_seconds_max,
-        "cold.plan_seconds_max_cached": lambda e: plan_seconds_max(e, OPTIMAL),
-        "cold.plan_seconds_max_evicted": lambda e: plan_seconds_max(e, EVICTED_PLAN),
         "cold.predicted_within_15pct": predicted_within_15pct,
         "cold.predicted_within_15pct_both_states": lambda e: predicted_within_15pct(e, CACHED, EVICTED),
         "runtime.outputs_equal": outputs_equal,
-        "runtime.plan_outputs_equal": plan_outputs_equal,
         "cold.models": models_measured,
     }
 )
@@ -314,7 +327,7 @@ BARS = (
     Bar("cold.over_work_bound_cached", "cold over the work bound, page cache warm", low=1, high=1.3, aim="<= 1.1"),
     Bar("cold.evicted_over_bound", "cold over the bound of disk and work, page cache evicted", low=1, high=1.3, aim="<= 1.1"),
     Bar("runtime.warm_vs_best_stock", "warm latency of the plan `warm` over the best stock engine's", high=1.15, aim="<= 1"),
-    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=GAP_BAR, aim="<= 0.002"),
+    Bar("cold.plan_gap_max", "largest gap of an optimal plan to its proven bound, either state", high=0.01, aim="<= 0.002"),
     Bar("cold.plan_seconds_max", "longest planning of an optimal plan, either state (s)", high=2, aim="<= 0.5"),
     Bar("cold.predicted_within_15pct", "share of makespans (weights in memory) predicted within 15 %", low=0.7, aim=">= 0.95"),
     Bar("runtime.outputs_equal", "share of kernel choices with outputs equal to ONNX Runtime's", low=1),
