@@ -142,7 +142,6 @@ def plan_rows() -> list[dict[str, Any]]:
                         "planning_ms": 300.0 + 100 * i,
                         "read_bytes": 4_000_000,
                         "cache_bytes": 4_000_000,
-                        "profiled_makespan_ms": (9.9, 10.1)[i] if plan == "predicted" else (9.0, 10.1)[i],
                         "note": "searched",
                     }
                 )

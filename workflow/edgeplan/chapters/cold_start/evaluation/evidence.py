@@ -75,12 +75,12 @@ class ColdEvidence:
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
-            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note, document (JSON).
+            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, note, document (JSON).
         models: model, parameters, model_bytes, macs.
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.
         spans: the optimal plans: model, plan, threads, kind (planned), core, step, stage, start_ms, end_ms.
-        notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
+        notes: why something was not measured, by topic.
         environment: the captured environment, with `measured_at`.
     """
 
