@@ -71,6 +71,7 @@ def test_the_path_follows_no_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 _PACKAGE = Path(lock.__file__).parents[1]
 #: What holds the machine, and what it takes the time of meanwhile.
 _HOLDERS = {
+    "chapters/cold_start/measuring/energy.py": "joules of fresh processes",
     "chapters/cold_start/measuring/runs.py": "cold starts",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",

@@ -9,6 +9,8 @@ Modules:
 * `clock`: References are timed beside profiles and beside cold starts, to tell how slow the machine
   is now.
 * `counters`: The system's counters of this process: faults, resident memory, bytes from the disk.
+* `energy`: Energy by the processor's own counters (RAPL, Linux powercap), where the machine exposes
+  them.
 * `first_execution`: The first execution of a step in a process, beside its second:
   `edgeplan.profiling.first_call_costs` has it measured.
 * `host_memory`: The same grounds for every engine when the clock starts: its code in memory, and

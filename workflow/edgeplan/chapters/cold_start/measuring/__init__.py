@@ -8,6 +8,7 @@ Modules:
   cores, background load.
 * `checks`: Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can
   make.
+* `energy`: Joules of cold starts, where the machine counts them (Figure 12).
 * `planning`: The plans of the chapter, made and built: a plan of each model first, then further
   ones while there is time.
 * `results`: The journal's records as tables, and what the tables of the chapter ask of them.
