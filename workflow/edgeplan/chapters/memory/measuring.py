@@ -25,7 +25,6 @@ from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, all_resident, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
@@ -153,7 +152,9 @@ def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> dict[s
     rate = statistics.median([*found.bytes_per_ms, *beside.bytes_per_ms])
     compute = np.median(np.array(wide.step_ms[1:]), axis=0)
     arena = made.budget - candidate.profile.objects_bytes
-    bound = bounds.period_ms(workload_of(candidate.program, compute.tolist()), Reader(rate, candidate.profile.lanes), arena)
+    bound = bounds.period_ms(
+        workload_of(candidate.program, compute.tolist()), replace(candidate.reader, bytes_per_ms=rate), arena
+    )
     memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     names = plan.steps
     row = memory | {

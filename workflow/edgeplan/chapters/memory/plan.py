@@ -27,6 +27,7 @@ from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
+from edgeplan.planning.memory.search import improved
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -56,13 +57,17 @@ from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
-LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
+LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _ROOM_BYTES = 2 * MIB  # that forms may take less for kernels than the whole one
 _GAIN = 0.005  # another form has to gain so much
+_SEARCHED = 3  # forms whose layouts of tensors are searched for
+_SLOTS = 3  # parts of a step that should fit in the arena beside its tensors: one in use, two on their way
+_FINEST_BYTES = 64 << 10  # of such a part: a read of less costs more than its bytes
+_ARENA_STEP = MIB // 4  # arenas that forms are cut for: near budgets share their forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,13 @@ class ModelCut:
     Attributes:
         limit: the most bytes of weights of a part of a step.
         regions: steps that run in bands of rows.
+        arena: bytes that a few parts of each step have to fit in beside its tensors, so that one is
+            loaded while another is used: steps are cut finer for it; 0: none is.
     """
 
     limit: int
     regions: tuple[Region, ...] = ()
+    arena: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ class CostedProgram:
     @property
     def reader(self) -> Reader:
         """Make the reader that weights are read with."""
-        return Reader(self.profile.bytes_per_ms, self.profile.lanes)
+        return Reader(self.profile.bytes_per_ms, self.profile.lanes, self.profile.read_ms)
 
     @property
     def objects_bytes(self) -> int:
@@ -142,12 +150,12 @@ class CostedProgram:
         return self.profile.objects_bytes
 
     def planned(self, budget: int, mode: Mode) -> PlannedMemory:
-        """A plan whose arena leaves room for what running takes besides.
+        """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for.
 
         Raises:
             InfeasibleError: it does not fit.
         """
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode)
+        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, work=0)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""
@@ -251,14 +259,42 @@ class Planner:
     def built(self, form: ModelCut) -> Built:
         """The program of a form; nothing is written."""
         if form not in self._built:
+            limits = self._limits(form)
             with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
                 self._built[form] = build(
-                    self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen
-                )
+                    self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen,
+                    limits=limits,
+                )  # fmt: skip
         return self._built[form]
 
+    def fitted(self, budget: int) -> tuple[ModelCut, ...]:
+        """Forms whose steps are cut no finer than an arena of this budget asks for; one for each choice of bands.
+
+        Args:
+            budget: bytes over idle.
+        """
+        base = self.candidate(self.forms[0])
+        arena = (budget - base.objects_bytes) // _ARENA_STEP * _ARENA_STEP
+        ladder = dict.fromkeys(form.regions for form in self.forms)
+        found = [ModelCut(LIMITS[0], regions, arena) for regions in ladder] if arena > 0 else []
+        return tuple(form for form in found if self._limits(form))
+
+    def _limits(self, form: ModelCut) -> dict[str, int]:
+        """The bytes of weights that the parts of single steps may have, so that a few fit beside the step's tensors."""
+        if not form.arena:
+            return {}
+        program = self.built(replace(form, arena=0)).program
+        live = workload_of(program, [0.0] * len(program.steps)).live_bytes
+        found = {}
+        for step, bytes_beside in zip(program.steps, live.tolist(), strict=True):
+            room = max((form.arena - bytes_beside) // _SLOTS, _FINEST_BYTES)
+            limit = 1 << (room.bit_length() - 1)  # few sizes: parts of the same size share their kernel
+            if step.weight_bytes > room:
+                found[step.name] = limit
+        return found
+
     def _folder(self, form: ModelCut) -> Path:
-        return self._work / f"form-{self.forms.index(form)}"
+        return self._work / f"form-{list(self._built).index(form)}"
 
     def _least(self, form: ModelCut) -> int:
         """Bound the bytes of activations and weights of a form from below, nothing measured."""
@@ -317,7 +353,7 @@ class Planner:
             InfeasibleError: none fits; the message says what is the least.
         """
         room = budget - excess
-        possible = [form for form in self.forms if self._least(form) + _SURE_BYTES <= room]
+        possible = [form for form in (*self.forms, *self.fitted(room)) if self._least(form) + _SURE_BYTES <= room]
         found = {form: self._planned(form, room, mode) for form in possible if form in self._candidates}
         hopes = {form: self._hope(form, room, mode) for form in possible if form not in self._candidates}
         while hopes:
@@ -329,10 +365,10 @@ class Planner:
             self.candidate(form)
             found[form] = self._planned(form, room, mode)
             hopes |= {f: self._hope(f, room, mode) for f in hopes if f.regions == form.regions}
-        pairs = [pair for pair in found.values() if pair]
+        pairs = sorted((pair for pair in found.values() if pair), key=lambda pair: pair[1].predicted_ms)
         if not pairs:
             raise self._does_not_fit(budget, excess)
-        return min(pairs, key=lambda pair: pair[1].predicted_ms)
+        return _searched(pairs)
 
     def _hope(self, form: ModelCut, budget: int, mode: Mode) -> float:
         """Milliseconds of a form that was not profiled; infinite if it cannot fit."""
@@ -471,6 +507,18 @@ class Planner:
     @cached_property
     def _made_for(self) -> MadeFor:
         return made_for(self._model, self._dnnl, self._threads)
+
+
+def _searched(pairs: Sequence[tuple[CostedProgram, PlannedMemory]]) -> tuple[CostedProgram, PlannedMemory]:
+    """The fastest of some plans once layouts of tensors are searched for, those whose bounds leave hope; sorted by time."""
+    best: tuple[CostedProgram, PlannedMemory] | None = None
+    for candidate, made in pairs[:_SEARCHED]:
+        if best is None or made.lower_bound_ms < (1 - _GAIN) * best[1].predicted_ms:
+            better = improved(candidate.workload, candidate.reader, made)
+            if best is None or better.predicted_ms < best[1].predicted_ms:
+                best = candidate, better
+    assert best is not None  # noqa: S101  there is a plan
+    return best
 
 
 def all_bytes(candidate: CostedProgram) -> int:

@@ -21,6 +21,8 @@ REPEATS = 6
 _ROUNDING = 1e-9
 NEAR = 1e-3  # a plan this near to the bound is not improved further
 _NEAR_AGAIN, _SHARES_AGAIN = 0.01, (0.95, 0.75, 0.4)
+_FIRSTS_AGAIN = 16  # steps that the bound is counted from then
+_PROMISING = 1.1  # a layout as slow as that without weights that stay gets other sets of them
 
 
 class Mode(StrEnum):
@@ -56,9 +58,19 @@ class PlannedMemory:
         return self.predicted_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
 
-def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float:
-    """No plan of that mode is faster. Infinite if the budget is too small."""
-    return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
+def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode, stride: int = 1) -> float:
+    """No plan of that mode is faster. Infinite if the budget is too small.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        budget: bytes for tensors and weights.
+        mode: which inferences.
+        stride: see `bounds.period_ms`.
+    """
+    if mode is Mode.isolated:
+        return bounds.isolated_ms(workload, reader, budget)
+    return bounds.period_ms(workload, reader, budget, stride)
 
 
 def all_kept(workload: Workload, offsets: Ints) -> Placement:
@@ -105,7 +117,7 @@ def best(
     Returns:
         None if weights find no place in any of them.
     """
-    bound = bound_ms(workload, reader, budget, mode)
+    bound = bound_ms(workload, reader, budget, mode, 1 + workload.steps // _FIRSTS_AGAIN if again else 1)
     near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, residents.SHARES)
     made: list[PlannedMemory] = []
     for offsets in layouts:
@@ -130,6 +142,35 @@ def best(
     # What is read again in every inference costs energy, too.
     as_fast = [planned for planned in made if planned.predicted_ms <= fastest * (1 + NEAR)]
     return min(as_fast, key=lambda planned: (planned.loaded_bytes, planned.predicted_ms))
+
+
+def around(workload: Workload, reader: Reader, known: PlannedMemory, offsets: Ints) -> Iterator[PlannedMemory]:
+    """Plans around another layout of the tensors, for the budget and mode of one that is known.
+
+    With the weights that stay in that one first, then with none; where these are about as fast, with others, too.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        known: the plan.
+        offsets: addresses of the tensors.
+    """
+    isolated = known.mode is Mode.isolated
+    repeats = 1 if isolated else REPEATS
+    stays = known.placement.stays
+    first = [] if isolated or not stays.any() else [stays]
+    for pinned in (*first, None):
+        if (placed := skyline.place(workload, offsets, known.budget, pinned)) is None:
+            continue
+        timeline = simulate.run(workload, reader, placed, repeats)
+        made = _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
+        yield made
+        if isolated or pinned is not None or made.predicted_ms > _PROMISING * known.predicted_ms:
+            continue
+        for kept in residents.candidates(workload, known.budget, timeline):
+            if (placed := skyline.place(workload, offsets, known.budget, kept)) is not None:
+                timeline = simulate.run(workload, reader, placed, repeats)
+                yield _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
 
 
 def _placements(

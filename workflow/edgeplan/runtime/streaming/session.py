@@ -384,6 +384,30 @@ class StreamSession:
             self._clean = False
         return took
 
+    def read_ms(self, reads: int = 33) -> float:
+        """Milliseconds of a small load that nothing else is read beside, from the end of a step on; the next run begins anew.
+
+        Args:
+            reads: whose median it is; pages from all over the file.
+        """
+        pages = self.program.weights_bytes // mmap.PAGESIZE
+        if not pages:
+            return 0.0
+        with self._lock:
+            assert self._arena is not None  # noqa: S101  made with the session
+            places = (k * pages // reads % pages * mmap.PAGESIZE for k in range(reads))
+            loads = [Load(k, at, mmap.PAGESIZE, 0, k - 1, -1) for k, at in enumerate(places)]
+            self._loader.pause()
+            self._clean = False
+            self._loader.start(loads, reads + 1, memoryview(self._arena))
+            took = []
+            for k in range(reads):
+                begin = perf_counter_ns()
+                self._loader.ended(k)
+                self._loader.wait_loaded(k + 1)
+                took.append((perf_counter_ns() - begin) / 1e6)
+        return sorted(took[1:])[len(took) // 2 - 1] if reads > 1 else took[0]
+
     def close(self) -> None:
         """Stop reading and free the memory."""
         with self._lock:
