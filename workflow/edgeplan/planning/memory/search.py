@@ -25,11 +25,14 @@ WORK = 600_000
 _MOST_TRIES = 3000  # of small models
 _SHORTEST_MS = 1e-6  # of a wait
 _NEAR_A_WAIT = 0.8  # of the changes: of a tensor that lives while a load has to wait
+_BESIDE = 0.8  # of the layouts: beside the weights that stay in the best plan
 _FRESH = 0.2  # of the layouts that are tried: not made from the best one
 _NOISES, _UPPER, _CHANGES = (0.0, 0.1, 0.3, 1.0), (0.0, 0.2, 0.5), (1, 2, 4)
 
 
-def improved(workload: Workload, reader: Reader, planned: PlannedMemory, work: int = WORK, seed: int = 0) -> PlannedMemory:
+def improved(
+    workload: Workload, reader: Reader, planned: PlannedMemory, work: int = WORK, seed: int = 0, first: Sequence[int] = ()
+) -> PlannedMemory:
     """A plan for the same budget and mode that is at least as fast.
 
     Args:
@@ -38,12 +41,13 @@ def improved(workload: Workload, reader: Reader, planned: PlannedMemory, work: i
         planned: the plan to begin with.
         work: steps that are placed at most, over all that is tried.
         seed: of what is drawn.
+        first: steps whose weights stay at a smaller budget, in their order.
     """
     count = len(workload.tensors)
-    if count < 2 or planned.gap <= NEAR:  # noqa: PLR2004  there is one layout
+    if count < 2 or planned.gap <= NEAR:
         return planned
     draw = random.Random(seed)  # noqa: S311  no secret
-    layouts = _TensorLayouts(workload.tensors, planned.budget)
+    layouts = _TensorLayouts(workload.tensors)
     best, order, upper = planned, layouts.order(draw), [False] * count
     held_up: list[tuple[float, list[int]]] = []  # waits of the best plan found here, and the tensors that may be in the way
     for _ in range(min(work // workload.steps, _MOST_TRIES)):
@@ -58,13 +62,15 @@ def improved(workload: Workload, reader: Reader, planned: PlannedMemory, work: i
                 tensor = draw.choice(near) if draw.random() < _NEAR_A_WAIT else draw.randrange(count)
                 tried.remove(tensor)
                 tried.insert(draw.randrange(count), tensor)
-                ends[tensor] ^= draw.random() < 0.5  # noqa: PLR2004  one in two
-        offsets = layouts.laid_out(tried, ends)
+                ends[tensor] ^= draw.random() < 0.5
+        stays = workload.weight_bytes[best.placement.stays]
+        taken = int((-(-stays // workload.weight_alignment) * workload.weight_alignment).sum())
+        offsets = layouts.laid_out(tried, ends, planned.budget - (taken if draw.random() < _BESIDE else 0))
         work -= workload.steps
         if offsets is None:
             continue
         faster = None
-        for made in around(workload, reader, best, offsets):
+        for made in around(workload, reader, best, offsets, first):
             work -= workload.steps
             if made.predicted_ms < best.predicted_ms:
                 best = faster = made
@@ -90,8 +96,7 @@ def _held_up(workload: Workload, reader: Reader, planned: PlannedMemory) -> list
 class _TensorLayouts:
     """Layouts of tensors within a budget, each by an order and an end of memory for each tensor."""
 
-    def __init__(self, tensors: Buffers, budget: int) -> None:
-        self._budget = budget
+    def __init__(self, tensors: Buffers) -> None:
         self._size, self._unit = tensors.size.tolist(), tensors.alignment.tolist()
         lower, upper = tensors.lower, tensors.upper
         self._beside = [np.flatnonzero((lower < b) & (a < upper)).tolist() for a, b in zip(lower, upper, strict=True)]
@@ -110,14 +115,20 @@ class _TensorLayouts:
         share = draw.choice(_UPPER)
         return [draw.random() < share for _ in self._size]
 
-    def laid_out(self, order: Sequence[int], upper: Sequence[bool]) -> Ints | None:
-        """Addresses of the tensors, each as near to its end of memory as those before it leave; None if one does not fit."""
+    def laid_out(self, order: Sequence[int], upper: Sequence[bool], room: int) -> Ints | None:
+        """Addresses of the tensors, each as near to its end of memory as those before it leave; None if one does not fit.
+
+        Args:
+            order: of the tensors.
+            upper: for each, whether it goes to the upper end.
+            room: bytes.
+        """
         found = [-1] * len(order)
         for t in order:
             size, unit = self._size[t], self._unit[t]
             beside = [(found[j], found[j] + self._size[j]) for j in self._beside[t] if found[j] >= 0]
             if upper[t]:
-                at = (self._budget - size) // unit * unit
+                at = (room - size) // unit * unit
                 for low, high in sorted(beside, key=itemgetter(1), reverse=True):
                     if high <= at:
                         break
@@ -131,7 +142,7 @@ class _TensorLayouts:
                     if at + size <= low:
                         break
                     at = max(at, -(-high // unit) * unit)
-                if at + size > self._budget:
+                if at + size > room:
                     return None
             found[t] = at
         return np.array(found, dtype=np.int64)
