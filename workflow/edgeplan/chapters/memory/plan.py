@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -23,7 +24,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout.buffers import Ints
-from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
@@ -42,15 +43,26 @@ from edgeplan.profiling.streaming import (
 from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import MEMORY, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
+from edgeplan.runtime.folder import (
+    FINER_NAME,
+    MEMORY,
+    PROGRAM_NAME,
+    SCHEDULES_NAME,
+    WEIGHTS_NAME,
+    MadeFor,
+    encoded,
+    replacing,
+    write_plan,
+)
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.again import schedule_of, workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.schedules import packed
 from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
@@ -59,6 +71,7 @@ from edgeplan.writable import cannot_write
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
+_LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
@@ -485,24 +498,69 @@ class Planner:
                 budget, excess = taken, taken - budget
             if run.peak_over_idle <= budget:
                 known = candidate.taking(excess)
-                self._put(known, plan_document, budget, folder)
+                self._put(known, plan_document, budget, folder, excess)
                 return MemoryPlanned(folder, plan_document, known, budget, run)
             excess += run.peak_over_idle - budget + _SLACK_BYTES
         taken = run.peak_over_idle
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
-    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
-        """The folder, built aside and put in place at once."""
+    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:
+        """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""
         p, cores = plan_document, self.cores
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
         placed = Schedule.of(p.model_dump())
         schedule = MemorySchedule(p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed)
         profile = candidate.profile.model_dump()
         prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile)
+        finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
-            for name in (PROGRAM_NAME, WEIGHTS_NAME):
-                _placed(candidate.folder / name, building / name)
-            write_plan(building, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME))
+            own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
+            self._fill(building, candidate, schedule, prediction, self._ladder(candidate, Mode(p.mode), own))
+            if finest.least_bytes() < candidate.least_bytes():
+                (building / FINER_NAME).mkdir()
+                regions = tuple((region.first, region.last, region.rows) for region in finest.form.regions)
+                whole = Schedule.of(all_resident(finest.program))
+                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole)
+                rows = self._ladder(finest, Mode(p.mode), None)
+                profiled = MemoryPrediction(profile=finest.profile.model_dump())
+                self._fill(building / FINER_NAME, finest, fine, profiled, rows)
+
+    def _fill(
+        self,
+        folder: Path,
+        candidate: CostedProgram,
+        schedule: MemorySchedule,
+        prediction: MemoryPrediction,
+        rows: Sequence[tuple[int, float, float, Schedule]],
+    ) -> None:
+        """Write the files of a plan, its schedules for other budgets among them."""
+        for name in (PROGRAM_NAME, WEIGHTS_NAME):
+            _placed(candidate.folder / name, folder / name)
+        program = candidate.program
+        (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.steps), len(program.buffers)))
+        write_plan(folder, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME, SCHEDULES_NAME))
+
+    def _ladder(
+        self, candidate: CostedProgram, mode: Mode, planned: tuple[int, float, float, Schedule] | None
+    ) -> list[tuple[int, float, float, Schedule]]:
+        """Schedules for budgets from the least to all weights in memory: budget, predicted time, bound, and schedule."""
+        work, reader, beside = candidate.workload, candidate.reader, candidate.objects_bytes
+        tensors = len(work.tensors)
+        tightest = least(work, _LEAST_SECONDS)
+        layouts = [lowest(work)]
+        low = int((layouts[0] + work.tensors.size).max(initial=0))
+        if tightest.offsets is not None:
+            layouts.append(tightest.offsets[:tensors])
+            low = tightest.height or 0
+        low = max(low, bounds.least_bytes(work))
+        wanted = ladder.budgets(work, reader, mode, layouts, low, ladder.smallest(work, layouts))
+        rows = [
+            (made.budget + beside, made.predicted_ms, made.lower_bound_ms, schedule_of(made))
+            for made in ladder.plans(work, reader, mode, layouts, wanted)
+        ]
+        if planned is not None:
+            rows.append(planned)
+        return sorted(rows, key=lambda row: row[0])
 
     @cached_property
     def _made_for(self) -> MadeFor:

@@ -196,6 +196,7 @@ class StreamSession:
             self._apply(schedule)
 
     def _apply(self, schedule: Schedule) -> None:
+        present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
         self._clean = False  # should something fail here, the next run begins anew by the schedule before
         self._loader.pause()
         self.wait_touched()
@@ -217,13 +218,22 @@ class StreamSession:
             addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
         self._freed = _freed(self.program, schedule) if self._free else {}
         self._loads = schedule.loads(self.program)
-        self._restart()
+        self._restart(present)
 
-    def _restart(self) -> None:
+    def _staying(self, schedule: Schedule) -> frozenset[int]:
+        """Steps whose weights stay by the present schedule and by another one, at the same address: they are in memory."""
+        before = self.schedule
+        return frozenset(
+            k
+            for k, (offset, again) in enumerate(zip(schedule.weight_offset, schedule.again, strict=True))
+            if again == k == before.again[k] and offset == before.weight_offset[k] >= 0
+        )
+
+    def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
         self._inference, self._clean = 0, True
-        self._loader.start(self._loads, len(self.program.steps), memoryview(self._arena))
+        self._loader.start(self._loads, len(self.program.steps), memoryview(self._arena), present=present)
 
     @property
     def bytes_read(self) -> int:
