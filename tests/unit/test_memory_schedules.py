@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from streamed_models import plain_model, streamed
 from edgeplan import plan_memory
 from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import FINER_NAME, SCHEDULES_NAME, read_folder
@@ -39,9 +39,8 @@ def _schedule(seed: int) -> Schedule:
     draw = np.random.default_rng(seed)
     weights = [int(at) * 4096 if at else -1 for at in draw.integers(0, 1 << 18, 5)]
     waits = draw.integers(-1, 5, (2, 5)).tolist()
-    return Schedule(
-        True, int(draw.integers(1, 1 << 40)), [64 * int(at) for at in draw.integers(0, 1 << 24, 3)], weights, *waits
-    )
+    back_to_back, buffers = True, [64 * int(at) for at in draw.integers(0, 1 << 24, 3)]
+    return Schedule(back_to_back, int(draw.integers(1, 1 << 40)), buffers, weights, *waits)
 
 
 def test_what_is_packed_is_read_and_the_fastest_that_fits_is_taken(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_stored_budgets_reach_from_the_least_to_all_and_more_memory_is_never_slo
 
 def test_every_stored_schedule_gives_the_same_outputs_and_a_refused_one_keeps_them(dnnl: Dnnl, plan: Path) -> None:
     with MemorySession(read_folder(plan), dnnl) as session:
-        inputs = {b.name: memoryview(os.urandom(0) + bytes(b.size)) for b in session.program.inputs}
+        inputs = {b.name: memoryview(bytes(b.size)) for b in session.program.inputs}
         schedules = schedules_of(read_folder(plan))
         assert schedules is not None
         budgets = [stored.budget_bytes for stored in schedules.stored]
@@ -128,8 +127,8 @@ def test_a_budget_below_the_parts_of_the_plan_is_run_in_finer_ones(dnnl: Dnnl, p
 def test_weights_that_stay_at_the_same_address_are_not_read_again(dnnl: Dnnl, tmp_path: Path) -> None:
     found = streamed(dnnl, "plain", tmp_path, 8192)
     inputs = {name: value.tobytes() for name, value in found.inputs.items()}
-    everything, tight = found.resident(), found.planned(found.workload().weight_bytes.sum() // 2 + 65536, Mode.back_to_back)
-    weights = int(found.workload().weight_bytes.sum())
+    weights = int(found.workload.weight_bytes.sum())
+    everything, tight = found.resident(), found.planned(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back)
     with found.session(dnnl, everything) as session:
         expected = session.run(inputs)
         assert session.bytes_read == weights

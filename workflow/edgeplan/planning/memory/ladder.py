@@ -31,7 +31,8 @@ def budgets(
         reader: what weights are read with.
         mode: which inferences.
         layouts: of the tensors.
-        least, most: budgets.
+        least: the smallest of them.
+        most: the largest of them.
         count: how many budgets.
     """
     times = {budget: _predicted(workload, reader, mode, layouts, budget) for budget in sorted({least, max(least, most)})}

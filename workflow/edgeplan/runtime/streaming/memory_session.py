@@ -123,7 +123,7 @@ class MemorySession(Session):
         from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
 
         warm_up()  # so that a change of the budget waits for planning alone
-        return again_of(self._given)
+        return again_of(self._finest)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
@@ -155,19 +155,24 @@ class MemorySession(Session):
                 chosen_ms = (time.perf_counter() - began) * 1e3
                 self._use(plan, schedule)
                 return stored.predicted_ms, chosen_ms
-        made = self.again.planned(budget, self.mode)  # says what is too small
+        made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
         from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
 
-        self._use(self._given, schedule_of(made))
+        self._use(self._finest, schedule_of(made))
         return made.predicted_ms, planned_ms
+
+    @property
+    def _finest(self) -> PlanFolder:
+        """The plan in the finest parts that there are."""
+        *_, finest = self._by_coarseness()
+        return finest
 
     def _by_coarseness(self) -> Iterator[PlanFolder]:
         """Yield the plan, then the one in finer parts, if there is one."""
-        plan = self._given
-        yield plan
-        if (plan.path / FINER_NAME).is_dir():
-            yield read_folder(plan.path / FINER_NAME, MEMORY)
+        yield self._given
+        if (self._given.path / FINER_NAME).is_dir():
+            yield read_folder(self._given.path / FINER_NAME, MEMORY)
 
     def _use(self, plan: PlanFolder, schedule: Schedule) -> None:
         """Run by a schedule of this plan or of the one in finer parts."""
