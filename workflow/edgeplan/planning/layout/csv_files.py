@@ -1,4 +1,8 @@
-"""The common CSV of static memory planning: id, lower, upper, size, alignment; and offset."""
+"""The common CSV of static memory planning: id, lower, upper, size; and alignment, hint, gaps and offset.
+
+A hint, an address that another planner begins with, is kept and not used. Gaps, in which a buffer is
+not alive, change what fits: a file that has any is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from edgeplan.planning.layout.buffers import LARGEST, Buffers, Ints, buffers
 from edgeplan.support.files import write_atomically
 
 COLUMNS = ("id", "lower", "upper", "size")
-ALIGNMENT, OFFSET = "alignment", "offset"
-_AGAIN = "correct the file; its columns are id,lower,upper,size and optionally alignment, integers but for id"
+ALIGNMENT, OFFSET, HINT, GAPS = "alignment", "offset", "hint", "gaps"
+_OPTIONAL = (ALIGNMENT, HINT, GAPS, OFFSET)
+_AGAIN = f"correct the file; its columns are {','.join(COLUMNS)} and optionally {', '.join(_OPTIONAL)}, integers but for id"
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 #: The least value of each column.
-_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1}
+_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1, HINT: -1, OFFSET: 0}
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,10 @@ def read(path: Path) -> BufferTable:
             what = "an empty line" if not row else f"{len(row)} cells, the header has {len(names)}"
             raise FormatError(what, where=f"{path}, line {number}", next_step=_AGAIN)
     _check_ids(names, body, path)
-    wanted = [name for name in (*COLUMNS[1:], ALIGNMENT) if name in names]
+    wanted = [name for name in (*COLUMNS[1:], ALIGNMENT, HINT, OFFSET) if name in names]
     columns = {name: _integers(name, names.index(name), body, path) for name in wanted}
+    if GAPS in names:
+        _check_gaps(names.index(GAPS), body, path)
     for (number, _), low, high in zip(body, columns["lower"], columns["upper"], strict=True):
         if high <= low:
             what = f"the lifetime [{low}, {high}) is empty: upper is not above lower"
@@ -82,8 +89,18 @@ def _check_header(names: Sequence[str], path: Path) -> None:
     where = f"{path}, header"
     if missing := [name for name in COLUMNS if name not in names]:
         raise FormatError(f"no column {', '.join(missing)}", where=where, next_step=_AGAIN)
+    if unknown := [name for name in names if name not in COLUMNS + _OPTIONAL]:
+        raise FormatError(f"unknown column {', '.join(map(repr, unknown))}", where=where, next_step=_AGAIN)
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise FormatError(f"repeated column {', '.join(repeated)}", where=where, next_step=_AGAIN)
+
+
+def _check_gaps(at: int, body: Sequence[tuple[int, list[str]]], path: Path) -> None:
+    for number, row in body:
+        if row[at].strip():
+            what = f"a buffer with gaps {row[at].strip()!r} in its lifetime cannot be laid out"
+            again = "leave the gaps out: the buffer keeps its memory in them"
+            raise FormatError(what, where=f"{path}, line {number}", next_step=again)
 
 
 def _check_ids(names: Sequence[str], body: Sequence[tuple[int, list[str]]], path: Path) -> None:
