@@ -37,7 +37,7 @@ class Workspace:
         """Keep a row of a case that was measured again."""
         row = pd.DataFrame([{"model": model, "case": case, **values}]).reindex(columns=[*COLUMNS, "measured_at", "machine"])
         kept = stage._kept_again(self.folder / "rows")
-        kept.commit({f"{stage._key(model, self.params.seed, self.params.memory)}-{case}-{at}": row})
+        kept.commit({f"{stage._key(model, self.params.seed, self.params.memory, 'memory/2')}-{case}-{at}": row})
         kept.merge()
 
 

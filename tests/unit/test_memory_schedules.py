@@ -1,4 +1,4 @@
-"""Stored schedules: a change of the budget takes one that fits, keeps what stays, and refuses nothing that the model can run in."""
+"""Stored schedules: a change of the budget takes one that fits, keeps what stays, and refuses nothing that can be run."""
 
 from __future__ import annotations
 

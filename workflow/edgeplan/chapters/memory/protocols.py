@@ -11,10 +11,10 @@ from edgeplan.support.protocols import Protocol, files_of
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "memory": Protocol(
-            "memory/2",
+            "memory/3",
             (
                 *files_of("runtime/streaming", "again", "build", "library_pages", "memory_session"),
-                *files_of("runtime/streaming", "program", "reader", "rows", "session", "worker"),
+                *files_of("runtime/streaming", "program", "reader", "rows", "schedules", "session", "worker"),
                 *files_of("runtime", "ranges", "bands"),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
@@ -22,6 +22,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
+            earlier=("memory/2",),
         ),
     }
 )

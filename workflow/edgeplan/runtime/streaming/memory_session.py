@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from edgeplan.runtime.folder import (
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.schedules import ScheduleFile
+from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.machine import fingerprint
 
@@ -147,14 +147,11 @@ class MemorySession(Session):
             InfeasibleError: the budget is too small.
         """
         began = time.perf_counter()
-        for plan in self._by_coarseness():
-            schedules = schedules_of(plan)
-            stored = schedules.fitting(budget) if schedules is not None else None
-            if schedules is not None and stored is not None:
-                schedule = schedules.schedule(stored)
-                chosen_ms = (time.perf_counter() - began) * 1e3
-                self._use(plan, schedule)
-                return stored.predicted_ms, chosen_ms
+        if (chosen := choose(by_coarseness(self._given), budget)) is not None:
+            plan, stored, schedule = chosen
+            chosen_ms = (time.perf_counter() - began) * 1e3
+            self._use(plan, schedule)
+            return stored.predicted_ms, chosen_ms
         made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
         from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
@@ -165,14 +162,8 @@ class MemorySession(Session):
     @property
     def _finest(self) -> PlanFolder:
         """The plan in the finest parts that there are."""
-        *_, finest = self._by_coarseness()
+        *_, finest = by_coarseness(self._given)
         return finest
-
-    def _by_coarseness(self) -> Iterator[PlanFolder]:
-        """Yield the plan, then the one in finer parts, if there is one."""
-        yield self._given
-        if (self._given.path / FINER_NAME).is_dir():
-            yield read_folder(self._given.path / FINER_NAME, MEMORY)
 
     def _use(self, plan: PlanFolder, schedule: Schedule) -> None:
         """Run by a schedule of this plan or of the one in finer parts."""
@@ -189,6 +180,26 @@ class MemorySession(Session):
 
     def _close(self) -> None:
         self.stream.close()
+
+
+def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:
+    """Yield a plan, then the one in finer parts beside it, if there is one."""
+    yield plan
+    if (plan.path / FINER_NAME).is_dir():
+        yield read_folder(plan.path / FINER_NAME, MEMORY)
+
+
+def choose(plans: Iterable[PlanFolder], budget: int) -> tuple[PlanFolder, StoredSchedule, Schedule] | None:
+    """The fastest stored schedule that a budget is enough for, of the first of some plans that has any; None without one.
+
+    Raises:
+        FormatError: schedules are damaged.
+    """
+    for plan in plans:
+        schedules = schedules_of(plan)
+        if schedules is not None and (stored := schedules.fitting(budget)) is not None:
+            return plan, stored, schedules.schedule(stored)
+    return None
 
 
 def schedules_of(plan: PlanFolder) -> ScheduleFile | None:

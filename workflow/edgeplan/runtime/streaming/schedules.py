@@ -21,7 +21,7 @@ from edgeplan.runtime.streaming.session import Schedule
 _MAGIC = b"schedul1"
 _HEAD, _ROW = struct.Struct("<8sIII"), struct.Struct("<qqdd")
 _UNIT = 64  # all addresses are multiples of it
-_MOST = 1 << 16  # schedules, steps and buffers: more is damage
+_MOST = 1 << 16  # schedules: more is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class ScheduleFile:
 
     def __init__(self, path: Path, steps: int, buffers: int, *, back_to_back: bool) -> None:
         self._path, self._steps, self._buffers, self._back_to_back = path, steps, buffers, back_to_back
-        magic, *sizes, count = self._read(_HEAD, 0, 1)[0]
-        if magic != _MAGIC or sizes != [steps, buffers] or count > _MOST:
+        magic, found_steps, found_buffers, count = _HEAD.unpack(self._bytes(0, _HEAD.size))
+        if magic != _MAGIC or (found_steps, found_buffers) != (steps, buffers) or count > _MOST:
             raise self._damaged("it is of another program")
-        rows = self._read(_ROW, _HEAD.size, count)
+        rows = _ROW.iter_unpack(self._bytes(_HEAD.size, _ROW.size * count))
         self.stored = tuple(StoredSchedule(place, *row) for place, row in enumerate(rows))
         self._begin = _HEAD.size + _ROW.size * count
 
@@ -89,9 +89,6 @@ class ScheduleFile:
             values[at + n : at + 2 * n].tolist(),
             values[at + 2 * n :].tolist(),
         )
-
-    def _read(self, row: struct.Struct, at: int, count: int) -> list[tuple[int, ...]]:
-        return list(row.iter_unpack(self._bytes(at, row.size * count)))
 
     def _bytes(self, at: int, size: int) -> bytes:
         try:

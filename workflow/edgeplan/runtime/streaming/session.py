@@ -143,6 +143,7 @@ class StreamSession:
         self.times: list[int] = [0] * (2 * len(program.steps))
         self.slowed: Sequence[int] = ()
         self._executed = False  # every kernel has run once
+        self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
 

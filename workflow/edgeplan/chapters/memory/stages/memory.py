@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS, TEXTS, measured
+from edgeplan.chapters.memory.measuring import COLUMNS, EARLIER_COLUMNS, LATER_COLUMNS, NUMBERS, TEXTS, measured
 from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel
@@ -52,12 +52,14 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
-    kept, again = table_store(rows, *COLUMNS, _WHEN), _kept_again(rows)
+    kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
     frames: list[pd.DataFrame] = []
     measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
         key = _key(name, params.seed, settings)
         found = kept.get(key)
+        if found is None and stored_rows_only():
+            key, found = _of_before(kept, name, params.seed, settings)
         if found is None and stored_rows_only():
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
@@ -80,10 +82,21 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_json(environment_path, about | others_share(rows))
 
 
-def _key(name: str, seed: int, settings: MemorySettings) -> str:
-    """Digest everything that decides the rows of a model."""
+def _of_before(kept: TableStore, name: str, seed: int, settings: MemorySettings) -> tuple[str, pd.DataFrame | None]:
+    """The rows of a model that an earlier protocol measured, with their key; none are as good as measured anew."""
+    key = ""
+    for protocol_name in protocol("memory").earlier:
+        key = _key(name, seed, settings, protocol_name)
+        if (found := kept.get(key)) is not None:
+            return key, found
+    return key, None
+
+
+def _key(name: str, seed: int, settings: MemorySettings, protocol_name: str = "") -> str:
+    """Digest everything that decides the rows of a model, by the present protocol or an earlier one."""
+    protocol_name = protocol_name or protocol("memory").name
     if name == _LAYOUTS:
-        return key_of([protocol("memory").name, *settings.layout_models], 16)
+        return key_of([protocol_name, *settings.layout_models], 16)
     alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
@@ -93,7 +106,7 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
         alone |= {"slowed_model", "slowed_ratio", "slowed_pairs"}
     if name != settings.limited_model:
         alone |= {"limited_model", "limited_mib"}
-    what = [protocol("memory").name, name, seed, settings.model_dump(mode="json", exclude=alone)]
+    what = [protocol_name, name, seed, settings.model_dump(mode="json", exclude=alone)]
     return key_of(what, 16)
 
 
@@ -108,7 +121,7 @@ def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
 
 
 def _kept_again(rows: Path) -> TableStore:
-    return table_store(rows / "again", *COLUMNS, _WHEN, MACHINE)
+    return table_store(rows / "again", *EARLIER_COLUMNS, _WHEN, MACHINE, later=LATER_COLUMNS)
 
 
 def _with_newer(found: pd.DataFrame, again: TableStore, key: str) -> pd.DataFrame:
