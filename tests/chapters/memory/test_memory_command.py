@@ -103,7 +103,7 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
     assert read[1] > 0
 
 
-def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budgets(plan: Path, tmp_path: Path) -> None:
+def test_the_process_that_runs_changes_budgets_without_numpy_and_stays_in_them(plan: Path, tmp_path: Path) -> None:
     program = read_folder(plan).program_of(StreamProgram)
     inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
     for border in program.inputs:
@@ -113,12 +113,12 @@ def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budget
     assert own.phases[0].replan_ms == 0
     budgets = [_least(plan) + k * _MIB for k in (1, 2, 1)]
     again = run_apart(plan, 1, budgets, settings)
-    assert again.idle.rss > own.idle.rss + 4 * _MIB
+    assert again.idle.rss < own.idle.rss + 2 * _MIB
     assert {digest for phase in again.phases for digest in phase.digests} == set(own.phases[0].digests)
     for budget, phase in zip(budgets, again.phases, strict=True):
         assert phase.replan_ms > 0
         assert phase.memory.rss - again.idle.rss <= budget
-    with pytest.raises(ColdRunError, match="the least is"):
+    with pytest.raises(ColdRunError, match="no stored schedule fits 1 bytes"):
         run_apart(plan, 1, [1], settings)
 
 

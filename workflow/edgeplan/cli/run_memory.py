@@ -16,7 +16,7 @@ from typing import Any
 
 from edgeplan.cli.times import median
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
@@ -39,7 +39,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
         job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
         budgets = json.loads(_apart("inputs", job))
-        if budgets:  # other plans are made here, by numpy: that is no part of a budget
+        if budgets and SCHEDULES_NAME not in plan.files:  # plans are made here, by numpy: that is no part of a budget
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
@@ -48,7 +48,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
-            phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
+            phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
@@ -58,6 +58,8 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
             _apart("outputs", job)
+        if refused is not None:
+            raise refused
 
 
 _loaded: list[Dnnl] = []

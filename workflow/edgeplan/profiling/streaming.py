@@ -67,6 +67,7 @@ class StreamRun(_Document):
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
         bytes_per_ms: of reading all weights, nothing else running; one each time.
+        read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
     """
 
     idle: Resident
@@ -76,6 +77,7 @@ class StreamRun(_Document):
     direct: bool
     major_faults: int
     bytes_per_ms: tuple[float, ...]
+    read_ms: float = 0.0
 
     @property
     def peak_over_idle(self) -> int:
@@ -152,6 +154,7 @@ class StreamProfile(_Document):
         compute_ms: of each step, its weights in memory: the median over inferences.
         bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
+        read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks; and
             pages by which runs differ.
         idle_bytes: resident memory of the process before it opened the plan.
@@ -168,6 +171,7 @@ class StreamProfile(_Document):
     run_ms: tuple[float, ...]
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
+    read_ms: Annotated[float, Field(ge=0)] = 0.0
 
 
 #: Reads in flight: more gain nothing.
@@ -199,6 +203,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         run_ms=found.phases[0].run_ms,
         lowest=tuple(schedule["tensor_offset"]),
         others=share,
+        read_ms=round(found.read_ms, 6),
     )
 
 

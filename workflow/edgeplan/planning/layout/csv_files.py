@@ -1,4 +1,8 @@
-"""The common CSV of static memory planning: id, lower, upper, size, alignment; and offset."""
+"""The common CSV of static memory planning: id, lower, upper, size; and alignment, hint, gaps and offset.
+
+A hint, an address that another planner begins with, is kept and not used. Gaps, in which a buffer is
+not alive, change what fits: a file that has any is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from edgeplan.planning.layout.buffers import LARGEST, Buffers, Ints, buffers
 from edgeplan.support.files import write_atomically
 
 COLUMNS = ("id", "lower", "upper", "size")
-ALIGNMENT, OFFSET = "alignment", "offset"
-_AGAIN = "correct the file; its columns are id,lower,upper,size and optionally alignment, integers but for id"
+ALIGNMENT, OFFSET, HINT, GAPS = "alignment", "offset", "hint", "gaps"
+_OPTIONAL = (ALIGNMENT, HINT, GAPS, OFFSET)
+_AGAIN = f"correct the file; its columns are {','.join(COLUMNS)} and optionally {', '.join(_OPTIONAL)}, integers but for id"
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 #: The least value of each column.
-_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1}
+_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1, HINT: -1, OFFSET: 0}
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ def _wrong_header(names: Sequence[str]) -> str:
     """Return what is wrong with it, or ""."""
     if missing := [name for name in COLUMNS if name not in names]:
         return f"no column {', '.join(missing)}"
+    if unknown := [name for name in names if name not in COLUMNS + _OPTIONAL]:
+        return f"unknown column {', '.join(map(repr, unknown))}"
     repeated = sorted({name for name in names if names.count(name) > 1})
     return f"repeated column {', '.join(repeated)}" if repeated else ""
 
@@ -91,13 +98,23 @@ def _wrong_row(names: Sequence[str], row: Sequence[str], number: int, first: dic
     if (before := first.setdefault(name, number)) != number:
         return f"id {name} is repeated, first in line {before}"
     for name, least in _LEAST.items():
-        text = cells.get(name, "1")
-        if not _INTEGER.fullmatch(text):
-            return f"{name} is {text!r}, not an integer"
-        if not least <= int(text) <= LARGEST:
-            return f"{name} is {int(text)}, not {'an integer' if int(text) > LARGEST else f'at least {least}'}"
+        if wrong := _wrong_number(name, cells.get(name, "1"), least):
+            return wrong
     low, high = int(cells["lower"]), int(cells["upper"])
-    return "" if low < high else f"the lifetime [{low}, {high}) is empty: upper is not above lower"
+    if low >= high:
+        return f"the lifetime [{low}, {high}) is empty: upper is not above lower"
+    gaps = cells.get(GAPS, "").strip()
+    return f"a buffer with gaps {gaps!r} in its lifetime: leave them out, so that it keeps its memory in them" if gaps else ""
+
+
+def _wrong_number(name: str, text: str, least: int) -> str:
+    """Return what is wrong with a cell that has to be an integer, or ""."""
+    if not _INTEGER.fullmatch(text):
+        return f"{name} is {text!r}, not an integer"
+    value = int(text)
+    if least <= value <= LARGEST:
+        return ""
+    return f"{name} is {value}, not {'an integer' if value > LARGEST else f'at least {least}'}"
 
 
 def write(table: BufferTable, offsets: Ints, path: Path) -> None:

@@ -19,6 +19,8 @@ Modules:
   order of execution.
 * `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices
   name, and no others.
+* `schedules`: Schedules of one program for other budgets, packed: what a change of the budget
+  needs, without planning.
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.

@@ -72,7 +72,7 @@ class Again:
         compute, layouts = profile["compute_ms"], (profile["lowest"], layout)
         if len(compute) != len(program.step_names) or any(len(layout) != len(program.buffer_names) for layout in layouts):
             raise FormatError("the profile is of another program", where=program.model, next_step=AGAIN)
-        reader = Reader(profile["bytes_per_ms"], profile["lanes"])
+        reader = Reader(profile["bytes_per_ms"], profile["lanes"], profile.get("read_ms", 0.0))
         addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
         return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
 

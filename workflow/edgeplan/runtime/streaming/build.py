@@ -106,6 +106,7 @@ def build(
     regions: Sequence[Region] = (),
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
     known: dict[object, Implementation] | None = None,
+    limits: Mapping[str, int] = MappingProxyType({}),
 ) -> Built:
     """Build a streamed program from a model's steps.
 
@@ -118,6 +119,7 @@ def build(
         regions: steps that run in bands of rows.
         choose: picks among a step's candidates.
         known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
+        limits: the same as `limit` for single steps, by their names.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -127,7 +129,9 @@ def build(
     plan = banded(lowered, regions)
     inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
     whole = activation_layouts(plan.lowered, home)
-    ranged = cut(plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limit)
+    ranged = cut(
+        plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limits.get(step.name, limit)
+    )
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
     places = Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)

@@ -117,6 +117,7 @@ class StreamSession:
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
         self._executed = False  # every kernel has run once
+        self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
 
@@ -133,6 +134,7 @@ class StreamSession:
             self._apply(schedule)
 
     def _apply(self, schedule: Schedule) -> None:
+        present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
         self._clean = False  # should something fail here, the next run begins anew by the schedule before
         self._loader.pause()
         self.wait_touched()
@@ -151,7 +153,7 @@ class StreamSession:
         self._freed = _freed(self.program.buffers, self._columns.weight_bytes, schedule) if self._free else {}
         self._loads = schedule.loads(self._columns)
         self._alone = self._stops()
-        self._restart()
+        self._restart(present)
 
     def _stops(self) -> bytearray:
         """Mark the steps that do not follow the one before at once: a load waits for that one, or Python runs one of them."""
@@ -163,11 +165,20 @@ class StreamSession:
             found[k] = 1
         return found
 
-    def _restart(self) -> None:
+    def _staying(self, schedule: Schedule) -> frozenset[int]:
+        """Steps whose weights stay by the present schedule and by another one, at the same address: they are in memory."""
+        before = self.schedule
+        return frozenset(
+            k
+            for k, (offset, again) in enumerate(zip(schedule.weight_offset, schedule.again, strict=True))
+            if again == k == before.again[k] and offset == before.weight_offset[k] >= 0
+        )
+
+    def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
         self._inference, self._clean = 0, True
-        self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena))
+        self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
     def bytes_read(self) -> int:
@@ -334,6 +345,30 @@ class StreamSession:
             took = (perf_counter_ns() - begin) / 1e6
             self._clean = False
         return took
+
+    def read_ms(self, reads: int = 33) -> float:
+        """Milliseconds of a small load that nothing else is read beside, from the end of a step on; the next run begins anew.
+
+        Args:
+            reads: whose median it is; pages from all over the file.
+        """
+        pages = self.program.weights_bytes // mmap.PAGESIZE
+        if not pages:
+            return 0.0
+        with self._lock:
+            assert self._arena is not None  # noqa: S101  made with the session
+            places = (k * pages // reads % pages * mmap.PAGESIZE for k in range(reads))
+            loads = [Load(k, at, mmap.PAGESIZE, 0, k - 1, -1) for k, at in enumerate(places)]
+            self._loader.pause()
+            self._clean = False
+            self._loader.start(loads, reads + 1, memoryview(self._arena))
+            took = []
+            for k in range(reads):
+                begin = perf_counter_ns()
+                self._loader.ended(k)
+                self._loader.wait_loaded(k + 1)
+                took.append((perf_counter_ns() - begin) / 1e6)
+        return sorted(took[1:])[len(took) // 2 - 1] if reads > 1 else took[0]
 
     def close(self) -> None:
         """Stop reading and free the memory."""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS, TEXTS, measured
+from edgeplan.chapters.memory.measuring import COLUMNS, EARLIER_COLUMNS, LATER_COLUMNS, NUMBERS, TEXTS, measured
 from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel
@@ -52,7 +52,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
-    kept, again = table_store(rows, *COLUMNS, _WHEN), _kept_again(rows)
+    kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
     frames: list[pd.DataFrame] = []
     measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
@@ -110,7 +110,7 @@ def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
 
 
 def _kept_again(rows: Path) -> TableStore:
-    return table_store(rows / "again", *COLUMNS, _WHEN, MACHINE)
+    return table_store(rows / "again", *EARLIER_COLUMNS, _WHEN, MACHINE, later=LATER_COLUMNS)
 
 
 def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> pd.DataFrame:
