@@ -21,12 +21,12 @@ Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 @cache
 def load() -> Any:
-    """Load the loop."""
+    """Load the loop's machine code, compiled if none is kept."""
     return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 12)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
 
 
 def array(count: int) -> Words:
-    """Words, all 0."""
+    """Allocate words, all of them 0."""
     return (_WORD * count)()
 
 
@@ -74,7 +74,7 @@ class Loop:
         self._given = (*map(ctypes.addressof, given), steps, len(calls) // words.CALL_WORDS)
 
     def share(self, own: int, other: int, needed: Sequence[int]) -> None:
-        """Wait for another lane.
+        """Have the loop wait for another lane.
 
         Args:
             own: address of this lane's counter, in memory that both see.

@@ -210,7 +210,7 @@ def program_of(
     start: int = 0,
     lanes: int = 1,
 ) -> StreamProgram:
-    """Put a program together.
+    """Put a program together from its steps.
 
     Args:
         creator: made the steps.

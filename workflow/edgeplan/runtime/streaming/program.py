@@ -170,7 +170,7 @@ class StreamProgram:
 
     @property
     def steps(self) -> tuple[Executed, ...]:
-        """Return the steps, unpacked."""
+        """Return the steps as values, unpacked."""
         found = columns_of(self.step_rows, self.operand_rows)
         operands = tuple(map(Operand, found.buffer_of, found.offset_of))
         ends = (*found.first_operand[1:], len(operands))
@@ -181,7 +181,7 @@ class StreamProgram:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers, unpacked."""
+        """Return the buffers as values, unpacked."""
         numbers = memoryview(self.buffer_rows).cast("q")
         return tuple(map(Buffer, self.buffer_names, *(numbers[k::BUFFER_COLUMNS] for k in range(BUFFER_COLUMNS))))
 
