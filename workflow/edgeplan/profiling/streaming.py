@@ -67,6 +67,7 @@ class StreamRun(_Document):
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
         bytes_per_ms: of reading all weights, nothing else running; one each time.
+        table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
     """
 
@@ -78,11 +79,17 @@ class StreamRun(_Document):
     major_faults: int
     bytes_per_ms: tuple[float, ...]
     read_ms: float = 0.0
+    table_bytes: int = 0
 
     @property
     def peak_over_idle(self) -> int:
         """Bytes, all pages counted: what running the plan took at its worst."""
         return self.peak.peak - self.idle.rss
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
+        return self.peak_over_idle + self.table_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +162,8 @@ class StreamProfile(_Document):
         bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
-        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks; and
-            pages by which runs differ.
+        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
+            tables; and pages by which runs differ.
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
@@ -198,7 +205,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
         bytes_per_ms=statistics.median(found.bytes_per_ms) or _UNREAD_BYTES_PER_MS,
         lanes=LANES,
-        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
+        objects_bytes=max(0, found.taken_bytes - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,
         run_ms=found.phases[0].run_ms,
         lowest=tuple(schedule["tensor_offset"]),

@@ -432,7 +432,7 @@ class Planner:
         return InfeasibleError(
             f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}",
             where="--budget",
-            next_step=f"give --budget {-(-(enough + self.beside_bytes) // MIB)}MiB or more",
+            next_step=f"give --budget {-(-(enough + _SLACK_BYTES + self.beside_bytes) // MIB)}MiB or more",
             proven=proven,
         )
 
@@ -497,14 +497,14 @@ class Planner:
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
-                taken = max(budget, run.peak_over_idle + _SLACK_BYTES)
+                taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
-            if run.peak_over_idle <= budget:
+            if run.taken_bytes <= budget:
                 known = candidate.taking(excess)
                 self._put(known, plan_document, budget, folder, excess)
                 return MemoryPlanned(folder, plan_document, known, budget, run)
-            excess += run.peak_over_idle - budget + _SLACK_BYTES
-        taken = run.peak_over_idle
+            excess += run.taken_bytes - budget + _SLACK_BYTES
+        taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
     def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:

@@ -80,7 +80,7 @@ def improved(
 
 
 def _held_up(workload: Workload, reader: Reader, planned: PlannedMemory) -> list[tuple[float, list[int]]]:
-    """How long each step waits for its weights, those that do, and the tensors that live from what their load waits for on."""
+    """List the waits of steps for their weights, each with the tensors that live from what the load waits for on."""
     repeats = 1 if planned.mode is Mode.isolated else REPEATS
     waits = residents.stalls_ms(simulate.run(workload, reader, planned.placement, repeats))
     lower, upper = workload.tensors.lower, workload.tensors.upper

@@ -170,7 +170,7 @@ class Loader:
         horizon: int = 1,
         present: AbstractSet[int] = frozenset(),
     ) -> None:
-        """Begin anew.
+        """Load from the first inference on, as nothing but `present` is in memory.
 
         Args:
             loads: of one inference, in order of execution.

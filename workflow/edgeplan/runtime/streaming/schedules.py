@@ -71,7 +71,7 @@ class ScheduleFile:
         return min(fit, key=lambda stored: (stored.predicted_ms, stored.budget_bytes)) if fit else None
 
     def schedule(self, stored: StoredSchedule) -> Schedule:
-        """Read a schedule.
+        """Read one schedule of the file, addresses in bytes.
 
         Raises:
             FormatError: the file ends before.

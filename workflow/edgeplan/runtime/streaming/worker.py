@@ -25,7 +25,7 @@ from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, 
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
-from edgeplan.support.memory_counters import reset_peak, resident, wait_at
+from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
@@ -63,7 +63,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     wait_at(job.get("gate", ""))
     reset_peak()
-    idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    idle, tables, faults = resident(), page_tables(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
     plan = read_folder(folder, MEMORY)
     program = plan.program_of(StreamProgram)
@@ -94,6 +94,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     result = {
         "idle": idle,
         "peak": peak,
+        "table_bytes": max(0, page_tables() - tables),
         "open_ms": opened,
         "phases": phases,
         "direct": file.direct,
