@@ -17,8 +17,8 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import StoreError
 from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.local import Local
 from edgeplan.measurement.measurer import Batch, Measurer
+from edgeplan.measurement.measurers import measurer_of
 from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
@@ -86,7 +86,7 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
-        measurer: what measures; without, this machine.
+        measurer: what measures; without, that of the device.
 
     Raises:
         DeviceError: the engine is not installed.
@@ -101,7 +101,7 @@ class Bench:
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = stored_rows_only()
-        self.measurer: Measurer = measurer or Local(device)
+        self.measurer: Measurer = measurer or measurer_of(device)
         self._budget, self._noise = TimeBudget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._commit = "" if self._frozen else source_commit()
@@ -212,7 +212,10 @@ class Bench:
                 where=str(self.store.folder),
                 next_step=f"unset {STORED_ROWS_ONLY} to measure them on this machine",
             )
-        if kept := self.measurer.kept(self._batch(missing, repeat, self.settings)):
+        kept = self.measurer.kept(self._batch(missing, repeat, self.settings))
+        if self.settings.on_noise == "refuse":
+            kept = [m for m in kept if m.noise <= self.settings.max_noise]
+        if kept:
             self._keep(kept)
             self._tell_spent(sum(m.seconds for m in kept))
             missing = [s for s in missing if not self.store.has((self._stored_id(s), repeat))]

@@ -1,0 +1,1 @@
+"""Boards: machines that a command reaches, on which a worker measures for this host."""
