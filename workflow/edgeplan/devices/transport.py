@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: What OpenSSH may be told as a destination: never an option, a space or a quote.
 _HOST = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}$"
-_Word = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00\n\r]+$")]
+_Word = Annotated[str, Field(min_length=1, max_length=16384, pattern=r"^[^\x00]+$")]
 #: Python of the environment that `edgeplan device deploy` makes, below the home folder, where ssh begins.
 DEPLOYED_PYTHON = ".local/share/edgeplan/environment/bin/python"
 _SSH = (
@@ -42,7 +42,7 @@ class SshTransport(_Remote):
 
     kind: Literal["ssh"]
     host: Annotated[str, Field(pattern=_HOST)]
-    python: _Word = DEPLOYED_PYTHON
+    python: Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,1000}$")] = DEPLOYED_PYTHON
     config: str = ""
 
     def reaching(self, *words: str) -> list[str]:
