@@ -8,4 +8,6 @@ Modules:
 * `free_memory`: Memory that a process may still take: what the system has left, and what the memory
   cgroups around the process leave.
 * `pairs`: Pair files: `config/pairs/<name>.yaml`, two processors that run one model together.
+* `transport`: How a device is reached: on this machine, over ssh, or by a command that runs the
+  worker there.
 """
