@@ -5,6 +5,8 @@
 Modules:
 
 * `ahead`: Images are compiled ahead in an order in which two processes can share the work.
+* `board`: The commands that bring edgeplan to other machines and rows back: `edgeplan device
+  deploy`, `bundle` and `collect`.
 * `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
 * `commands`: The command line: it prints what the functions of the interface return; a command is
   imported when it is called.

@@ -6,6 +6,8 @@ Modules:
 * `blocks`: Timing a batch of subjects in interleaved blocks.
 * `board/`: Boards: machines that a command reaches, on which a worker measures for this host.
 * `budget`: Time by the clock that measuring may take.
+* `collect`: Collecting brings rows that another machine measured into this workspace, each once:
+  `edgeplan device collect`.
 * `device_check`: The command `edgeplan device check` tells whether figures from this machine can be
   trusted.
 * `gate`: The gate of a board: no batch begins while it is hot, and none counts during which it was
