@@ -5,6 +5,8 @@ Modules:
 * `config`: Device files: `config/devices/<name>.yaml` in a workspace, and those that the package
   ships.
 * `create`: Writing a device file for this machine: `edgeplan device init`.
+* `farm`: What a workflow engine has to know of devices that it measures side by side: where they
+  are, and what they share.
 * `free_memory`: Memory that a process may still take: what the system has left, and what the memory
   cgroups around the process leave.
 * `pairs`: Pair files: `config/pairs/<name>.yaml`, two processors that run one model together.

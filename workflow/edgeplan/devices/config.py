@@ -89,7 +89,7 @@ class DeviceFile(BaseModel):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     spare_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    transport: Literal["local"] | Transport = "local"
+    transport: Transport = "local"
     machine: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,64}$")] = ""
     architecture: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{0,32}$")] = ""
     fingerprint: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""

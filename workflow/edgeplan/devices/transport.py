@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 #: What OpenSSH may be told as a destination: never an option, a space or a quote.
 _HOST = r"^[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,254}$"
@@ -82,4 +83,21 @@ class CommandTransport(_Remote):
         return f"command {shlex.join(self.argv)[:120]}"
 
 
-Transport = Annotated[SshTransport | CommandTransport, Field(discriminator="kind")]
+def _kind(given: object) -> str | None:
+    """Tell which transport a field of a device file is meant to be."""
+    if isinstance(given, str):
+        return given if given == "local" else None
+    return given.get("kind") if isinstance(given, Mapping) else getattr(given, "kind", None)
+
+
+#: The field `transport` of a device file.
+Transport = Annotated[
+    Annotated[Literal["local"], Tag("local")]
+    | Annotated[SshTransport, Tag("ssh")]
+    | Annotated[CommandTransport, Tag("command")],
+    Discriminator(
+        _kind,
+        custom_error_type="transport",
+        custom_error_message="Input should be local, {kind: ssh, host: ...} or {kind: command, argv: [...]}",
+    ),
+]
