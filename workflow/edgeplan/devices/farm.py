@@ -1,4 +1,4 @@
-"""What a workflow engine has to know of devices that it measures side by side: where they are, and what they share."""
+"""Devices tell a workflow engine that measures them side by side where they are, and which share a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a device is reached: on this machine, over ssh, or by a command that runs the worker there."""
+"""A transport reaches a device: on this machine, over ssh, or by a command that runs the worker there."""
 
 from __future__ import annotations
 

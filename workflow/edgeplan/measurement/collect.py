@@ -41,7 +41,7 @@ class _CollectedIdentity(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was taken of one stage and key.
+    """This counts what was taken of one stage and key.
 
     Attributes:
         stage: folder of the rows.

@@ -43,7 +43,7 @@ class Local:
         return MachineFacts(self._device.engine_version(), fingerprint(), environment())
 
     def held(self) -> AbstractContextManager[None]:
-        """Hold this machine."""
+        """Hold this machine while others wait."""
         return machine_lock()
 
     def nominal(self, reference_runs: int) -> ReferenceTimes:

@@ -21,7 +21,7 @@ NodeMembers = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What decides the rows of a machine, as it is there.
+    """These facts decide the rows of a machine, as they are there.
 
     Attributes:
         engine_version: of the device's engine.

@@ -75,7 +75,7 @@ class _RefusedError(_TellingError):
 
 
 class _UnreachableError(_TellingError):
-    """No worker answered."""
+    """This error says that no worker answered."""
 
 
 class BoardMeasurer:
@@ -105,7 +105,7 @@ class BoardMeasurer:
         return nullcontext()
 
     def nominal(self, reference_runs: int) -> ReferenceTimes:
-        """Have the references timed."""
+        """Have the board time the references."""
         found = self._one(TimeReferences(runs=reference_runs), ReferencesTimed)
         return ReferenceTimes(found.compute_us, found.bandwidth_us)
 
@@ -129,7 +129,7 @@ class BoardMeasurer:
         return list(self._rows(AskedNames(key=batch.key, sample=batch.sample, names=batch.names), batch).values())
 
     def executed(self, graphs: Sequence[Graph]) -> Iterable[NodeMembers]:
-        """Have graphs loaded there."""
+        """Have the board load the graphs."""
         found = list[NodeMembers]()
         for start in range(0, len(graphs), _GRAPHS):
             part = graphs[start : start + _GRAPHS]

@@ -25,7 +25,7 @@ _MOST_BYTES = 100_000
 
 
 class BoardProbe(BaseModel):
-    """What a board's Python says of itself."""
+    """The board's Python tells this of itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class BoardProbe(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What was done.
+    """A deployment says what was done.
 
     Attributes:
         target: the kind of board.

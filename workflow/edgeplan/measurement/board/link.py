@@ -48,7 +48,7 @@ class Link:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Send a request.
+        """Send a request to the worker.
 
         Raises:
             LinkCutError: nobody reads it.
@@ -60,7 +60,7 @@ class Link:
             raise LinkCutError from error
 
     def receive(self, timeout_s: float) -> Answer:
-        """Receive the next answer.
+        """Receive the next answer of the worker.
 
         Raises:
             LinkCutError: the link has ended, or nothing came in time.

@@ -35,7 +35,7 @@ _DOWNLOAD_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class BoardTarget:
-    """What wheels have to fit.
+    """A target is what wheels have to fit.
 
     Attributes:
         python: version of the interpreter, e.g. (3, 11).
@@ -49,7 +49,7 @@ class BoardTarget:
 
     @property
     def told(self) -> str:
-        """Describe it in words."""
+        """Describe the target in words."""
         return f"Python {self.python[0]}.{self.python[1]} on {self.architecture} with glibc 2.{self.glibc}"
 
     def require_supported(self, engine: str, where: str) -> None:

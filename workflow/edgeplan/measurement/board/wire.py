@@ -45,7 +45,7 @@ _Value = int | float | str | tuple[int | float, ...]
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="is", kw_only=True):
-    """A line."""
+    """A message is a line of its own."""
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
@@ -75,7 +75,7 @@ class GraphOperator(_Part):
 
 
 class GraphDocument(_Part):
-    """A graph without weights."""
+    """A graph document holds no weights."""
 
     name: Name
     operators: Annotated[tuple[GraphOperator, ...], Meta(max_length=100_000)]
@@ -174,7 +174,7 @@ Request = OpenDevice | TimeReferences | AskedBatch | AskedNames | AskedNodes | A
 
 
 class Hello(_Message, tag="hello"):
-    """The worker's first line."""
+    """The worker says this first."""
 
     wire: int
     version: Annotated[str, Meta(max_length=64)]
@@ -203,7 +203,7 @@ class BoardEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Opened(_Message, tag="opened"):
-    """The device is there.
+    """The worker says that the device is there.
 
     Attributes:
         engine_version: of the device's engine.
@@ -238,7 +238,7 @@ class RowNode(_Part):
 
 
 class MeasuredRow(_Message, tag="row"):
-    """What was measured of a subject; it is in the board's journal. See `edgeplan.measurement.records.Measurement`."""
+    """A row holds what was measured of a subject (see `records.Measurement`), and is in the board's journal."""
 
     name: StoredName
     sample: Count
@@ -259,7 +259,7 @@ class ExecutedNodeMembers(_Message, tag="nodes"):
 
 
 class CheckedBoard(_Message, tag="checked"):
-    """How steady the board was."""
+    """The worker tells how steady the board was."""
 
     compute_us: Annotated[tuple[Microseconds, ...], Meta(min_length=1, max_length=100_000)]
     bandwidth_us: Annotated[tuple[Microseconds, ...], Meta(min_length=1, max_length=100_000)]
@@ -379,7 +379,7 @@ def graph_document(graph: Graph) -> GraphDocument:
 
 
 def graph_of(document: GraphDocument) -> Graph:
-    """Read a graph."""
+    """Read a graph from its document."""
     return Graph(
         document.name,
         tuple(Operator(op.name, op.op_type, op.inputs, op.outputs, op.weights, op.attributes) for op in document.operators),
@@ -409,7 +409,7 @@ def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
 
 
 def batch_of(asked: AskedBatch) -> Batch:
-    """Read a batch.
+    """Read a batch that was asked for.
 
     Raises:
         FormatError: settings do not fit, or a graph is not the one that its digest names.
@@ -433,7 +433,7 @@ def batch_of(asked: AskedBatch) -> Batch:
 
 
 def row_message(measured: Measurement) -> MeasuredRow:
-    """Write a measurement."""
+    """Write a measurement as a row."""
     return MeasuredRow(
         name=measured.subject,
         sample=measured.sample,

@@ -88,7 +88,7 @@ class Answers:
         self.gone = threading.Event()
 
     def send(self, answer: Answer) -> None:
-        """Send a line."""
+        """Send a line to the host."""
         rest = memoryview(line_of(answer))
         with self._lock:
             try:
@@ -145,7 +145,7 @@ class SteadyClock:
 
 
 class WorkerSession:
-    """What a host does with one device.
+    """A session serves a host with one device.
 
     Args:
         device: the device.
@@ -159,7 +159,7 @@ class WorkerSession:
         self._journals: dict[str, BoardJournal] = {}
 
     def opened(self) -> Opened:
-        """Tell what is here.
+        """Tell which engine and board are here.
 
         Raises:
             DeviceError: the engine is not installed, or a core is not there.
@@ -282,7 +282,7 @@ class _ToHost(logging.Handler):
         self._answers = answers
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a warning."""
+        """Send a warning to the host."""
         self._answers.send(Note(text=record.getMessage()[:_LONGEST]))
 
 
