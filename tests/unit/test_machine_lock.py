@@ -79,6 +79,7 @@ _HOLDERS = {
     "chapters/partition/pair_check.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
     "measurement/device_check.py": "the references",
+    "measurement/board/worker.py": "the same, for a host",
     "measurement/local.py": "kernels and models",
     "measurement/lock.py": "nothing: it is the lock",
     "measurement/whole_model.py": "a model",
