@@ -40,7 +40,7 @@ class BoardJournal:
     def __init__(self, device: str, key: str) -> None:
         self.path = journal_folder() / device / f"{key}.jsonl"
         _delete_old(self.path.parent)
-        self._journal = Journal(self.path)
+        self._journal: Journal | None = None
         self._lines = list[JournalLine]()
         self._read_bytes = 0
         self._look()
@@ -66,11 +66,13 @@ class BoardJournal:
         return list(found.values())
 
     def commit(self, batch: str, rows: Sequence[MeasuredRow]) -> None:
-        """Keep rows: each is on the disk when this returns.
+        """Keep rows: each is on the disk when this returns. The caller holds the board.
 
         Raises:
             StoreError: the disk is full, or may not be written to.
         """
+        if self._journal is None:  # not before: it takes back half a line, which another worker may be writing
+            self._journal = Journal(self.path)
         for row in rows:
             self._journal.commit(msgspec.to_builtins(JournalLine(batch, row)))
         self._look()
