@@ -40,6 +40,17 @@ def output_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, output
 
 
+def first_row(process: subprocess.Popen[str]) -> None:
+    """Wait until a row has come."""
+    assert process.stdout is not None
+    told = ""
+    for line in iter(process.stdout.readline, ""):
+        told += line
+        if "measured" in line:
+            return
+    pytest.fail(f"the host ended:\n{told}")
+
+
 def journalled(disk: Path) -> Counter[str]:
     lines = [line for path in disk.rglob("worker/**/*.jsonl") for line in path.read_text().splitlines()]
     return Counter(json.loads(line)["row"]["name"] for line in lines)
@@ -64,11 +75,10 @@ def test_rows_come_over_ssh_with_the_board_s_own_python(board: SshBoard, tmp_pat
 
 def test_a_pulled_cable_loses_nothing(board: SshBoard, tmp_path: Path) -> None:
     process = host(board, board.device(tmp_path / "dev.yaml"), tmp_path, 40)
-    assert process.stdout is not None
-    while "measured" not in process.stdout.readline():
-        pass
+    first_row(process)
     time.sleep(0.3)
     board.link("down")
+    assert process.stdout is not None
     told = ""
     while "the link was cut" not in told:
         told = process.stdout.readline()
@@ -113,9 +123,7 @@ def test_the_board_s_clock_may_jump(board: SshBoard, tmp_path: Path) -> None:
         LD_PRELOAD=str(_FAKETIME), FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1"
     )
     process = host(board, board.device(tmp_path / "dev.yaml"), tmp_path, 20)
-    assert process.stdout is not None
-    while "measured" not in process.stdout.readline():
-        pass
+    first_row(process)
     clock.write_text("@2049-01-01 00:00:00\n")
     code, output = output_of(process)
     assert code == 0, output
