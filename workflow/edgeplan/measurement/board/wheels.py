@@ -197,5 +197,5 @@ def download(requirements: Path, folder: Path, target: BoardTarget, where: str) 
             f"wheels for {target.told} cannot be had: {next(iter(said[::-1]), 'pip failed')[:400]}",
             where=where,
             next_step="check that this machine reaches a package index: "
-            f"{Path(sys.executable).name} -m pip download numpy; for a newer Python or an older C library there may be no wheels",
+            f"{Path(sys.executable).name} -m pip download numpy; a newer Python or an older C library may have none",
         )
