@@ -100,7 +100,7 @@ modules: environment ## write the list of modules into the docstring of each pac
 structure: dev-environment ## print figures of the package's structure: code lines, arrows up, circles, homonyms, late imports, walks
 	python workflow/scripts/structure.py
 
-schema: environment ## write config/schema/params.schema.json again from the settings' models
+schema: environment ## write config/schema again: of params.yaml, and of the lines between a host and a board
 	python workflow/scripts/params_schema.py
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop

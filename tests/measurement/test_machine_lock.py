@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
-from edgeplan.chapters.prediction.stages import fusion
 from edgeplan.chapters.registry import STAGES
+from edgeplan.devices.config import DeviceFile
 from edgeplan.errors import BusyError
-from edgeplan.measurement import lock
+from edgeplan.measurement import local, lock
 
 #: Only the folder of the lock is the test's own, so that a run that is measuring now is left alone.
 TAKE = """
@@ -78,7 +78,8 @@ _HOLDERS = {
     "chapters/partition/pair_check.py": "handshakes of a pair",
     "chapters/partition/measuring/rows.py": "whatever a pair's rows lack",
     "measurement/device_check.py": "the references",
-    "measurement/bench.py": "kernels and models",
+    "measurement/board/worker.py": "the same, for a host",
+    "measurement/local.py": "kernels and models",
     "measurement/lock.py": "nothing: it is the lock",
     "measurement/whole_model.py": "a model",
     "profiling/disk.py": "the disk",
@@ -133,17 +134,15 @@ def test_rows_of_a_pair_hold_it_while_they_are_measured_only(tmp_path: Path) -> 
 def test_models_are_looked_at_on_the_processors_that_were_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.sched_getaffinity(0)
     one = frozenset(sorted(before)[:1])
-    monkeypatch.setattr(fusion.cpus, "allowed", lambda: one)  # as under taskset
+    monkeypatch.setattr(local.cpus, "allowed", lambda: one)  # as under taskset
     seen = []
 
-    class Asked(fusion.ExecutedNodes):
-        def __init__(self) -> None:
-            pass
-
-        def __call__(self, graph: object) -> list[object]:  # type: ignore[override]
+    class Looked(local.Local):
+        def _members(self, graph: object) -> object:  # type: ignore[override]
             seen.append(os.sched_getaffinity(0))
-            return [graph]
+            return graph
 
-    Asked().ask([object()] * 3)  # type: ignore[list-item]
+    device = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
+    assert Looked(device).executed(list("abc")) == list("abc")  # type: ignore[arg-type]
     assert seen == [one] * 3
     assert os.sched_getaffinity(0) == before

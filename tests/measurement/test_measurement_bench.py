@@ -21,6 +21,7 @@ from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects 
 
 from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement import local
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
 from edgeplan.measurement.rows import read_rows
@@ -95,7 +96,7 @@ def test_rows_of_another_machine_or_setting_are_not_used(tmp_path: Path, monkeyp
         bench.measure(subjects(1))
         key = bench.store.key
     if change == "fingerprint":
-        monkeypatch.setattr(bench_module, "fingerprint", lambda: "another")
+        monkeypatch.setattr(local, "fingerprint", lambda: "another")
     with open_bench(tmp_path, **({"max_runs": 4} if change == "settings" else {})) as bench:
         assert bench.store.key != key
         bench.measure(subjects(1))
@@ -173,15 +174,15 @@ def test_noise_ends_nothing_and_is_told(tmp_path: Path, caplog: pytest.LogCaptur
 def test_noisy_subjects_are_come_back_to_and_the_less_noisy_measurement_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, looks = bench_module.measure_batch, list[list[str]]()
+    real, looks = local.measure_batch, list[list[str]]()
 
-    def disturbed_at_first(engine: Any, batch: Any, *others: Any) -> Any:
+    def disturbed_at_first(engine: Any, batch: Any, *others: Any, **more: Any) -> Any:
         looks.append([s.id for s in batch])
         spread = np.array([1.0, 1.5, 2.0]) if len(looks) == 1 else np.array([1.0, 1.0, 1.0])
         return [replace(m, least_us=100 * spread, compute_us=spread * 0 + 1, bandwidth_us=spread * 0 + 1) for m in
-                real(engine, batch, *others)]  # fmt: skip
+                real(engine, batch, *others, **more)]  # fmt: skip
 
-    monkeypatch.setattr(bench_module, "measure_batch", disturbed_at_first)
+    monkeypatch.setattr(local, "measure_batch", disturbed_at_first)
     monkeypatch.setattr(bench_module, "COMING_BACK", 10.0)
     settings = {"max_noise": 0.1, "extra_blocks": 0, "retries": 3, "batch_size": 2}
     with open_bench(tmp_path, **settings) as bench:
@@ -263,7 +264,7 @@ def test_stored_rows_only_uses_any_machines_rows_and_never_measures(tmp_path: Pa
     with open_bench(tmp_path) as bench:
         want = bench.measure(subjects(1))
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    monkeypatch.setattr(bench_module, "fingerprint", lambda: "another")
+    monkeypatch.setattr(local, "fingerprint", lambda: "another")
     with open_bench(tmp_path) as bench:
         (found,) = bench.measure(subjects(1))
         assert found.latency_us == pytest.approx(want[0].latency_us, rel=1e-6)

@@ -17,8 +17,8 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 48_600,
-    "code lines of tests": 27_250,
+    "code lines of workflow": 49_500,
+    "code lines of tests": 28_750,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,

@@ -101,10 +101,9 @@ def test_what_takes_all_processors_takes_those_that_it_was_given() -> None:
     one = {max(os.sched_getaffinity(0))}
     code = (
         "import os; from edgeplan.devices.config import load_device\n"
-        "from edgeplan.chapters.prediction.stages.fusion import ExecutedNodes; from edgeplan.support import cpus\n"
-        "from pathlib import Path\n"
-        "asked = ExecutedNodes(load_device('cpu-onnxruntime').model_copy(update={'cores': ()}), Path('none'), 'key')\n"
-        "asked.ask([]); print(sorted(os.sched_getaffinity(0)), sorted(cpus.allowed()), cpus.workers())"
+        "from edgeplan.measurement.local import Local; from edgeplan.support import cpus\n"
+        "asked = Local(load_device('cpu-onnxruntime').model_copy(update={'cores': ()}))\n"
+        "asked.executed([]); print(sorted(os.sched_getaffinity(0)), sorted(cpus.allowed()), cpus.workers())"
     )
     assert _given(code, one) == [f"{sorted(one)} {sorted(one)} 1"]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,30 @@ def test_a_damaged_line_in_the_middle_is_named(path: Path) -> None:
 
 def test_an_empty_journal_holds_nothing(tmp_path: Path) -> None:
     assert list(Journal(tmp_path / "new.jsonl").query()) == []
+
+
+LIMITED = """
+import json, resource, sys
+import subprocess
+import sys
+from pathlib import Path
+from edgeplan.errors import StoreError
+from edgeplan.support.store import Journal
+journal = Journal(Path(sys.argv[1]))
+journal.commit({"key": "first"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
+try:
+    journal.commit({"key": "x" * 100})
+except StoreError as error:
+    print(error.what)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.commit({"key": "last"})
+"""
+
+
+def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path) -> None:
+    """A disk that gets full takes what fits of a line, and says so at the next write only."""
+    path = tmp_path / "journal.jsonl"
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
+    assert "cannot write" in done.stdout
+    assert [record["key"] for record in Journal(path).query()] == ["first", "last"]

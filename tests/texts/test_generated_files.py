@@ -20,6 +20,7 @@ def test_the_committed_page_is_of_the_present_operators() -> None:
 
 def test_the_committed_schema_is_that_of_the_settings() -> None:
     assert (ROOT / "config/schema/params.schema.json").read_text() == params_schema.schema(), "run `make schema`"
+    assert (ROOT / "config/schema/worker.schema.json").read_text() == params_schema.worker_schema(), "run `make schema`"
 
 
 def test_each_package_lists_its_modules() -> None:

@@ -22,9 +22,10 @@ rule cold_start:
         "work/logs/cold_start-{device}.log",
     benchmark:
         "work/benchmarks/cold_start-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         cold_start=config["cold_start"],

@@ -28,12 +28,15 @@ from edgeplan.chapters.registry import (
     merged_figures,
     parts_of_report,
 )
-from edgeplan.chapters.running import held
+from edgeplan.chapters.running import HOLDER, held
+from edgeplan.devices.farm import is_here, machine_of
 from edgeplan.errors import EdgeplanError
 from edgeplan.support import lifeline, termination
 from edgeplan.support.subprocesses import program_command, run
 
 # Commands end with this process, and it with what started it; SIGTERM ends them instead of waiting for them.
+if "SLURM_JOB_ID" in os.environ:
+    os.environ.pop(lifeline.VARIABLE, None)  # of a process on another machine
 termination.end_descendants_on_sigterm()
 termination.end_with_starter()
 lifeline.end_with_holder(asked=True)
@@ -57,13 +60,32 @@ wildcard_constraints:
     },
 
 
+def cores_taken(wildcards):
+    """What measures on this machine takes all its cores, so that nothing disturbs it; what measures on a board, one."""
+    return workflow.cores if is_here(wildcards.device) else 1
+
+
+def measuring_here(wildcards):
+    """One device of this machine is measured at a time (profiles/default); boards have a lock of their own."""
+    return int(is_here(wildcards.device))
+
+
+def machine_asked(wildcards):
+    """The generic resource that a job asks a cluster for: one of each physical machine (profiles/slurm)."""
+    return f"device:{machine_of(wildcards.device)}:1"
+
+
 def hold_workspace():
-    """Let one run at a time build in this folder: until this process ends, however it ends."""
+    """Let one run at a time build in this folder: until this process ends, however it ends.
+
+    Jobs that a cluster starts for this process are told that they belong to it.
+    """
     holding = held(wait=False)
     try:
         holding.__enter__()
     except EdgeplanError as error:
         sys.exit(f"error: {error}")
+    os.environ.setdefault(HOLDER, str(os.getpid()))
     return holding
 
 
@@ -74,6 +96,17 @@ def tracked_as_current():
     """
     tried = run(program_command("dvc", "repro", "--dry", "--allow-missing"))
     return tried.returncode == 0 and b"Running stage" not in tried.stdout
+
+
+def rows_of_all_devices():
+    """What the stages write that measure the devices of the first chapter."""
+    return [
+        path
+        for stage in CHAPTERS["prediction"].stages
+        if stage.rows
+        for output in stage.outputs.values()
+        for path in expanded(output, stage.targets, config)
+    ]
 
 
 def outputs_of_all_stages():

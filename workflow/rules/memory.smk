@@ -14,9 +14,10 @@ rule memory:
         "work/logs/memory-{device}.log",
     benchmark:
         "work/benchmarks/memory-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         memory=config["memory"],

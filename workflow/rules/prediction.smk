@@ -35,9 +35,10 @@ rule fusion:
         "work/logs/fusion-{device}.log",
     benchmark:
         "work/benchmarks/fusion-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         measurement=config["measurement"],
@@ -61,9 +62,10 @@ rule sampling:
         "work/logs/sampling-{device}.log",
     benchmark:
         "work/benchmarks/sampling-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         measurement=config["measurement"],
@@ -84,9 +86,10 @@ rule calibration:
         "work/logs/calibration-{device}.log",
     benchmark:
         "work/benchmarks/calibration-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         zoo=config["zoo"],
@@ -136,9 +139,10 @@ rule truth:
         "work/logs/truth-{device}.log",
     benchmark:
         "work/benchmarks/truth-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         measurement=config["measurement"],
@@ -234,9 +238,10 @@ rule unseen:
         "work/logs/unseen-{device}.log",
     benchmark:
         "work/benchmarks/unseen-{device}.tsv"
-    threads: workflow.cores
+    threads: cores_taken
     resources:
-        device=1,
+        device=measuring_here,
+        gres=machine_asked,
     params:
         seed=config["seed"],
         measurement=config["measurement"],

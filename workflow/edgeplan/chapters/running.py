@@ -33,6 +33,8 @@ from edgeplan.writable import cannot_write, expected, require_writable
 PARAMS = Path("params.yaml")
 #: Held by the one run that builds in a workspace, with the number of its process; the system frees it when that ends.
 LOCK = Path("work/build.lock")
+#: Names the run that holds the workspace to jobs that a cluster starts for it.
+HOLDER = "EDGEPLAN_WORKSPACE_HOLDER"
 #: The exit code and the message of the stage that failed last, for who started the whole run.
 ERROR = Path("work/error.txt")
 #: The stage that checks all of params.yaml, and builds nothing.
@@ -195,7 +197,7 @@ def held(*, wait: bool) -> Iterator[None]:
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as lock:
         own = _locked(lock)
-        if not own and (holder := _holder(lock)) not in map(str, ancestors()):
+        if not own and (holder := _holder(lock)) not in (*map(str, ancestors()), os.environ.get(HOLDER)):
             if not wait:
                 raise BusyError(
                     "another run is building in this folder",

@@ -147,8 +147,8 @@ def _rule(stage: Stage, inputs: Iterable[str], outputs: Iterable[str]) -> str:
         "output": outputs,
         "log": [f'"{log}"'],
         "benchmark": [f'"{log.replace("logs", "benchmarks").replace(".log", ".tsv")}"'],
-        "threads": ["workflow.cores"] if stage.all_cores else [],
-        "resources": ["device=1"] if stage.rows else [],
+        "threads": [_threads(stage)] if stage.all_cores else [],
+        "resources": _resources(stage),
         "params": [f"{name.replace('.', '_')}={_value(name)}" for name in stage.params],
     }
     lines = [f"rule {stage.name}:", '    """', f"    {_about(stage.module)}", '    """']
@@ -159,6 +159,21 @@ def _rule(stage: Stage, inputs: Iterable[str], outputs: Iterable[str]) -> str:
         )
     command = stage.command.replace("{", "{wildcards.")
     return "\n\n" + "\n".join([*lines, "    shell:", f'        "{command}"']) + "\n"
+
+
+def _on_device(stage: Stage) -> bool:
+    """Tell whether a stage measures on devices, which may be boards; pairs are of this machine."""
+    return bool(stage.rows) and "device" in stage.wildcards
+
+
+def _threads(stage: Stage) -> str:
+    return "cores_taken" if _on_device(stage) else "workflow.cores"
+
+
+def _resources(stage: Stage) -> list[str]:
+    if _on_device(stage):
+        return ["device=measuring_here", "gres=machine_asked"]
+    return ["device=1"] if stage.rows else []
 
 
 def _value(key: str, quote: str = '"') -> str:

@@ -5,6 +5,8 @@
 Modules:
 
 * `ahead`: Images are compiled ahead in an order in which two processes can share the work.
+* `board`: The commands that bring edgeplan to other machines and rows back: `edgeplan device
+  deploy`, `bundle` and `collect`.
 * `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
 * `commands`: The command line: it prints what the functions of the interface return; a command is
   imported when it is called.
@@ -43,7 +45,11 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Run the command that the arguments name."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:] == ["worker"]:
+        if sys.version_info < (3, 11):  # noqa: UP036  a board may have an older one, and is told so
+            sys.exit(f"edgeplan needs Python 3.11 or newer, this is {sys.version.split()[0]}")
+        from edgeplan.measurement.board.worker import main as command  # noqa: PLC0415  see above
+    elif sys.argv[1:2] == ["run"]:
         from edgeplan.cli.run import main as command  # noqa: PLC0415  see above
     else:
         from edgeplan.cli.commands import main as command  # noqa: PLC0415  likewise

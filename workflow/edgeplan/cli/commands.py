@@ -67,6 +67,18 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "device:device_check",
             "Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted.",
         ),
+        "deploy": (
+            "board:device_deploy",
+            "Bring edgeplan's worker to a board over its transport: wheels from the lock; the board needs no network.",
+        ),
+        "bundle": (
+            "board:device_bundle",
+            "Write the archive that deploying sends, for a board that this machine does not reach.",
+        ),
+        "collect": (
+            "board:device_collect",
+            "Take rows that another machine has measured into this workspace, each once.",
+        ),
         "init": (
             "device:device_init",
             "Write a device file for this machine: config/devices/NAME.yaml of the workspace, or of this folder.",

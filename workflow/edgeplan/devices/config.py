@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from edgeplan.devices.transport import CommandTransport, SshTransport, Transport
 from edgeplan.engines.base import Engine, EngineSettings
 from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
@@ -37,37 +38,63 @@ def refuse_cores(cores: Iterable[int], where: str, else_do: str) -> None:
         )
 
 
+class GateSettings(BaseModel):
+    """A gate says when a board is fit to measure; each batch waits for it.
+
+    Attributes:
+        max_celsius: no batch begins while a thermal zone is hotter; none is kept during which one was.
+        governor: frequency governor that its processors must have; "" takes any.
+        wait_seconds: how long a batch waits for a board to cool down.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_celsius: Annotated[float, Field(ge=0, le=150, allow_inf_nan=False)] | None = None
+    governor: Annotated[str, Field(pattern=r"^[a-z_]{0,32}$")] = ""
+    wait_seconds: Annotated[float, Field(ge=0, le=86400)] = 600.0
+
+
 class DeviceFile(BaseModel):
     """One device: an engine with its settings on named cores.
 
     Attributes:
-        format_version: version of this schema.
+        format_version: version of this schema; 2 has boards, which a command reaches.
         name: the file's stem; names everything measured on the device.
         engine: name of a registered engine, or of one that is a processor of pairs alone.
         threads: threads of one inference.
         cores: processors the measuring process is pinned to; empty leaves it to the system.
         spare_cores: processors of the same kind that stand in for `cores` while others use those.
         transport: how the device is reached; `local` is this machine.
+        machine: label of the physical machine; devices of one label are measured one after the other.
+        architecture: what the board's Python calls its processor, e.g. aarch64; "" takes any.
+        fingerprint: of the board, as `edgeplan device check` tells it; "" takes whichever answers.
+        emulated: whether the board may be an emulated one, whose times say nothing: for tests of the way there.
+        gate: when the board is fit to measure.
         options: settings of the engine itself.
         big_cores: processors that execute a cold start; empty: all processors, as equal cores.
         little_cores: further processors that only prepare it; empty: some of the equal cores prepare until execution widens.
         little_ratio: preparation on a little core takes this many times its own duration, by waiting: stands for an asymmetric
             chip on a machine of equal cores; 1 where the little cores are slower by themselves.
 
-    The last three plan cold starts only. They and `spare_cores` enter the key of no row of the first
-    chapter.
+    The last three plan cold starts only. Rows of the first chapter are keyed by name, threads, cores
+    and options alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format_version: Literal[1]
-    name: Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
+    format_version: Literal[1, 2]
+    name: Annotated[str, Field(max_length=64, pattern=rf"^{DEVICE_NAME.pattern}$")]
     description: str = ""
     engine: str
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     spare_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    transport: Literal["local"] = "local"
+    transport: Transport = "local"
+    machine: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,64}$")] = ""
+    architecture: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{0,32}$")] = ""
+    fingerprint: Annotated[str, Field(pattern=r"^([0-9a-f]{16})?$")] = ""
+    emulated: bool = False
+    gate: GateSettings = GateSettings()
     options: dict[str, str] = {}
     big_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     little_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
@@ -82,7 +109,31 @@ class DeviceFile(BaseModel):
             raise ValueError("big_cores: needed beside little_cores")
         if self.little_ratio != 1 and not self.little_cores:
             raise ValueError("little_ratio: only with little_cores")
+        newer = {"machine", "architecture", "fingerprint", "emulated", "gate"} & self.model_fields_set
+        if self.format_version < 2 and (newer or self.transport != "local"):
+            raise ValueError(f"{', '.join(sorted(newer)) or 'transport'}: needs format_version: 2")
         return self
+
+    @property
+    def board(self) -> SshTransport | CommandTransport | None:
+        """The way to a device that is not on this machine; None for one that is."""
+        return None if self.transport == "local" else self.transport
+
+    def require_local(self, what: str) -> None:
+        """Refuse a board where something works on this machine alone.
+
+        Args:
+            what: works so, as a subject with its verb.
+
+        Raises:
+            DeviceError: the device is a board.
+        """
+        if self.board is not None:
+            raise DeviceError(
+                f"{what} on this machine alone, and the device is reached by {self.board.place}",
+                where=f"device {self.name!r}, field transport",
+                next_step="run the command on that machine, with a device file whose transport is local",
+            )
 
     def load_engine(self) -> Engine:
         """The engine, set up as the file says.

@@ -108,6 +108,7 @@ class PairFile(_Part):
         where = f"pair {self.name!r}, field {side.name}.device"
         try:
             device = load_device(side.device)
+            device.require_local("a pair runs")
             kind = processor_class(device.engine)
         except DeviceError as error:
             raise DeviceError(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,19 +16,17 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
 from edgeplan.errors import StoreError
-from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.lock import machine_lock
+from edgeplan.measurement.measurer import Batch, Measurer
+from edgeplan.measurement.measurers import measurer_of
 from edgeplan.measurement.noise import COMING_BACK, NoisePolicy
-from edgeplan.measurement.nominal import quiet_times
 from edgeplan.measurement.provenance import NOT_RECORDED, source_commit
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.rows import measurement_of, row_of, row_store
 from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.progress import BudgetProgress, progress
 from edgeplan.support.files import read_json, state_folder, write_json
-from edgeplan.support.machine import environment, fingerprint
 from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_file, journal_of, key_of, stored_rows_only
 
 log = logging.getLogger(__name__)
@@ -90,13 +86,14 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
+        measurer: what measures; without, that of the device.
 
     Raises:
         DeviceError: the engine is not installed.
         StoreError: only stored rows are allowed and there are none for this device.
     """
 
-    def __init__(self, device: DeviceFile, settings: MeasurementSettings, rows: Path) -> None:
+    def __init__(self, device: DeviceFile, settings: MeasurementSettings, rows: Path, measurer: Measurer | None = None) -> None:
         self.device, self.settings = device, settings
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
@@ -104,9 +101,9 @@ class Bench:
         self._protocol = engine_protocol("measure", device.engine)
         self._mapping = engine_protocol("mapping", device.engine).name
         self._frozen = stored_rows_only()
+        self.measurer: Measurer = measurer or measurer_of(device)
         self._budget, self._noise = TimeBudget(), NoisePolicy(settings, device.name)
         key, identity = self._shipped(rows) if self._frozen else self._identify()
-        self._references: References | None = None
         self._commit = "" if self._frozen else source_commit()
         self.nominal = self._nominal(rows, key, identity)
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
@@ -120,13 +117,14 @@ class Bench:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.measurer.close()
         if not self._frozen:
             self.store.merge()
 
     def _identify(self) -> tuple[str, dict[str, Any]]:
-        version = self.device.engine_version()
-        key, identity = row_key(self.device, self.settings, version, fingerprint(), self._protocol.name)
-        return key, {**identity, "environment": environment()}
+        facts = self.measurer.describe()
+        key, identity = row_key(self.device, self.settings, facts.engine_version, facts.fingerprint, self._protocol.name)
+        return key, {**identity, "environment": dict(facts.environment)}
 
     def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
         """The one key of the store whose rows tables may be built from, whatever machine measured them."""
@@ -159,10 +157,7 @@ class Bench:
             if path.is_file():
                 known = read_json(path, _Identity, "identity of rows")
                 return ReferenceTimes(known.nominal_compute_us, known.nominal_bandwidth_us)
-        with machine_lock():
-            self.device.pin()
-            self._references = self._references or References()
-            return quiet_times(self._references, self.settings.reference_runs)
+        return self.measurer.nominal(self.settings.reference_runs)
 
     def last_measured_at(self) -> float:
         """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
@@ -217,8 +212,17 @@ class Bench:
                 where=str(self.store.folder),
                 next_step=f"unset {STORED_ROWS_ONLY} to measure them on this machine",
             )
+        kept = self.measurer.kept(self._batch(missing, repeat, self.settings))
+        if self.settings.on_noise == "refuse":
+            kept = [m for m in kept if m.noise <= self.settings.max_noise]
+        if kept:
+            self._keep(kept)
+            self._tell_spent(sum(m.seconds for m in kept))
+            missing = [s for s in missing if not self.store.has((self._stored_id(s), repeat))]
+            if not missing:
+                return
         began = time.monotonic()
-        with machine_lock(), self._progress(description, len(missing)) as advance:
+        with self.measurer.held(), self._progress(description, len(missing)) as advance:
             self._measure_missing(missing, repeat, advance, least)
         self.seconds += time.monotonic() - began
 
@@ -228,15 +232,12 @@ class Bench:
 
     def _measure_missing(self, missing: Sequence[Subject], repeat: int, advance: Callable[[int], None], least: int) -> None:
         """Measure subjects batch by batch, at least so many, then come back to the noisy ones while there is time."""
-        self.device.pin()
-        self._references = self._references or References()
-        engine = self.device.load_engine()
         began, left, noisy = time.monotonic(), len(missing), list[Subject]()
         for batch in self._batches(missing):
             if self.late and len(missing) - left >= least:
                 log.warning("the time for this stage is over: %d of %d subjects are left out", left, len(missing))
                 break
-            measured = self._measure_batch(engine, batch, repeat, self._hurried(began, len(missing) - left, left))
+            measured = self._measure_batch(batch, repeat, self._hurried(began, len(missing) - left, left))
             kept, loud = self._noise.first(measured)
             noisy += [s for s in batch if self._stored_id(s) in loud]
             self._keep(kept)
@@ -246,11 +247,11 @@ class Bench:
             advance(len(batch))
         until = began + (1 + COMING_BACK) * (time.monotonic() - began)
         for _ in range(self.settings.retries):
-            noisy = self._come_back(engine, noisy, repeat, until)
+            noisy = self._come_back(noisy, repeat, until)
         if remaining := self._noise.judge():
             self._keep(remaining)
 
-    def _come_back(self, engine: Any, noisy: Sequence[Subject], repeat: int, until: float) -> list[Subject]:
+    def _come_back(self, noisy: Sequence[Subject], repeat: int, until: float) -> list[Subject]:
         """Measure noisy subjects once more, while there is time; of two measurements the less noisy one stays.
 
         Returns:
@@ -261,7 +262,7 @@ class Bench:
             if time.monotonic() > until or self.late:
                 still += batch
                 continue
-            measured = self._measure_batch(engine, batch, repeat, self.settings)
+            measured = self._measure_batch(batch, repeat, self.settings)
             self._tell_spent(sum(m.seconds for m in measured))
             kept = self._noise.again(measured)
             still += [s for s in batch if self._noise.is_noisy(self._stored_id(s))]
@@ -300,15 +301,15 @@ class Bench:
     def _observe(self) -> None:
         """Note on what cores a batch ran and by which commit; widen the range of the load seen at the end of each.
 
-        This process adds about 1 to the load. Rows stored before commits were noted count as "not recorded".
+        Rows stored before commits were noted count as "not recorded".
         """
-        before = self.identity["environment"]
-        load, seen = round(os.getloadavg()[0], 2), before["load_1min"]
+        before, now = self.identity["environment"], self.measurer.conditions()
+        load, seen = now.load_1min, before["load_1min"]
         if not isinstance(seen, Mapping):
             seen = {"least": load, "most": load, "batches": 0}
         seen = {"least": min(load, seen["least"]), "most": max(load, seen["most"]), "batches": seen["batches"] + 1}
         commits = sorted({*before["commits"], self._commit})
-        conditions = {"affinity": sorted(os.sched_getaffinity(0)), "load_1min": seen, "commits": commits}
+        conditions = {"affinity": list(now.affinity), "load_1min": seen, "commits": commits}
         self.identity = self.store.identity = {**self.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
@@ -328,13 +329,9 @@ class Bench:
         if batch:
             yield batch
 
-    def _measure_batch(
-        self, engine: Any, batch: Sequence[Subject], sample: int, settings: MeasurementSettings
-    ) -> list[Measurement]:
-        assert self._references is not None  # noqa: S101  made before the first batch
-        self.device.pin()  # where others work now may not be where they did before
-        began = time.monotonic()
-        found = measure_batch(engine, batch, settings, self._references, self.nominal, sample)
-        share = (time.monotonic() - began) / len(found)
-        named = zip(found, batch, strict=True)
-        return [replace(m, subject=self._stored_id(subject), seconds=share) for m, subject in named]
+    def _measure_batch(self, batch: Sequence[Subject], sample: int, settings: MeasurementSettings) -> list[Measurement]:
+        return self.measurer.measure(self._batch(batch, sample, settings))
+
+    def _batch(self, subjects: Sequence[Subject], sample: int, settings: MeasurementSettings) -> Batch:
+        names = tuple(map(self._stored_id, subjects))
+        return Batch(self.store.key, tuple(subjects), names, sample, settings, self.nominal)

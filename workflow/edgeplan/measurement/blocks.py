@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,9 +47,9 @@ def _load(engine: Engine, subject: Subject, folder: Path) -> _Loaded:
     return _Loaded(subject, plain, counting)
 
 
-def _block(item: _Loaded, references: References, settings: MeasurementSettings, threads: int) -> None:
+def _block(item: _Loaded, references: References, settings: MeasurementSettings, threads: int, began: float) -> None:
     """Time one block of one subject: references, plain runs, counting runs, references."""
-    item.started.append(time.time())
+    item.started.append(began)
     before = references.time(settings.reference_runs)
     item.plain.run()  # brings weights and buffers back into the caches
     runs = timed_runs(
@@ -103,8 +103,19 @@ def measure_batch(
     references: References,
     nominal: ReferenceTimes,
     sample: int = 0,
+    *,
+    clock: Callable[[], float] = time.time,
 ) -> list[Measurement]:
     """Measure subjects together; those still noisy after all blocks get further ones.
+
+    Args:
+        engine: to measure on.
+        subjects: what to time.
+        settings: how to.
+        references: timed beside each block.
+        nominal: what they take on the quiet machine.
+        sample: number of the repetition.
+        clock: tells the time that a block begins at, seconds since the epoch.
 
     Returns:
         One measurement per subject, in order. Whether the batch as a whole is quiet enough is for the caller to judge.
@@ -122,7 +133,7 @@ def measure_batch(
                 break
             began = time.monotonic()
             for item in pending:
-                _block(item, references, settings, engine.settings.threads)
+                _block(item, references, settings, engine.settings.threads, clock())
             if block + 1 < settings.blocks:
                 time.sleep(max(0.0, settings.min_gap_seconds - (time.monotonic() - began)))
         return [_finish(item, nominal, settings, sample) for item in loaded]

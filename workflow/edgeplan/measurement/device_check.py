@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.measurement.board.client import BoardMeasurer
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.interference import LIMIT, Interference
 from edgeplan.measurement.references import References, ReferenceTimes
@@ -76,6 +78,30 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
         BusyError: another process is measuring.
     """
     device = load_device(name)
+    return watch(device, seconds) if device.board is None else _watch_there(device, seconds)
+
+
+def _watch_there(device: DeviceFile, seconds: float) -> DeviceCheck:
+    """Have a board watched by its worker."""
+    with contextlib.closing(BoardMeasurer(device)) as board:
+        facts, found = board.describe(), board.check(seconds)
+    return _judged(
+        device,
+        facts.engine_version,
+        {**facts.environment, "load_1min": found.load_1min},
+        [ReferenceTimes(*both) for both in zip(found.compute_us, found.bandwidth_us, strict=True)],
+        found.shared,
+        list(found.problems),
+    )
+
+
+def watch(device: DeviceFile, seconds: float) -> DeviceCheck:
+    """Watch this machine for so many seconds.
+
+    Raises:
+        DeviceError: engine not installed, or a core that does not exist.
+        BusyError: another process is measuring.
+    """
     device.load_engine()
     version = device.engine_version()
     device.check_cores()  # a wrong file is told whatever else is measuring
@@ -91,12 +117,25 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
             watch.look()
             looks.append(watch.now())
             time.sleep(max(0.0, min(_WINDOW_SECONDS, end - time.monotonic())))
+    shared = sum(look > LIMIT for look in looks) / len(looks)
+    return _judged(device, version, state, windows, shared, None)
+
+
+def _judged(
+    device: DeviceFile,
+    version: str,
+    state: dict[str, Any],
+    windows: Sequence[ReferenceTimes],
+    shared: float,
+    problems: Sequence[str] | None,
+) -> DeviceCheck:
+    """Judge what was seen; `problems` are those that a board found itself."""
     compute = [w.compute_us for w in windows]
     bandwidth = [w.bandwidth_us for w in windows]
     steps = [abs(b / a - 1) for a, b in itertools.pairwise(compute)]
     residual = statistics.median(steps) if steps else 0.0
-    shared = sum(look > LIMIT for look in looks) / len(looks)
-    problems = tuple(_problems(_spread(compute), residual, shared, state, device))
+    if problems is None:
+        problems = list(_problems(_spread(compute), residual, shared, state, device))
     return DeviceCheck(
         device,
         version,
@@ -107,7 +146,7 @@ def check_device(name: str, seconds: float) -> DeviceCheck:
         _spread(bandwidth),
         residual,
         shared,
-        problems,
+        tuple(problems),
     )
 
 
@@ -132,6 +171,7 @@ def report_lines(found: DeviceCheck) -> list[str]:
     lines = [
         f"device      {found.device.name}: {found.device.engine} {found.engine_version}",
         f"threads     {found.device.threads} on core(s) {', '.join(map(str, found.device.cores)) or 'any'}",
+        *([f"board       {found.device.board.place}, fingerprint {state['fingerprint']}"] if found.device.board else []),
         f"machine     {state['cpu']}, {state['cores']} cores, {state['memory_gib']} GiB"
         + (", virtual" if state["virtualised"] else ""),
         f"caches      {', '.join(state['caches']) or 'not exposed'}",

@@ -39,11 +39,13 @@ def lock_path() -> Path:
 
 
 @contextlib.contextmanager
-def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+def machine_lock(timeout_seconds: float = WAIT_SECONDS, *, name: str = "", quiet: bool = False) -> Iterator[None]:
     """Hold the machine; the system frees it when the process ends, however it ends.
 
     Args:
         timeout_seconds: how long to wait for another process that holds it.
+        name: for whom this process measures, told to those who wait; "" for itself.
+        quiet: whether to wait without a word.
 
     Raises:
         BusyError: another process still holds it.
@@ -58,11 +60,11 @@ def machine_lock(timeout_seconds: float = WAIT_SECONDS) -> Iterator[None]:
         return
     path = lock_path()
     lock = FileLock(path, mode=0o666)
-    _acquire(lock, timeout_seconds)
+    _acquire(lock, timeout_seconds, quiet=quiet)
     _held = 1
     try:
         with contextlib.suppress(OSError):  # it only makes the message better
-            _holder_file().write_text(str(os.getpid()))
+            _holder_file().write_text(f"{os.getpid()}\n{name}", encoding="utf-8")
         for told in observers:
             told(True)  # noqa: FBT003  it holds
         yield
@@ -88,7 +90,7 @@ def after_measurements(timeout_seconds: float = WAIT_SECONDS) -> None:
         """It is free."""
 
 
-def _acquire(lock: FileLock, timeout_seconds: float) -> None:
+def _acquire(lock: FileLock, timeout_seconds: float, *, quiet: bool) -> None:
     """Take the lock, saying for whom one waits when that takes long."""
     end = time.monotonic() + timeout_seconds
     patience = min(_FIRST_LOOK_SECONDS, timeout_seconds)
@@ -103,7 +105,8 @@ def _acquire(lock: FileLock, timeout_seconds: float) -> None:
                     where=str(lock_path()),
                     next_step="wait for it to end, then run the same command again; two at once would disturb each other",
                 ) from error
-            log.warning("waiting for another process that is measuring on this machine: %s", holder())
+            if not quiet:
+                log.warning("waiting for another process that is measuring on this machine: %s", holder())
             patience = min(left, _SAY_EVERY_SECONDS)
         else:
             return
@@ -114,15 +117,21 @@ def _holder_file() -> Path:
 
 
 def holder() -> str:
-    """Who holds the machine: number and command of the process, as far as this user may know."""
+    """Who holds the machine: for whom, number and command of the process, as far as this user may know."""
     try:
-        pid = int(_holder_file().read_text())
+        first, _, name = _holder_file().read_text(encoding="utf-8").partition("\n")
+        pid = int(first)
     except (OSError, ValueError):
         return "pid unknown"
+    if name:
+        return f"{_shown(name)} by pid {pid}"
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="backslashreplace").split("\0")
     except OSError:
         return f"pid {pid}"
-    command = " ".join(words).strip()
-    shown = "".join(c if c.isprintable() else "?" for c in command)
-    return f"pid {pid}: {shown[:_LONGEST_COMMAND]}" if shown else f"pid {pid}"
+    command = _shown(" ".join(words).strip())
+    return f"pid {pid}: {command}" if command else f"pid {pid}"
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST_COMMAND]

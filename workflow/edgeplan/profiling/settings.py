@@ -130,6 +130,7 @@ def planning_device(device: FilePath) -> DeviceFile:
             where="--device",
             next_step="take a device of the engine onednn, e.g. cpu-onednn",
         )
+    found.require_local("plans are made and run")
     require_installed()
     return found
 
@@ -138,8 +139,9 @@ def cores_of(device: DeviceFile) -> Cores:
     """The cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
 
     Raises:
-        DeviceError: one of them does not exist here, or may not be used by this process.
+        DeviceError: one of them does not exist here, or may not be used by this process; or the device is a board.
     """
+    device.require_local("plans are made and run")
     available = os.sched_getaffinity(0)
     cores = Cores(device.big_cores or tuple(sorted(available)), device.little_cores, device.little_ratio)
     missing = sorted(set(cores.all) - available)

@@ -62,6 +62,14 @@ def fingerprint() -> str:
     return digest[:16]
 
 
+def emulated() -> bool:
+    """Tell whether this processor is another one's imitation: an Arm interpreter that the kernel tells an x86 processor."""
+    architecture, fields = platform.machine(), cpu_info()
+    if architecture.startswith(("aarch64", "arm", "riscv", "ppc", "s390")):
+        return "vendor_id" in fields and "flags" in fields
+    return "QEMU TCG" in fields.get("model name", "")
+
+
 def memory_bytes() -> int:
     """Return the physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

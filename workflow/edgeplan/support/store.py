@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -235,8 +236,7 @@ class Journal:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         try:
             with self._path.open("ab", buffering=0) as file:
-                file.write(line)
-                os.fsync(file.fileno())
+                _append(file, line)
         except OSError as error:
             raise cannot_write(error, self._path) from error
 
@@ -267,6 +267,18 @@ class Journal:
             for record in Journal(other).query():
                 if tuple(record[name] for name in names) not in known:
                     self.commit(record)
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Write a line whole and sync it, or leave the file as it was: a disk that gets full takes a part of a line."""
+    begin, rest = file.seek(0, os.SEEK_END), memoryview(line)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(begin)
+        raise
 
 
 def _drop_cut_line(path: Path) -> None:

@@ -100,6 +100,7 @@ class Measured:
 def measure_model(model: Path, device: str | Path, *, seconds: float, results: Path | None, rows: Path) -> Measured:
     """Measure a model, and predict it where the device has predictors: see `edgeplan.api.measure`."""
     file = load_device(device)
+    file.require_local("a model with weights of its own is measured")
     graph = simplify(load_onnx(model))
     prediction, kernels, reason, following = None, tuple[Kernel, ...](), "", ""
     try:

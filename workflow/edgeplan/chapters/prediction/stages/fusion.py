@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -20,17 +18,14 @@ from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
-from edgeplan.engines.registry import engine_protocol
+from edgeplan.engines.registry import engine_class, engine_protocol
 from edgeplan.graph.fusion_rules import Provenance
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.lock import after_measurements
+from edgeplan.measurement.measurer import Measurer, NodeMembers
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
-from edgeplan.support import cpus
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
-from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
 
 
@@ -39,12 +34,14 @@ class ExecutedNodes:
 
     Args:
         device: the device.
+        measurer: loads models on it.
         folder: its row store.
         key: key of the rows (engine, version, settings, machine); the digest of the mapping is added to it.
     """
 
-    def __init__(self, device: DeviceFile, folder: Path, key: str) -> None:
-        self._engine = device.load_engine()
+    def __init__(self, device: DeviceFile, measurer: Measurer, folder: Path, key: str) -> None:
+        self._measurer = measurer
+        self.tells = engine_class(device.engine).reports_nodes  # whether the engine reports its nodes at all
         self._path = folder / f"executed-{key}-{engine_protocol('mapping', device.engine).name}.parquet"
         self._known: dict[str, str] = {}
         if self._path.is_file():
@@ -52,32 +49,18 @@ class ExecutedNodes:
             self._known.update(zip(known["graph"], known["members"], strict=True))
         self._asked: dict[str, str] = {}
 
-    @property
-    def tells(self) -> bool:
-        """Tell whether the engine reports its nodes at all."""
-        return self._engine.reports_nodes
-
     def ask(self, models: Iterable[Graph]) -> None:
-        """Load every model that is not known yet. Nothing is timed, so all processors that were allowed take part."""
-        after_measurements()
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cpus.allowed())
-        try:
-            with ThreadPoolExecutor(cpus.workers()) as pool:
-                list(pool.map(self, models))
-        finally:
-            os.sched_setaffinity(0, before)
+        """Load every model that is not known yet."""
+        unknown = {digest: graph for graph in models if (digest := graph_digest(graph)) not in self._known}
+        if unknown:
+            told = self._measurer.executed(list(unknown.values()))
+            self._known |= {digest: _text(members) for digest, members in zip(unknown, told, strict=True)}
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
         """The nodes of a model, with their members only."""
         digest = graph_digest(graph)
         if digest not in self._known:
-            with (
-                ScratchFolder("fusion") as folder,
-                self._engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
-            ):
-                nodes, _ = session.profile([])  # what it would run shows without a run
-            self._known[digest] = json.dumps([node.members for node in nodes], separators=(",", ":"))
+            self.ask([graph])
         self._asked[digest] = self._known[digest]
         return [EngineNode(str(i), "", "", tuple(members)) for i, members in enumerate(json.loads(self._asked[digest]))]
 
@@ -85,6 +68,10 @@ class ExecutedNodes:
         """Keep what was asked for, in an order that does not depend on which thread answered first."""
         kept = pd.DataFrame(sorted(self._asked.items()), columns=["graph", "members"])
         write_parquet(kept, self._path)
+
+
+def _text(members: NodeMembers) -> str:
+    return json.dumps(members, separators=(",", ":"))
 
 
 def detect_fusion(
@@ -122,6 +109,10 @@ def detect_fusion(
         # known only now: before, a first run has measured nothing
         date = time.strftime("%Y-%m-%d", time.gmtime(bench.last_measured_at()))
         found = found.model_copy(update={"provenance": found.provenance.model_copy(update={"date": date})})
+        executed = ExecutedNodes(file, bench.measurer, rows, bench.store.key)
+        if executed.tells:
+            table = read_models(models, bases=True, variants=True)
+            executed.ask(graphs(table))
     prior = find_prior(params.fusion.prior, file.engine, SHIPPED)
     used = found if prior is None else with_prior(found, cases, prior, params.fusion)
     used.write(rules)
@@ -129,10 +120,7 @@ def detect_fusion(
     cases[floats] = cases[floats].map(nine_digits)
     write_csv(cases, test_cases)
     write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
-    executed = ExecutedNodes(file, rows, bench.store.key)
     if executed.tells:
-        table = read_models(models, bases=True, variants=True)
-        executed.ask(graphs(table))
         frame = verify(found, graphs(table), executed)
         if prior is not None:
             known = verify(used, graphs(table), executed)

@@ -1,0 +1,236 @@
+"""What a board gets: wheels picked from the lock, a bundle that is checked there, and refusals that name the next command."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import DeviceError
+from edgeplan.measurement.board import deploy as deploying
+from edgeplan.measurement.board import install
+from edgeplan.measurement.board.bundle import bundle_digest
+from edgeplan.measurement.board.deploy import deploy
+from edgeplan.measurement.board.wheels import BoardTarget, pinned
+
+ROOT = Path(__file__).parents[2]
+PI = BoardTarget((3, 11), "aarch64", 36)
+LOCK = """\
+filelock==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+msgspec==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+numpy==2.4 ; python_full_version < '3.12' \\
+    --hash=sha256:{a} \\
+    --hash=sha256:{b}
+    # via
+    #   onnx
+    #   pandas
+numpy==2.5 ; python_full_version >= '3.12' \\
+    --hash=sha256:{b}
+    # via
+    #   onnx
+    #   pandas
+onnx==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+onnxruntime==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+pandas==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+protobuf==1.0 \\
+    --hash=sha256:{a}
+    # via onnx
+pydantic==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+pydantic-core==1.0 \\
+    --hash=sha256:{a}
+    # via pydantic
+pyyaml==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+rich==1.0 \\
+    --hash=sha256:{a}
+    # via typer
+threadpoolctl==1.0 \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+typer==1.0 ; sys_platform == 'linux' \\
+    --hash=sha256:{a}
+    # via edgeplan (pyproject.toml)
+""".format(a="a" * 64, b="b" * 64)
+
+
+def test_a_worker_gets_what_it_needs_and_what_that_needs() -> None:
+    lines = pinned(LOCK, "onnxruntime", PI)
+    names = [line.split("==")[0] for line in lines]
+    assert "pandas" not in names
+    assert {"pydantic-core", "rich", "onnxruntime"} <= set(names)
+    (numpy,) = (line for line in lines if line.startswith("numpy"))
+    assert numpy == f"numpy==2.4 --hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}"
+    newer = pinned(LOCK, "onnxruntime", BoardTarget((3, 12), "aarch64", 36))
+    assert [line.split(" ")[0] for line in newer if line.startswith("numpy")] == ["numpy==2.5"]
+    with pytest.raises(DeviceError, match="the lock does not hold openvino"):
+        pinned(LOCK, "openvino", PI)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_the_real_lock_gives_each_package_once_and_nothing_heavy(engine: str) -> None:
+    lines = pinned((ROOT / "requirements.lock").read_text(), engine, PI)
+    names = [line.split("==")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert not {"pandas", "pyarrow", "lightgbm", "snakemake", "dvc", "matplotlib"} & set(names)
+    assert all("--hash=sha256:" in line for line in lines)
+    assert len(names) < 40
+
+
+def test_the_newest_wheels_come_first() -> None:
+    tags = PI.tags()
+    assert tags[0] == "manylinux_2_36_aarch64"
+    assert "manylinux2014_aarch64" in tags
+    assert not any("x86_64" in tag for tag in tags)
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "what", "next_step"),
+    [
+        (BoardTarget((3, 10), "aarch64", 35), "onnxruntime", "Python is 3.10", "--python python3.11"),
+        (BoardTarget((3, 11), "armv7l", 36), "onnxruntime", "no wheels for the processor armv7l", "aarch64"),
+        (BoardTarget((3, 11), "aarch64", 0), "onnxruntime", "no GNU C library", "glibc"),
+        (PI, "onednn", "no wheels of the engine 'onednn' for aarch64", "onnxruntime"),
+        (PI, "tvm", "brought by another package", "by hand"),
+    ],
+)
+def test_a_board_that_no_wheels_are_made_for_is_refused(target: BoardTarget, engine: str, what: str, next_step: str) -> None:
+    with pytest.raises(DeviceError, match=what) as caught:
+        target.require_supported(engine, "device 'pi'")
+    assert next_step in caught.value.next_step
+
+
+def test_a_bundle_is_another_where_anything_in_it_is() -> None:
+    others = [("onnxruntime", BoardTarget((3, 12), "aarch64", 36)), ("openvino", PI)]
+    digests = {bundle_digest(engine, target) for engine, target in [("onnxruntime", PI), *others]}
+    assert len(digests) == 3
+    assert bundle_digest("onnxruntime", PI) in digests
+
+
+def bundle(**changes: Any) -> bytes:
+    """A bundle for this very Python, without a wheel."""
+    content = b"hello"
+    manifest = {
+        "format_version": 1,
+        "digest": "d" * 64,
+        "python": list(sys.version_info[:2]),
+        "architecture": platform.machine(),
+        "files": {"one.whl": hashlib.sha256(content).hexdigest()},
+        **changes,
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in (("manifest.json", json.dumps(manifest).encode()), (changes.get("name", "one.whl"), content)):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return packed.getvalue()
+
+
+def installed(home: Path, sent: bytes) -> dict[str, Any]:
+    environment = {**os.environ, "HOME": str(home)}
+    command = [sys.executable, install.__file__, "install"]
+    done = subprocess.run(command, input=sent, capture_output=True, check=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sent", "what"),
+    [
+        (bundle(python=[3, 99]), "the bundle is for Python 3.99"),
+        (bundle(architecture="vax"), "on vax, and this is"),
+        (bundle(files={"one.whl": "0" * 64}), "one.whl of the bundle is damaged"),
+        (bundle(files={"two.whl": "0" * 64}), "two.whl"),
+        (bundle(name="../../escaped"), "no plain file"),
+        (bundle(name=".profile"), "no plain file"),
+        (b"no archive", "ReadError"),
+        (bundle()[:900], "Error"),
+    ],
+)
+def test_a_bundle_that_does_not_fit_changes_nothing_there(tmp_path: Path, sent: bytes, what: str) -> None:
+    there = tmp_path / ".local/share/edgeplan"
+    there.mkdir(parents=True)
+    (there / "environment").mkdir()
+    assert what in installed(tmp_path, sent)["error"]
+    assert [path.name for path in there.iterdir()] == ["environment"]
+    assert not list(tmp_path.rglob("*escaped*"))
+
+
+def test_probing_tells_what_wheels_have_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "LINK", str(tmp_path))
+    assert install.probe()["installed"] == ""
+    (tmp_path / install.STAMP).write_text(json.dumps({"digest": "d" * 64}))
+    found = install.probe()
+    assert (found["installed"], found["python"]) == ("d" * 64, list(sys.version_info[:2]))
+
+
+def device(*prefix: str, **fields: Any) -> DeviceFile:
+    transport = {"kind": "command", "argv": ["worker"], "deploy": list(prefix)}
+    return DeviceFile.model_validate(
+        {"format_version": 2, "name": "pi", "engine": "onnxruntime", "transport": transport, **fields}
+    )
+
+
+def test_a_device_that_is_here_or_cannot_be_reached_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="on this machine"):
+        deploy(DeviceFile(format_version=1, name="here", engine="onnxruntime"))
+    with pytest.raises(DeviceError, match="not said how") as caught:
+        deploy(device())
+    assert "transport.deploy" in caught.value.where
+    with pytest.raises(DeviceError, match="there is no python9 on the board") as caught:
+        deploy(device("env"), python="python9")
+    assert "--python" in caught.value.next_step
+    liar = tmp_path / "liar"
+    liar.write_text('#!/bin/sh\necho \'{"python": [3, 11], "architecture": "../x", "glibc": 36, "installed": ""}\'\n')
+    liar.chmod(0o755)
+    with pytest.raises(DeviceError, match="the board's answer does not fit: architecture"):
+        deploy(device("env"), python=str(liar))
+    with pytest.raises(DeviceError, match="its file says riscv64"):
+        deploy(device("env", architecture="riscv64"), python=sys.executable)
+
+
+def test_a_board_that_has_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "write_bundle", lambda *_: pytest.fail("nothing is to be made"))
+    target = BoardTarget(tuple(sys.version_info[:2]), platform.machine(), 36)  # type: ignore[arg-type]
+    answer = {"python": target.python, "architecture": target.architecture, "glibc": 36}
+    digest = bundle_digest("onnxruntime", target)
+    monkeypatch.setattr(deploying, "_asked", lambda *_: {**answer, "installed": digest})
+    done = deploy(device("env"))
+    assert (done.fresh, done.digest) == (False, digest)
+
+
+def test_a_board_without_venv_is_told_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(
+        [
+            {"python": [3, 11], "architecture": "aarch64", "glibc": 36, "installed": ""},
+            {"error": "no environment can be made: ensurepip is not available", "venv": True},
+        ]
+    )
+    monkeypatch.setattr(deploying, "_asked", lambda *_: next(answers))
+    monkeypatch.setattr(deploying, "write_bundle", lambda *given: given[2].write_bytes(b""))
+    with pytest.raises(DeviceError, match="ensurepip") as caught:
+        deploy(device("env"))
+    assert caught.value.next_step.endswith("apt-get install python3-venv")

@@ -1,0 +1,345 @@
+"""Boards that cannot be reached, are not what they should be, or lie: each ends in one message with the next command."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import board, scripted
+from quick_bench import SETTINGS, measuring_alone, subjects  # noqa: F401  a fixture
+
+from edgeplan import __version__
+from edgeplan.devices.config import DeviceFile
+from edgeplan.devices.transport import SshTransport
+from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
+from edgeplan.measurement import lock
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.board import client
+from edgeplan.measurement.board.client import BoardMeasurer
+from edgeplan.measurement.board.link import start_failure
+from edgeplan.measurement.board.wire import WIRE_VERSION
+from edgeplan.profiling.settings import cores_of
+
+LANE = "processes"
+SSH = DeviceFile.model_validate(
+    {"format_version": 2, "name": "pi", "engine": "onnxruntime", "transport": {"kind": "ssh", "host": "pi5", "python": "py3"}}
+)
+
+
+@pytest.fixture(autouse=True)
+def lock_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+
+
+def error_of(device: DeviceFile) -> EdgeplanError:
+    measurer = BoardMeasurer(device)
+    with pytest.raises(EdgeplanError) as caught:
+        measurer.describe()
+    measurer.close()
+    assert caught.value.next_step
+    return caught.value
+
+
+SAID = {  # what ssh and shells say, word for word
+    "unknown host": (
+        255,
+        "ssh: Could not resolve hostname pi5: Name or service not known",
+        "host pi5 is not known",
+        "ssh_config",
+    ),
+    "refused key": (255, "root@pi5: Permission denied (publickey).", "refused the key", "ssh-copy-id pi5"),
+    "closed port": (255, "ssh: connect to host pi5 port 22: Connection refused", "refuses connections", "ssh pi5 true"),
+    "off": (255, "ssh: connect to host pi5 port 22: Connection timed out", "does not answer", "ssh pi5 true"),
+    "no route": (255, "ssh: connect to host pi5 port 22: No route to host", "does not answer", "ssh pi5 true"),
+    "new key": (
+        255,
+        "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+        "another host key",
+        "ssh-keygen -R pi5",
+    ),
+    "unknown key": (255, "No ED25519 host key is known for pi5.\nHost key verification failed.", "not known", "ssh pi5 true"),
+    "no Python": (127, "bash: line 1: py3: command not found", "no Python at py3", "edgeplan device deploy pi"),
+    "no Python, dash": (127, "sh: 1: py3: not found", "no Python at py3", "edgeplan device deploy pi"),
+    "no file": (127, "bash: line 1: /opt/py3: No such file or directory", "no Python at py3", "edgeplan device deploy pi"),
+    "no package": (1, "/usr/bin/python3: No module named edgeplan", "not installed there", "edgeplan device deploy pi"),
+    "no library": (1, "ModuleNotFoundError: No module named 'msgspec'", "'msgspec'", "edgeplan device deploy pi"),
+    "old Python": (
+        1,
+        "edgeplan needs Python 3.11 or newer, this is 3.10.12",
+        "too old: .* 3.10.12",
+        "edgeplan device deploy pi",
+    ),
+    "anything else": (3, "\x1b[31mmoon\x1b[0m", "no worker answers at host pi5", "edgeplan device deploy pi"),
+    "nothing": (1, "", "no worker answers", "edgeplan device deploy pi"),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_a_worker_that_does_not_start_is_told_by_its_cause(case: str) -> None:
+    code, said, what, next_step = SAID[case]
+    error = start_failure(SSH, code, said)
+    with pytest.raises(DeviceError, match=what):
+        raise error
+    assert next_step in error.next_step
+    assert "\x1b" not in str(error)
+    assert "pi" in error.where
+
+
+def test_a_program_that_is_not_there_is_told() -> None:
+    device = SSH.model_copy(update={"transport": None})
+    device = DeviceFile.model_validate(
+        {**SSH.model_dump(), "transport": {"kind": "command", "argv": ["/nowhere/adb", "shell"]}}
+    )
+    error = error_of(device)
+    assert "cannot start '/nowhere/adb'" in error.what
+    assert "transport.argv" in error.next_step
+
+
+def test_what_works_on_this_machine_alone_refuses_a_board() -> None:
+    with pytest.raises(DeviceError, match="plans are made and run on this machine alone") as caught:
+        cores_of(SSH)
+    assert caught.value.where == "device 'pi', field transport"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"format_version": 1},
+        {"transport": {"kind": "ssh", "host": "-oProxyCommand=touch x"}},
+        {"transport": {"kind": "ssh", "host": "pi5; rm -rf ~"}},
+        {"transport": {"kind": "ssh", "host": "pi5", "python": "python\n3"}},
+        {"transport": {"kind": "command", "argv": []}},
+        {"transport": {"kind": "telnet", "host": "pi5"}},
+        {"transport": {"kind": "ssh", "host": "pi5", "shell": "true"}},
+        {"fingerprint": "mine"},
+        {"gate": {"max_celsius": "warm"}},
+    ],
+)
+def test_a_device_file_that_reaches_nowhere_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"transport|fingerprint|gate"):
+        DeviceFile.model_validate({**SSH.model_dump(), **fields})
+
+
+def test_what_ssh_is_told_is_one_quoted_word() -> None:
+    transport = SshTransport(kind="ssh", host="pi5", python="/opt/my python/bin/python")
+    command = transport.worker_command()
+    assert command[0] == "ssh"
+    assert command[-3:] == ["--", "pi5", "'/opt/my python/bin/python' -m edgeplan worker"]
+
+
+def greeting(**changes: Any) -> str:
+    hello = {"is": "hello", "wire": WIRE_VERSION, "version": __version__, "python": "3.11", "architecture": "x", **changes}
+    return f"import json, sys; print(json.dumps({hello!r}), flush=True); sys.stdin.read()"
+
+
+def test_another_version_is_refused_with_the_command_that_mends_it() -> None:
+    for changes in ({"version": "0.0.1"}, {"wire": 99}):
+        error = error_of(scripted(greeting(**changes)))
+        assert isinstance(error, FormatError)
+        assert "the board has edgeplan" in error.what
+        assert error.next_step == "edgeplan device deploy dev"
+
+
+def test_other_sources_are_refused(tmp_path: Path) -> None:
+    error = error_of(board(tmp_path, "worker.sources_digest = lambda engine: '0' * 64"))
+    assert "other sources" in error.what
+    assert error.next_step == "edgeplan device deploy dev"
+
+
+def test_another_architecture_than_declared_is_refused() -> None:
+    error = error_of(scripted(greeting(), architecture="aarch64"))
+    assert "the board is a x, and its file says aarch64" in error.what
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "print('Welcome to Board OS 12', flush=True)",
+        "import sys; sys.stdout.write('x' * 20_000_000); sys.stdout.flush()",
+        "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\n')",
+        'print(\'{"is":"hello"}\')',
+        'print(\'{"is":"system","argv":["touch","/tmp/x"]}\')',
+    ],
+)
+def test_what_is_no_worker_is_refused(program: str) -> None:
+    error = error_of(scripted(program))
+    assert isinstance(error, FormatError)
+    assert len(str(error)) < 1500
+
+
+def test_the_second_boards_answer_is_not_taken_for_the_firsts(tmp_path: Path) -> None:
+    """Two boards with one name: the fingerprint tells them apart, in the device file and after a cut."""
+    error = error_of(board(tmp_path, fingerprint="0" * 16))
+    assert "another board answers" in error.what
+    assert "name of its own" in error.next_step
+    more = f"""
+    from edgeplan.measurement import local
+    marked = Path({str(tmp_path / "started")!r})
+    if marked.exists():
+        local.fingerprint = lambda: "1" * 16
+        real = local.environment
+        local.environment = lambda: {{**real(), "fingerprint": "1" * 16}}
+    marked.touch()
+    """
+    measurer = BoardMeasurer(board(tmp_path, more))
+    measurer.describe()
+    measurer.close()
+    with pytest.raises(DeviceError, match="another board answers: its fingerprint is 1111"):
+        measurer.nominal(1)
+
+
+def test_cores_and_engines_that_are_not_there_are_told(tmp_path: Path) -> None:
+    error = error_of(board(tmp_path, cores=[4321]))
+    assert "core 4321 does not exist" in error.what
+    assert "name cores among" in error.next_step
+    error = error_of(board(tmp_path, engine="onednn-of-tomorrow"))
+    assert "known" in error.next_step
+
+
+def test_an_emulated_board_gives_no_figures_unless_a_test_asks(tmp_path: Path) -> None:
+    error = error_of(board(tmp_path, "worker.emulated = lambda: True"))
+    assert "emulated" in error.what
+    measurer = BoardMeasurer(board(tmp_path, "worker.emulated = lambda: True", emulated=True))
+    assert measurer.describe().environment["emulated"] is True
+    measurer.close()
+
+
+def test_a_board_that_stays_away_is_given_up_with_what_it_said(tmp_path: Path) -> None:
+    more = f"""
+    marked = Path({str(tmp_path / "started")!r})
+    if marked.exists():
+        sys.exit("sh: reboot in progress")
+    marked.touch()
+    """
+    measurer = BoardMeasurer(board(tmp_path, more, reconnect_seconds=2))
+    measurer.describe()
+    measurer.close()
+    with pytest.raises(DeviceError, match="did not come back in 2 s") as caught:
+        measurer.nominal(1)
+    assert "run the same command again" in caught.value.next_step
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+LIES = {
+    "rows of another subject": "named(rows, name='f' * 20)",
+    "a name that is a path": "named(rows, name='../../../escaped')",
+    "times that are not finite": "named(rows, least_us=(float('inf'),) * 3)",
+    "other blocks": "named(rows, least_us=(1.0,))",
+    "each row twice": "rows * 2",
+    "no rows": "[]",
+    "another sample": "named(rows, sample=7)",
+    "a huge row": "named(rows, seconds=1.0, nodes=(wire.RowNode('n' * 900, '', '', (), '', '', ''),) * 20000)",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_worker_writes_no_row_and_no_file(tmp_path: Path, lie: str) -> None:
+    more = f"""
+    import msgspec
+    from edgeplan.measurement.board import wire
+    def named(rows, **changes):
+        return [msgspec.structs.replace(row, **changes) for row in rows]
+    real = worker.WorkerSession._measured
+    def lying(self, asked):
+        rows = real(self, asked)
+        return {LIES[lie]}
+    worker.WorkerSession._measured = lying
+    """
+    (tmp_path / "w").mkdir()
+    with Bench(board(tmp_path, more), SETTINGS, tmp_path / "w/dev") as bench:
+        before = tree(tmp_path / "w")
+        with pytest.raises(FormatError) as caught:
+            bench.measure(subjects(2))
+        assert not len(bench.store)
+    assert caught.value.next_step
+    assert tree(tmp_path / "w") == before == set()
+    assert not list(tmp_path.rglob("*escaped*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("engine_version", "1.0\n../.."),
+        ("engine_version", ""),
+        ("clock", "yesterday"),
+        ("sources", "short"),
+        ("environment", {"fingerprint": "../../../etc"}),
+        ("environment", {"cpu": "x" * 5000}),
+    ],
+)
+def test_a_board_that_describes_itself_oddly_is_refused(tmp_path: Path, change: str, value: object) -> None:
+    more = f"""
+    import msgspec
+    real = worker.WorkerSession.opened
+    def odd(self):
+        told = real(self)
+        if {change!r} == "environment":
+            return msgspec.structs.replace(told, environment=msgspec.structs.replace(told.environment, **{value!r}))
+        return msgspec.structs.replace(told, **{{{change!r}: {value!r}}})
+    worker.WorkerSession.opened = odd
+    """
+    assert isinstance(error_of(board(tmp_path, more)), FormatError)
+
+
+def test_a_worker_that_never_stops_talking_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MOST_NOTES", 50)
+    more = """
+    def talking(self, asked):
+        while not self._answers.gone.is_set():
+            self._answers.send(worker.Note(text="and another thing"))
+        return []
+    worker.WorkerSession._measured = talking
+    """
+    with Bench(board(tmp_path, more), SETTINGS, tmp_path / "w/dev") as bench, pytest.raises(FormatError, match="51 notes"):
+        bench.measure(subjects(1))
+
+
+def test_an_error_of_a_worker_is_none_but_the_packages_own(tmp_path: Path) -> None:
+    more = """
+    def refuse(self, asked):
+        raise type("SystemExit", (Exception,), {})("x" * 10_000)
+    worker.WorkerSession._measured = refuse
+    worker._refused = lambda error: worker.Refused(error="SystemExit", what="\\x1b[2J gone")
+    """
+    with Bench(board(tmp_path, more), SETTINGS, tmp_path / "w/dev") as bench, pytest.raises(DeviceError) as caught:
+        bench.measure(subjects(1))
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_worker_refuses_what_a_hostile_host_asks(tmp_path: Path) -> None:
+    """Folders are made of names: those that are no names are refused before anything is written."""
+    device = board(tmp_path)
+    fields = {**client.device_fields(device), "name": "../../escaped"}
+    client_fields = client.device_fields
+    try:
+        client.device_fields = lambda _: fields
+        error = error_of(device)
+    finally:
+        client.device_fields = client_fields
+    assert "name" in error.what
+    assert not list(tmp_path.rglob("*escaped*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_journal_that_may_not_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    with Bench(board(tmp_path), SETTINGS, tmp_path / "w/dev") as bench, pytest.raises(StoreError):
+        bench.measure(subjects(1))
+
+
+def test_a_python_that_is_too_old_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgeplan import cli  # noqa: PLC0415  its only test here
+
+    monkeypatch.setattr(sys, "argv", ["edgeplan", "worker"])
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12))
+    monkeypatch.setattr(sys, "version", "3.10.12 (main)")
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert "edgeplan needs Python 3.11 or newer, this is 3.10.12" in str(caught.value)

@@ -1,0 +1,190 @@
+"""Lines between host and worker: what is written is read again, and nothing else is taken for a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from quick_bench import SETTINGS, subjects
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.base import EngineNode
+from edgeplan.errors import FormatError, ModelError
+from edgeplan.measurement.board import wire
+from edgeplan.measurement.board.checks import checked
+from edgeplan.measurement.board.lines import LineReader
+from edgeplan.measurement.measurer import Batch
+from edgeplan.measurement.records import Measurement, Subject, graph_digest
+from edgeplan.measurement.references import ReferenceTimes
+from edgeplan.zoo import prior_models
+
+NOW = 2e9
+ONE = subjects(1, profiled=True)[0]
+NAME = f"{ONE.id}-abc"
+BATCH = Batch("0" * 12, (ONE,), (NAME,), 0, SETTINGS, ReferenceTimes(300.0, 400.0))
+
+
+def measured() -> Measurement:
+    times = np.array([1.5, 2.5, 3.5])
+    nodes = (EngineNode("a", "Conv", "", (ONE.graph.operators[0].name,)), EngineNode("b", "Reorder", "x", (), "t", "n", "m"))
+    return Measurement(
+        NAME, 0, times, times + 1, times, times, NOW - 10 + times, nodes, np.ones((3, 2)), BATCH.nominal,
+        SETTINGS.reference_exponents, 0.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(prior_models()))
+def test_a_graph_arrives_as_it_was(name: str) -> None:
+    graph = prior_models()[name]()
+    line = wire.line_of(wire.AskedNodes(graphs=(wire.graph_document(graph),)))
+    request = wire.request_of(line)
+    assert isinstance(request, wire.AskedNodes)
+    found = wire.graph_of(request.graphs[0])
+    assert graph_digest(found) == graph_digest(graph)
+    assert [op.attributes for op in found.operators] == [dict(op.attributes) for op in graph.operators]
+
+
+def test_a_batch_and_a_row_arrive_as_they_were() -> None:
+    request = wire.request_of(wire.line_of(wire.asked_batch(BATCH, "0" * 32, 5.0)))
+    assert isinstance(request, wire.AskedBatch)
+    found = wire.batch_of(request)
+    assert (found.key, found.names, found.sample, found.settings) == (BATCH.key, BATCH.names, 0, SETTINGS)
+    assert found.subjects[0].id == ONE.id
+    row = wire.answer_of(wire.line_of(wire.row_message(measured())))
+    assert isinstance(row, wire.MeasuredRow)
+    back = checked(row, ONE, BATCH, NOW, "board")
+    for field in ("least_us", "median_us", "measured_at", "node_us"):
+        np.testing.assert_array_equal(getattr(back, field), getattr(measured(), field))
+    assert back.nodes == measured().nodes
+
+
+def test_a_graph_that_was_changed_on_the_way_is_refused() -> None:
+    asked = wire.asked_batch(BATCH, "0" * 32, 5.0)
+    other = subjects(2)[1]
+    wrong = msgspec.structs.replace(asked.subjects[0], graph=wire.graph_document(other.graph))
+    with pytest.raises(FormatError, match="the digest"):
+        wire.batch_of(msgspec.structs.replace(asked, subjects=(wrong,)))
+
+
+def test_an_attribute_that_json_has_no_word_for_is_refused() -> None:
+    operator = replace(ONE.graph.operators[0], attributes={"min": float("inf")})
+    with pytest.raises(ModelError, match="attribute min is not finite"):
+        wire.graph_document(replace(ONE.graph, operators=(operator,)))
+
+
+FORGED = {
+    "another sample": ({"sample": 1}, "sample 1 instead of 0"),
+    "too few blocks": ({"least_us": (1.0,)}, "1 blocks instead of 3 to 3"),
+    "a column too short": ({"median_us": (2.0, 2.0)}, "median_us has 2 values for 3 blocks"),
+    "no time at all": ({"least_us": (0.0, 1.0, 1.0)}, "least_us is out of range"),
+    "a time of years": ({"median_us": (1e12, 1e12, 1e12)}, "median_us is out of range"),
+    "infinite": ({"compute_us": (float("inf"), 1.0, 1.0)}, "compute_us is out of range"),
+    "no number": ({"bandwidth_us": (float("nan"), 1.0, 1.0)}, "bandwidth_us is out of range"),
+    "faster than its own least": ({"median_us": (1.0, 1.0, 1.0)}, "least time is above the median"),
+    "from the future": ({"measured_at": (NOW + 1e6,) * 3}, "measured_at"),
+    "backwards": ({"measured_at": (NOW - 1, NOW - 2, NOW - 3)}, "measured_at"),
+    "nodes of another shape": ({"node_us": (1.0,)}, "node_us has 1 values"),
+    "negative node": ({"node_us": (-1.0,) * 6}, "node_us is out of range"),
+    "an operator that is not there": (
+        {"nodes": (wire.RowNode("n", "Conv", "", ("../../etc",), "", "", ""),), "node_us": (1.0,) * 3},
+        "'../../etc', which is no operator",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_row_is_refused(case: str) -> None:
+    changes, message = FORGED[case]
+    row = msgspec.structs.replace(wire.row_message(measured()), **changes)
+    with pytest.raises(FormatError, match=message) as caught:
+        checked(row, ONE, BATCH, NOW, "board")
+    assert "edgeplan device deploy" in caught.value.next_step
+
+
+def test_nodes_that_nobody_asked_for_are_refused() -> None:
+    with pytest.raises(FormatError, match="none were asked for"):
+        checked(wire.row_message(measured()), Subject(ONE.graph), BATCH, NOW, "board")
+
+
+@given(st.binary(max_size=200))
+def test_junk_is_no_line(junk: bytes) -> None:
+    for read in (wire.request_of, wire.answer_of):
+        with pytest.raises(FormatError):
+            read(junk)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"is":"measure"}',
+        b'{"is":"row","name":"../x"}',
+        b'{"is":"note","text":"x","more":1}',
+        b'{"is":"note","text":"' + b"x" * 3000 + b'"}',
+        b'{"is":"system","argv":["rm"]}',
+        b"[" * 100_000,
+        b'{"is":"kept","key":"../../../etc","sample":0,"names":[]}',
+        b'{"is":"nominal","runs":1e400}',
+        b"null",
+    ],
+)
+def test_what_is_not_declared_is_refused(line: bytes) -> None:
+    for read in (wire.request_of, wire.answer_of):
+        with pytest.raises(FormatError):
+            read(line)
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda b: b"\n" not in b), max_size=8), st.integers(1, 7), st.binary(max_size=5))
+def test_lines_are_read_whole_however_they_are_cut(lines: list[bytes], step: int, rest: bytes) -> None:
+    sent = b"".join(line + b"\n" for line in lines) + rest.replace(b"\n", b"")
+    source, sink = os.pipe()
+
+    def write() -> None:
+        for start in range(0, len(sent), step):
+            os.write(sink, sent[start : start + step])
+        os.close(sink)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader, found = LineReader(source, 100), []
+    while (line := reader.next(10.0)) is not None:
+        found.append(line)
+    writer.join()
+    os.close(source)
+    assert found == lines  # a cut line counts as none
+
+
+def test_a_line_that_is_too_long_is_refused_before_it_is_kept() -> None:
+    source, sink = os.pipe()
+    threading.Thread(target=lambda: os.write(sink, b"x" * 5000), daemon=True).start()
+    with pytest.raises(FormatError, match="longer than"):
+        LineReader(source, 1000).next(10.0)
+    with pytest.raises(TimeoutError):
+        LineReader(os.pipe()[0], 1000).next(0.01)
+
+
+def test_a_request_that_is_too_long_is_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_REQUEST_BYTES", 100)
+    with pytest.raises(FormatError, match=r"measurement\.batch_size|longer than") as caught:
+        wire.line_of(wire.asked_batch(BATCH, "0" * 32, 5.0))
+    assert "measurement.batch_size" in caught.value.next_step
+
+
+def test_a_board_is_told_what_it_needs_of_a_device_alone() -> None:
+    device = DeviceFile(
+        format_version=2, name="pi", engine="onnxruntime", transport={"kind": "ssh", "host": "pi5"}, description="secret"
+    )
+    fields = wire.device_fields(device)
+    assert "secret" not in json.dumps(fields)
+    assert DeviceFile.model_validate(dict(fields)).board is None
+
+
+def test_the_schema_names_every_message() -> None:
+    told = json.dumps(wire.schema())
+    assert all(f'"{word}"' in told for word in ("open", "measure", "kept", "row", "refused", "done"))

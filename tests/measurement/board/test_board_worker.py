@@ -1,0 +1,269 @@
+"""A real worker in a process of its own: rows as of this machine, and links, workers and hosts that end in mid-batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from boards import WORKER, board
+from quick_bench import SETTINGS, measuring_alone, subjects  # noqa: F401  a fixture
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import BusyError, DeviceError
+from edgeplan.measurement import lock
+from edgeplan.measurement.bench import Bench
+from edgeplan.measurement.board import client
+from edgeplan.measurement.board.client import CLOCK_OFFSET, BoardMeasurer
+from edgeplan.measurement.board.journal import journal_folder
+from edgeplan.measurement.rows import read_rows
+from edgeplan.support.machine import fingerprint
+from edgeplan.support.store import STORED_ROWS_ONLY
+
+LANE = "processes"
+#: A batch that lasts a second or so.
+LONG = SETTINGS.model_copy(update={"min_gap_seconds": 0.3})
+
+
+@pytest.fixture(autouse=True)
+def lock_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+
+
+@contextmanager
+def bench_on(device: DeviceFile, folder: Path, settings: object = SETTINGS) -> Iterator[Bench]:
+    with Bench(device, settings, folder / "rows/dev") as bench:  # type: ignore[arg-type]
+        yield bench
+
+
+def journalled() -> Counter[str]:
+    """How often each row is in the board's journals."""
+    lines = [line for path in journal_folder().rglob("*.jsonl") for line in path.read_text().splitlines()]
+    return Counter(json.loads(line)["row"]["name"] for line in lines)
+
+
+def wait_for(what: Path) -> None:
+    end = time.monotonic() + 120
+    while not what.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert what.exists()
+
+
+def test_a_board_gives_the_rows_that_this_machine_gives(tmp_path: Path) -> None:
+    asked = [*subjects(2), *subjects(1, profiled=True)]
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        there = bench.measure(asked)
+        assert bench.measured == 3
+        assert list(bench.measurer.executed([s.graph for s in subjects(2)]))
+        environment = bench.identity["environment"]
+        assert (environment["fingerprint"], environment[CLOCK_OFFSET]) == (fingerprint(), pytest.approx(0, abs=60))
+        assert environment["load_1min"]["batches"] == 2
+    local = DeviceFile(format_version=1, name="dev", engine="onnxruntime")
+    with bench_on(local, tmp_path) as bench:  # the same keys: nothing is measured again
+        here = bench.measure(asked)
+        assert bench.measured == 0
+        again = bench.measure(asked, repeat=1)
+    for a, b, c in zip(there, here, again, strict=True):
+        assert a.latency_us == pytest.approx(b.latency_us, rel=1e-6)
+        assert (a.nodes, a.least_us.shape, a.node_us.shape) == (c.nodes, c.least_us.shape, c.node_us.shape)
+        assert abs(a.measured_at[0] - time.time()) < 600
+    assert set(journalled().values()) == {1}
+
+
+def test_stored_rows_need_no_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        bench.measure(subjects(1))
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with bench_on(board(tmp_path, "raise SystemExit"), tmp_path) as bench:
+        assert len(bench.measure(subjects(1))) == 1
+
+
+def test_a_worker_loads_nothing_that_a_board_lacks(tmp_path: Path) -> None:
+    told = tmp_path / "modules"
+    more = f"""
+    import atexit
+    atexit.register(lambda: Path({str(told)!r}).write_text(" ".join(sys.modules)))
+    """
+    with bench_on(board(tmp_path, more), tmp_path) as bench:
+        bench.measure(subjects(1, profiled=True))
+    wait_for(told)
+    time.sleep(0.2)
+    heavy = {"pandas", "pyarrow", "lightgbm", "snakemake", "dvc", "matplotlib", "optuna", "sklearn", "jinja2"}
+    assert not heavy & set(told.read_text().split())
+
+
+RELAY = """
+import os, subprocess, sys, threading
+worker = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          start_new_session=True)
+open(sys.argv[3], "w").write(f"{os.getpid()} {worker.pid}")
+def pump(source, sink):
+    while chunk := os.read(source, 65536):
+        os.write(sink, chunk)
+    os._exit(0)
+threading.Thread(target=pump, args=(0, worker.stdin.fileno()), daemon=True).start()
+pump(worker.stdout.fileno(), 1)
+"""
+#: Tells that a batch is being measured: its first block has begun.
+BEGUN = """
+from edgeplan.measurement import blocks
+block = blocks._block
+def told(*given):
+    Path(sys.argv[1], "begun").touch()
+    return block(*given)
+blocks._block = told
+"""
+
+
+def relayed(folder: Path) -> DeviceFile:
+    """A board behind a process that stands for the link: it may be killed while the worker goes on."""
+    program = WORKER.format(more=BEGUN)
+    argv = [sys.executable, "-c", RELAY, program, str(folder), str(folder / "link")]
+    return DeviceFile.model_validate(
+        {"format_version": 2, "name": "dev", "engine": "onnxruntime", "transport": {"kind": "command", "argv": argv}}
+    )
+
+
+@pytest.mark.parametrize("killed", ["link", "worker"])
+def test_what_is_cut_in_mid_batch_loses_no_row_and_gives_none_twice(
+    tmp_path: Path, killed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pids: list[int] = []
+
+    def kill() -> None:
+        wait_for(tmp_path / "begun")
+        pids.extend(map(int, (tmp_path / "link").read_text().split()))
+        os.kill(pids[killed == "worker"], signal.SIGKILL)
+
+    with bench_on(relayed(tmp_path), tmp_path, LONG) as bench:
+        threading.Thread(target=kill).start()
+        found = bench.measure(subjects(4))
+    assert len(found) == 4
+    assert "the link was cut; it is tried again" in caplog.text
+    assert journalled() == Counter(s.id for s in subjects(4))
+    stored = [row["subject"] for path in (tmp_path / "rows").rglob("*.parquet") for row in read_rows(path)]
+    assert sorted(stored) == sorted(s.id for s in subjects(4))
+
+
+HOST = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from edgeplan.measurement import lock
+from edgeplan.measurement.bench import Bench
+from test_board_worker import LONG, relayed, subjects
+root = Path(sys.argv[1])
+lock.FOLDER = root
+with Bench(relayed(root), LONG, root / "first/dev") as bench:
+    bench.measure(subjects(4))
+"""
+
+
+def test_a_host_that_is_killed_gets_what_the_board_measured_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HOST), str(tmp_path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, start_new_session=True) as host:
+        wait_for(tmp_path / "begun")
+        os.kill(host.pid, signal.SIGKILL)
+    with bench_on(relayed(tmp_path), tmp_path / "second", LONG) as bench:
+        assert len(bench.measure(subjects(4))) == 4
+    assert journalled() == Counter(s.id for s in subjects(4))
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from edgeplan.measurement import lock
+lock.FOLDER = Path(sys.argv[1])
+with lock.machine_lock(name="alice at lab, process 7"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_second_client_is_told_who_measures_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        command = [sys.executable, "-c", HOLD, str(tmp_path), "4"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            assert len(bench.measure(subjects(1))) == 1
+    assert f"alice at lab, process 7 by pid {other.pid}" in caplog.text
+
+
+def test_who_waits_too_long_is_told_for_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        monkeypatch.setattr(client, "WAIT_SECONDS", 0.5)
+        command = [sys.executable, "-c", HOLD, str(tmp_path), "60"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(BusyError, match="alice at lab") as caught:
+                bench.measure(subjects(1))
+            other.kill()
+    assert "dev" in caught.value.where
+
+
+def test_a_clock_that_jumps_dates_no_row(tmp_path: Path) -> None:
+    more = """
+    import time
+    hours = iter(range(0, 10**9, 7200))
+    time.time = lambda: float(next(hours))
+    """
+    with bench_on(board(tmp_path, more), tmp_path) as bench:
+        (found,) = bench.measure(subjects(1))
+        assert abs(found.measured_at - time.time()).max() < 600
+        assert bench.identity["environment"][CLOCK_OFFSET] < -1e9
+
+
+def test_an_engine_that_fails_there_is_told_and_the_board_goes_on(tmp_path: Path) -> None:
+    more = """
+    from edgeplan.measurement import local
+    real, calls = local.measure_batch, []
+    def fails(*given, **named):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("segment violated")
+        return real(*given, **named)
+    local.measure_batch = fails
+    """
+    with bench_on(board(tmp_path, more), tmp_path) as bench:
+        with pytest.raises(DeviceError, match="the engine failed: RuntimeError: segment violated"):
+            bench.measure(subjects(1))
+        assert len(bench.measure(subjects(1))) == 1
+
+
+def test_a_throttled_board_is_measured_again_and_then_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    more = """
+    from edgeplan.measurement.gate import Gate
+    looks = []
+    Gate.disturbed = lambda self: looks.append(1) or ("it was hot" if len(looks) in (1, 3, 4, 5) else "")
+    """
+    with bench_on(board(tmp_path, more), tmp_path) as bench:
+        assert len(bench.measure(subjects(1))) == 1
+        assert "a batch is measured again: it was hot" in caplog.text
+        with pytest.raises(Exception, match="it was hot in 3 batches on end"):
+            bench.measure(subjects(2))
+    assert sum(journalled().values()) == 1
+
+
+def test_a_board_is_checked_over_there(tmp_path: Path) -> None:
+    measurer = BoardMeasurer(board(tmp_path))
+    found = measurer.check(0.5)
+    measurer.close()
+    assert len(found.compute_us) == len(found.bandwidth_us) > 0
+
+
+def test_the_environment_of_a_board_names_no_host_or_user(tmp_path: Path) -> None:
+    with bench_on(board(tmp_path), tmp_path) as bench:
+        told = json.dumps(bench.identity)
+    assert os.uname().nodename not in told

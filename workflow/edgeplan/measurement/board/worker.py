@@ -1,0 +1,371 @@
+"""The worker measures on the board that it runs on, for a host that speaks to it in lines: `edgeplan worker`.
+
+Lines come on standard input and go to standard output. It executes nothing of what it reads, opens no port, and leaves
+nothing behind but its journal. Where the link is cut it ends its batch, journals it, and goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from edgeplan import __version__
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import BusyError, DeviceError, EdgeplanError, FormatError, NoiseError
+from edgeplan.measurement.board.journal import BoardJournal
+from edgeplan.measurement.board.lines import LineReader
+from edgeplan.measurement.board.sources import sources_digest
+from edgeplan.measurement.board.wire import (
+    MAX_REQUEST_BYTES,
+    WIRE_VERSION,
+    Answer,
+    AskedBatch,
+    AskedCheck,
+    AskedNames,
+    AskedNodes,
+    BoardEnvironment,
+    CheckedBoard,
+    Done,
+    ExecutedNodeMembers,
+    Hello,
+    MeasuredRow,
+    Note,
+    OpenDevice,
+    Opened,
+    ReferencesTimed,
+    Refused,
+    Request,
+    TimeReferences,
+    batch_of,
+    graph_of,
+    line_of,
+    request_of,
+    row_message,
+)
+from edgeplan.measurement.device_check import watch
+from edgeplan.measurement.gate import THROTTLED_AGAIN, Gate
+from edgeplan.measurement.local import Local
+from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
+from edgeplan.measurement.measurer import Batch
+from edgeplan.support.files import validate
+from edgeplan.support.machine import emulated
+from edgeplan.writable import expected
+
+log = logging.getLogger(__name__)
+#: A sign of life, so that a host tells a board that measures from one that is gone.
+ALIVE_SECONDS = 30.0
+#: A host that asks nothing for so long has gone without the link having noticed.
+_IDLE_SECONDS = 6 * 3600.0
+#: How long one look at a lock lasts that another process holds.
+_LOCK_SECONDS = 1.0
+_SAY_EVERY = 30
+_LONGEST = 2000
+
+
+class HostGoneError(Exception):
+    """The host is gone, and nothing is being measured."""
+
+
+class Answers:
+    """Lines to the host; once the link is cut they go nowhere.
+
+    Args:
+        descriptor: of the output.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._lock = descriptor, threading.Lock()
+        self.gone = threading.Event()
+
+    def send(self, answer: Answer) -> None:
+        """Send a line to the host."""
+        rest = memoryview(line_of(answer))
+        with self._lock:
+            try:
+                while rest and not self.gone.is_set():
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError:
+                self.gone.set()
+
+
+class Requests:
+    """Lines from the host, read by a thread of their own: the end of the input tells that the host is gone.
+
+    Args:
+        descriptor: of the input.
+        gone: set at its end.
+    """
+
+    def __init__(self, descriptor: int, gone: threading.Event) -> None:
+        self._reader, self._gone = LineReader(descriptor, MAX_REQUEST_BYTES), gone
+        self._lines: queue.Queue[bytes | EdgeplanError | None] = queue.Queue(maxsize=2)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            while (line := self._reader.next()) is not None:
+                self._lines.put(line)
+        except FormatError as error:
+            self._lines.put(error)
+        self._gone.set()
+        self._lines.put(None)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Yield what the host asks, until it goes.
+
+        Raises:
+            FormatError: a line is too long, or no request.
+        """
+        with contextlib.suppress(queue.Empty):
+            while (line := self._lines.get(timeout=_IDLE_SECONDS)) is not None:
+                if isinstance(line, EdgeplanError):
+                    raise line
+                yield request_of(line)
+
+
+class SteadyClock:
+    """The host's time: what it said at the beginning, and what has passed since, whatever becomes of the board's clock."""
+
+    def __init__(self, now: float) -> None:
+        self._now, self._began = now, time.monotonic()
+
+    def __call__(self) -> float:
+        """Tell the time, seconds since the epoch."""
+        return self._now + time.monotonic() - self._began
+
+
+class WorkerSession:
+    """A session serves a host with one device.
+
+    Args:
+        device: the device.
+        opened: how the host opened it.
+        answers: lines to the host.
+    """
+
+    def __init__(self, device: DeviceFile, opened: OpenDevice, answers: Answers) -> None:
+        self._device, self._client, self._answers = device, opened.client, answers
+        self._local, self._gate = Local(device, SteadyClock(opened.now)), Gate(device.gate)
+        self._journals: dict[str, BoardJournal] = {}
+
+    def opened(self) -> Opened:
+        """Tell which engine and board are here.
+
+        Raises:
+            DeviceError: the engine is not installed, or a core is not there.
+        """
+        self._device.check_cores()
+        facts = self._local.describe()
+        environment = dict(facts.environment)
+        if emulated():
+            environment["emulated"] = True
+        return Opened(
+            engine_version=facts.engine_version,
+            sources=sources_digest(self._device.engine),
+            environment=msgspec.convert(environment, BoardEnvironment),
+            clock=time.time(),
+        )
+
+    def answer(self, request: Request) -> None:
+        """Answer a request; `Done` is the last line.
+
+        Raises:
+            EdgeplanError: it cannot be answered.
+        """
+        done = Done()
+        match request:
+            case TimeReferences():
+                with self._held(WAIT_SECONDS):
+                    times = self._local.nominal(request.runs)
+                self._answers.send(ReferencesTimed(compute_us=times.compute_us, bandwidth_us=times.bandwidth_us))
+            case AskedNames():
+                for row in self._journal(request.key).kept(request.names, request.sample):
+                    self._answers.send(row)
+            case AskedBatch():
+                for row in self._measured(request):
+                    self._answers.send(row)
+                conditions = self._local.conditions()
+                done = Done(affinity=conditions.affinity, load_1min=conditions.load_1min)
+            case AskedNodes():
+                for members in self._local.executed([graph_of(graph) for graph in request.graphs]):
+                    self._answers.send(ExecutedNodeMembers(members=members))
+            case AskedCheck():
+                found = watch(self._device, request.seconds)
+                self._answers.send(
+                    CheckedBoard(
+                        compute_us=found.compute_us,
+                        bandwidth_us=found.bandwidth_us,
+                        shared=found.shared,
+                        load_1min=found.environment["load_1min"],
+                        problems=tuple(problem[:_LONGEST] for problem in found.problems),
+                    )
+                )
+            case OpenDevice():
+                raise FormatError("a device is open already", where="lines to a board", next_step="start another worker")
+        self._answers.send(done)
+
+    def _measured(self, asked: AskedBatch) -> list[MeasuredRow]:
+        """Measure what the journal lacks of a batch. All rows are in it when this returns; nobody holds the machine then."""
+        batch, journal = batch_of(asked), self._journal(asked.key)
+        with self._held(asked.wait_s):
+            known = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)}
+            rest = [i for i, name in enumerate(batch.names) if name not in known]
+            if rest:
+                journal.commit(asked.batch, self._fresh(_part(batch, rest)))
+        rows = {row.name: row for row in journal.of_batch(asked.batch, batch.names, batch.sample)} | known
+        return [rows[name] for name in batch.names]
+
+    def _fresh(self, batch: Batch) -> list[MeasuredRow]:
+        """Measure a batch while the board is fit.
+
+        Raises:
+            NoiseError: the board is throttled again and again.
+        """
+        for _ in range(1 + THROTTLED_AGAIN):
+            self._gate.wait()
+            found = self._local.measure(batch)
+            reason = self._gate.disturbed()
+            if not reason:
+                return [row_message(one) for one in found]
+            log.warning("a batch is measured again: %s meanwhile", reason)
+        raise NoiseError(
+            f"the board cannot be measured: {reason} in {1 + THROTTLED_AGAIN} batches on end",
+            where=f"device {self._device.name!r}",
+            next_step="cool it, give it a better supply, or cap its frequency; or raise gate.max_celsius in the device file",
+        )
+
+    def _journal(self, key: str) -> BoardJournal:
+        if key not in self._journals:
+            self._journals[key] = BoardJournal(self._device.name, key)
+        return self._journals[key]
+
+    @contextlib.contextmanager
+    def _held(self, wait_s: float) -> Iterator[None]:
+        """Hold the board; the host is told for whom it waits.
+
+        Raises:
+            BusyError: another process still measures.
+            HostGoneError: the host has gone meanwhile.
+        """
+        end, looks = time.monotonic() + wait_s, 0
+        with contextlib.ExitStack() as stack:
+            while True:
+                if self._answers.gone.is_set():
+                    raise HostGoneError
+                try:
+                    stack.enter_context(machine_lock(_LOCK_SECONDS, name=self._client, quiet=True))
+                    break
+                except BusyError as error:
+                    if time.monotonic() >= end:
+                        raise
+                    if looks % _SAY_EVERY == 0:
+                        self._answers.send(Note(text=f"waiting: {error.what}"[:_LONGEST]))
+                    looks += 1
+            yield
+
+
+class _ToHost(logging.Handler):
+    """Sends warnings to the host as notes."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(logging.WARNING)
+        self._answers = answers
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a warning to the host."""
+        self._answers.send(Note(text=record.getMessage()[:_LONGEST]))
+
+
+def serve(requests: Requests, answers: Answers) -> None:
+    """Answer a host until it goes."""
+    answers.send(
+        Hello(
+            wire=WIRE_VERSION,
+            version=__version__,
+            python=platform.python_version(),
+            architecture=platform.machine(),
+        )
+    )
+    threading.Thread(target=_live, args=(answers,), daemon=True).start()
+    session: WorkerSession | None = None
+    try:
+        for request in requests:
+            try:
+                if isinstance(request, OpenDevice) and session is None:
+                    session = _opened(request, answers)
+                elif session is None:
+                    answers.send(_refused(FormatError("no device is open", next_step="name the device first")))
+                else:
+                    session.answer(request)
+            except HostGoneError:
+                return
+            except Exception as error:  # noqa: BLE001  engines raise what they like; the host is told
+                answers.send(_refused(error))
+    except FormatError as error:  # what follows a line that cannot be read cannot be trusted to be one
+        answers.send(_refused(error))
+
+
+def _opened(request: OpenDevice, answers: Answers) -> WorkerSession:
+    if request.wire != WIRE_VERSION or request.version != __version__:
+        raise FormatError(
+            f"the host has edgeplan {request.version} with lines of version {request.wire}, the board {__version__} with "
+            f"{WIRE_VERSION}",
+            where="first line of the host",
+            next_step="edgeplan device deploy NAME brings the same edgeplan to the board",
+        )
+    device = validate(request.device, DeviceFile, DeviceError, "the device", "the host")
+    session = WorkerSession(device, request, answers)
+    answers.send(session.opened())
+    answers.send(Done())
+    return session
+
+
+def _refused(error: Exception) -> Refused:
+    if isinstance(error, OSError):
+        error = expected(error) or error
+    if isinstance(error, EdgeplanError):
+        told = (error.what[:_LONGEST], error.where[:_LONGEST], error.next_step[:_LONGEST])
+        return Refused(error=type(error).__name__, what=told[0], where=told[1], next_step=told[2])
+    return Refused(
+        error=DeviceError.__name__,
+        what=f"the engine failed: {type(error).__name__}: {error}"[:_LONGEST],
+        where="the board",
+        next_step="run the same subject there with edgeplan measure, or leave it out",
+    )
+
+
+def _live(answers: Answers) -> None:
+    while not answers.gone.wait(ALIVE_SECONDS):
+        answers.send(Note())
+
+
+def _part(batch: Batch, places: Sequence[int]) -> Batch:
+    return Batch(
+        batch.key,
+        tuple(batch.subjects[i] for i in places),
+        tuple(batch.names[i] for i in places),
+        batch.sample,
+        batch.settings,
+        batch.nominal,
+    )
+
+
+def main() -> None:
+    """Serve the host at standard input and output."""
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what engines print is no line
+    with contextlib.suppress(AttributeError, ValueError):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a batch is ended without the link
+    answers = Answers(output)
+    logging.getLogger().addHandler(_ToHost(answers))
+    serve(Requests(sys.stdin.fileno(), answers.gone), answers)

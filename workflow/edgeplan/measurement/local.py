@@ -1,0 +1,102 @@
+"""Measuring on this machine: an engine in this process, on the device's cores, beside the references."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.base import Engine
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.blocks import measure_batch
+from edgeplan.measurement.lock import after_measurements, machine_lock
+from edgeplan.measurement.measurer import Batch, MachineFacts, MeasuringConditions, NodeMembers
+from edgeplan.measurement.nominal import quiet_times
+from edgeplan.measurement.records import Measurement
+from edgeplan.measurement.references import References, ReferenceTimes
+from edgeplan.support import cpus
+from edgeplan.support.machine import environment, fingerprint
+from edgeplan.support.scratch import ScratchFolder
+
+
+class Local:
+    """Measures on this machine; what a bench stores of it is also journalled here, so nothing is kept apart.
+
+    Args:
+        device: the device.
+        clock: tells the time that blocks begin at, in seconds since the epoch.
+    """
+
+    def __init__(self, device: DeviceFile, clock: Callable[[], float] = time.time) -> None:
+        self._device, self._clock = device, clock
+        self._references: References | None = None
+        self._engine: Engine | None = None
+
+    def describe(self) -> MachineFacts:
+        """Tell what decides rows here."""
+        return MachineFacts(self._device.engine_version(), fingerprint(), environment())
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold this machine while others wait."""
+        return machine_lock()
+
+    def nominal(self, reference_runs: int) -> ReferenceTimes:
+        """Time the references on the device's cores while nobody else measures."""
+        with self.held():
+            self._device.pin()
+            return quiet_times(self._loads(), reference_runs)
+
+    def measure(self, batch: Batch) -> list[Measurement]:
+        """Measure a batch on the device's cores."""
+        self._device.pin()  # where others work now may not be where they did before
+        references, engine = self._loads(), self._loaded()
+        began = time.monotonic()
+        found = measure_batch(
+            engine, batch.subjects, batch.settings, references, batch.nominal, batch.sample, clock=self._clock
+        )
+        share = (time.monotonic() - began) / len(found)
+        return [replace(m, subject=name, seconds=share) for m, name in zip(found, batch.names, strict=True)]
+
+    def conditions(self) -> MeasuringConditions:
+        """Tell this process's cores, and the load: this process adds about 1 to it."""
+        return MeasuringConditions(tuple(sorted(os.sched_getaffinity(0))), round(os.getloadavg()[0], 2))
+
+    def kept(self, batch: Batch) -> list[Measurement]:  # noqa: ARG002  likewise
+        """Keep nothing apart from the bench's own store."""
+        return []
+
+    def executed(self, graphs: Sequence[Graph]) -> Iterable[NodeMembers]:
+        """Load graphs, on all processors that were allowed: nothing is timed."""
+        after_measurements()
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cpus.allowed())
+        try:
+            with ThreadPoolExecutor(cpus.workers()) as pool:
+                return list(pool.map(self._members, graphs))
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _members(self, graph: Graph) -> NodeMembers:
+        with (
+            ScratchFolder("executed") as folder,
+            self._loaded().load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
+        ):
+            nodes, _ = session.profile([])  # what it would run shows without a run
+        return tuple(node.members for node in nodes)
+
+    def close(self) -> None:
+        """Hold on to nothing: the engine ends with the process."""
+
+    def _loads(self) -> References:
+        self._references = self._references or References()
+        return self._references
+
+    def _loaded(self) -> Engine:
+        self._engine = self._engine or self._device.load_engine()
+        return self._engine
