@@ -11,6 +11,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external_file, external_locations
+from edgeplan.graph.model_file import read_model
+from edgeplan.support.lazy import lazily
+
+onnx = lazily("onnx")  # preparing alone needs it
 
 Array = npt.NDArray[Any]
 
@@ -107,9 +112,6 @@ def model_files(model: Path) -> tuple[Path, ...]:
     Raises:
         ModelError: one of them cannot be read, or lies elsewhere.
     """
-    from edgeplan.graph.external_data import external_file, external_locations
-    from edgeplan.graph.model_file import read_model
-
     return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
 
 
@@ -126,8 +128,6 @@ def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         ModelError: a shape is dynamic.
     """
-    import onnx
-
     found = {}
     for output in onnx.load(model, load_external_data=False).graph.output:
         shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)

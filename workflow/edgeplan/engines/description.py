@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgeplan.engines.cold import Baseline
+if TYPE_CHECKING:
+    from edgeplan.engines.cold import Baseline
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
@@ -30,29 +30,23 @@ _STANDARD = {"poll": "CL3.0", "empty": "CL1.2"}
 _TIMEOUT_SECONDS = 600.0
 
 
-class ProgramSource(BaseModel):
-    """A program: its text, and how it is compiled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ProgramSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program source has a text, and options by which it is compiled."""
 
     name: str
     text: str
     options: tuple[str, ...]
 
 
-class _Job(BaseModel):
+class _Job(msgspec.Struct, forbid_unknown_fields=True):
     """Variants to try on a device, in order; a file is left in `folder` for each that was built."""
-
-    model_config = ConfigDict(extra="forbid")
 
     device: dict[str, str | int | tuple[int, ...]]
     variants: list[ProgramSource]
 
 
-class _Result(BaseModel):
+class _Result(msgspec.Struct, forbid_unknown_fields=True):
     """A result tells how far building got: variants built, and the driver's words on the next one, if it refused it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     built: int
     problem: str = ""
@@ -100,7 +94,7 @@ class Programs:
         new = [one for one in dict.fromkeys(variants) if one not in self._built and not self._known(one)]
         if not new or not self._apart:
             return
-        job = _Job(device=asdict(self._options), variants=new)
+        job = _Job(asdict(self._options), new)
         try:
             found = work_apart(__name__, job, _Result, "building OpenCL kernels", _TIMEOUT_SECONDS)
         except ColdRunError as error:
@@ -168,17 +162,18 @@ def _tried(context: Any, device: str, variants: Sequence[ProgramSource]) -> _Res
         try:
             _build(context, asked).get_info(cl.program_info.BINARIES)
         except cl.Error as error:
-            return _Result(built=count, problem=reason(error))
+            return _Result(count, reason(error))
         if folder is not None:
             _mark(folder, device, asked).touch()
-    return _Result(built=len(variants))
+    return _Result(len(variants))
 
 
 def main() -> None:
     """Do the job on stdin, answer on stdout."""
-    job = _Job.model_validate_json(sys.stdin.buffer.read())
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=_Job)
     device = find_device(OpenclOptions(**job.device))  # type: ignore[arg-type]
-    sys.stdout.write(_tried(pyopencl().Context([device]), identity(device), job.variants).model_dump_json())
+    result = _tried(pyopencl().Context([device]), identity(device), job.variants)
+    sys.stdout.write(msgspec.json.encode(result).decode())
 
 
 if __name__ == "__main__":

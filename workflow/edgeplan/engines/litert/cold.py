@@ -21,14 +21,11 @@ class LiteRt(Baseline):
     def load_library(self, threads: int) -> None:
         del threads
         try:
-            from ai_edge_litert.compiled_model import CompiledModel
-            from ai_edge_litert.cpu_options import CpuOptions
-            from ai_edge_litert.environment import Environment
-            from ai_edge_litert.options import Options
+            from ai_edge_litert import compiled_model, cpu_options, environment, options
         except ImportError as error:
             raise UnsupportedError(f"ai-edge-litert is not installed: {error}") from error
-        self._model, self._options, self._cpu = CompiledModel, Options, CpuOptions
-        self._environment = Environment.create()
+        self._model, self._options, self._cpu = compiled_model.CompiledModel, options.Options, cpu_options.CpuOptions
+        self._environment = environment.Environment.create()
 
     def version(self) -> str:
         return version("ai-edge-litert")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
+from edgeplan.engines.ncnn.convert import convert, converter_version
 
 _REDUCED_PRECISION = (
     "use_fp16_packed",
@@ -40,8 +41,6 @@ class Ncnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.engines.ncnn.convert import convert, converter_version
-
         if any(shape[0] != 1 or len(shape) == 1 for shape in inputs.values()):
             raise UnsupportedError("ncnn has no batch axis: only batches of one")
         param, weights = convert(model, inputs, folder)

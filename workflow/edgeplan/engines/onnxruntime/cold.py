@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
+from edgeplan.support.lazy import lazily
+
+onnx = lazily("onnx")  # preparing alone needs it
 
 _ERRORS_ONLY = 3
 
@@ -75,8 +78,6 @@ class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs, threads
-        import onnx
-
         external, weights = folder / "external.onnx", folder / "weights.bin"
         options = {"save_as_external_data": True, "location": weights.name, "size_threshold": 1024}
         onnx.save_model(onnx.load(model), external, **options)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 from edgeplan.errors import ModelError
+from edgeplan.support.lazy import lazily
+
+ort = lazily("onnxruntime")  # who runs plans compares none
 
 Array = npt.NDArray[np.float32]
 _ERRORS_ONLY = 3

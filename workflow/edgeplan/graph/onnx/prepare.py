@@ -28,8 +28,12 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.constants import held_value
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
+from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
+
+# They take a second to import, and most models need none of them.
+onnx_ir, common, optimizer = lazily("onnx_ir"), lazily("onnx_ir.passes.common"), lazily("onnxscript.optimizer")
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -216,10 +220,6 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
             simplified.
     """
-    import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
-    from onnx_ir.passes import common  # noqa: PLC0415
-    from onnxscript import optimizer  # noqa: PLC0415
-
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     if types := _widened(model):
