@@ -107,7 +107,7 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def version(cls) -> str:
-        """Version of the installed engine.
+        """Return the version of the installed engine.
 
         Raises:
             DeviceError: the engine is not installed.

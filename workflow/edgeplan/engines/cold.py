@@ -86,7 +86,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Version of the engine, once its library is loaded."""
+        """Return the version of the engine, once its library is loaded."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         """Build offline, in `folder`, what `open` loads; by default the ONNX file itself.
@@ -107,7 +107,7 @@ class Baseline(ABC):
 
 
 def model_files(model: Path) -> tuple[Path, ...]:
-    """The ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
+    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
 
     Raises:
         ModelError: one of them cannot be read, or lies elsewhere.

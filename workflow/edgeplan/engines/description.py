@@ -32,7 +32,7 @@ class Setting:
     stock: bool = True
 
     def create(self) -> Baseline:
-        """An instance of the setting's class, imported now."""
+        """Return an instance of the setting's class, imported now."""
         created: Baseline = imported(self.cls)()
         return created
 

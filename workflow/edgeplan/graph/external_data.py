@@ -54,7 +54,7 @@ def external(entries: Mapping[str, str]) -> External | None:
 
 
 def external_file(model: Path, location: str, needed: int, what: str) -> Path:
-    """The file of external data.
+    """Return the file of external data.
 
     Args:
         model: the model's file.
@@ -97,7 +97,7 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
 
 
 def external_locations(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The files of external data that a model names, sorted."""
+    """Return the files of external data that a model names, sorted."""
     return tuple(
         sorted({entry.value for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"})
     )

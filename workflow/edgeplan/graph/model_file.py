@@ -26,7 +26,7 @@ _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """The message of an ONNX file, without external data.
+    """Return the message of an ONNX file, without external data.
 
     Raises:
         ModelError: there is no file, it cannot be read, or it is no ONNX model; where it is known what it is instead, that
@@ -59,7 +59,7 @@ def model_sha256(model: Path) -> str:
 
 
 def cannot_read(path: Path, error: OSError) -> ModelError:
-    """The error for a file, of a model or beside it, that the system does not hand out."""
+    """Return the error for a file, of a model or beside it, that the system does not hand out."""
     if isinstance(error, PermissionError):
         next_step = f"chmod u+r {shlex.quote(str(path))}, or ask its owner; ls -l shows who may read it"
     else:

@@ -70,20 +70,20 @@ class Step:
         return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
 
     def sizes(self, key: str) -> tuple[int, ...]:
-        """A setting that is a list of integers."""
+        """Return a setting that is a list of integers."""
         value = self.settings[key]
         return value if isinstance(value, tuple) else (int(value),)
 
     def integer(self, key: str) -> int:
-        """A setting that is an integer."""
+        """Return a setting that is an integer."""
         return int(self.settings[key])  # type: ignore[arg-type]
 
     def number(self, key: str) -> float:
-        """A setting that is a number."""
+        """Return a setting that is a number."""
         return float(self.settings[key])  # type: ignore[arg-type]
 
     def text(self, key: str) -> str:
-        """A setting that is a text."""
+        """Return a setting that is a text."""
         return str(self.settings[key])
 
 

@@ -54,7 +54,7 @@ class _Result(msgspec.Struct, forbid_unknown_fields=True):
 
 @cache
 def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
-    """A kernel file of `sources` with its macros."""
+    """Return a kernel file of `sources` with its macros."""
     text = (_SOURCES / "common.h").read_text(encoding="utf-8") if source not in _STANDARD else ""
     text += (_SOURCES / f"{source}.cl").read_text(encoding="utf-8")
     name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
@@ -64,7 +64,7 @@ def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
 
 @cache
 def sources_digest() -> str:
-    """Digest of the texts of all kernels."""
+    """Return the digest of the texts of all kernels."""
     texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir()) if path.is_file()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
@@ -108,7 +108,7 @@ class Programs:
             raise self._refused(new[found.built], found.problem)
 
     def kernel(self, asked: ProgramSource, function: str) -> Any:
-        """A kernel object of its own, whose arguments can be set.
+        """Return a kernel object of its own, whose arguments can be set.
 
         Raises:
             DeviceError: the driver refuses the variant, crashes or hangs.
@@ -141,7 +141,7 @@ def _build(context: Any, asked: ProgramSource) -> Any:
 
 
 def remembered() -> Path | None:
-    """The folder that says what was built and tried on this machine; None where nothing can be kept."""
+    """Return the folder that says what was built and tried on this machine; None where nothing can be kept."""
     try:
         folder = state_folder() / "opencl"
         folder.mkdir(parents=True, exist_ok=True)

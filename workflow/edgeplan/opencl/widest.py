@@ -41,7 +41,7 @@ class TrialResult(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def widest(device: Any, options: OpenclOptions, widths: Sequence[int], block: int) -> int:
-    """The widest vectors with which the kernels of a device compute what they should.
+    """Return the widest vectors with which the kernels of a device compute what they should.
 
     Args:
         device: of pyopencl.

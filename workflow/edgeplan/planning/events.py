@@ -83,7 +83,7 @@ class _Lane:
         return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
 
     def make(self, now: float) -> float:
-        """The next early part; returns its end."""
+        """Place the next early part; return its end."""
         step = self.own[self.made]
         self.made += 1
         end = now + self.work.early[step]

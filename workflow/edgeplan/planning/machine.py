@@ -68,7 +68,7 @@ class CostArrays:
         return len(self.main)
 
     def widenings(self) -> range:
-        """The steps from which execution can widen."""
+        """Return the steps from which execution can widen."""
         return range(self.steps, self.steps + 1) if self.wide is None else range(self.steps + 1)
 
     def execution(self, widen_from: int) -> Floats:
@@ -79,7 +79,7 @@ class CostArrays:
 
 
 def costs_of(profile: Profile) -> CostArrays:
-    """The costs of a profile on its machine, contention included."""
+    """Return the costs of a profile on its machine, contention included."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
     arrays = [np.full(shape, np.inf) for _ in range(6)]
     core = BIG if profile.equal else LITTLE
@@ -115,7 +115,7 @@ class Schedule:
     widen_from: int
 
     def queue(self, place: int) -> tuple[int, ...]:
-        """The steps prepared at a place, in order."""
+        """Return the steps prepared at a place, in order."""
         return tuple(k for k, p in enumerate(self.place) if p == place)
 
 

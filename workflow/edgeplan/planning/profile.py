@@ -20,7 +20,7 @@ def _misfit(what: str, where: str) -> FormatError:
 
 
 def kernel_name(implementation: str) -> str:
-    """The kernel of an implementation, whatever layouts it converts from and to."""
+    """Return the kernel of an implementation, whatever layouts it converts from and to."""
     return implementation.partition("+")[0].partition("@")[0]
 
 
@@ -104,7 +104,7 @@ class Contention:
     raw_main: float = 1.0
 
     def preparing(self, source: str, *, main: bool) -> tuple[float, float]:
-        """Factors on reading, and on creation and transformation, of weights from a source."""
+        """Return factors on reading, and on creation and transformation, of weights from a source."""
         if source == RAW:
             return (self.raw_main, self.raw_main) if main else (self.raw_read, self.raw_prepare)
         return (self.main, self.main) if main else (self.read, self.prepare)
@@ -132,7 +132,7 @@ class Fresh:
 
     @property
     def factors(self) -> tuple[float, float, float, float, float, float]:
-        """The factors, in the order of the fields."""
+        """Return the factors, in the order of the fields."""
         return self.read, self.map, self.create, self.transform, self.execute, self.wide
 
 
@@ -200,7 +200,7 @@ class Profile:
 
     @property
     def queues(self) -> int:
-        """Cores that prepare while others execute."""
+        """Return cores that prepare while others execute."""
         return self.big_cores - self.narrow if self.equal else self.little_cores
 
     @property

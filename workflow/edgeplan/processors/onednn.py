@@ -89,7 +89,7 @@ class OnednnProcessor(Host):
         return Buffer(data, data.ctypes.data)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
-        """The primitives of a step, of the implementation that the program chose.
+        """Return the primitives of a step, of the implementation that the program chose.
 
         Raises:
             ModelError: the weights cannot be read.

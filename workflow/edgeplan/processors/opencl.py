@@ -187,7 +187,7 @@ class OpenclProcessor(Processor):
         return Kernel(found.implementation, commands, found.features())
 
     def empty(self) -> Kernel:
-        """A kernel of one work item.
+        """Return a kernel of one work item.
 
         Raises:
             DeviceError: the driver cannot build it.
@@ -457,7 +457,7 @@ class OpenclProcessor(Processor):
             self._control.tensor(0, (1,), "int32")[0] = 1
 
     def _counter_command(self, name: str, *counters: tuple[int, int]) -> _Command:
-        """A kernel of `poll.cl`; counters are addresses and values."""
+        """Return a kernel of `poll.cl`; counters are addresses and values."""
         key = (name, *counters)
         if key in self._counter_kernels:
             return self._counter_kernels[key]

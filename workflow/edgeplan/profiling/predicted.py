@@ -177,7 +177,7 @@ class _Execution:
 
 
 def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, execute_ms: float) -> Row:
-    """A row of a candidate that was not measured.
+    """Return a row of a candidate that was not measured.
 
     Args:
         costs: of preparation.

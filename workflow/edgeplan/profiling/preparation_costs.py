@@ -116,7 +116,7 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def shipped(device: str, folder: Path = SHIPPED) -> PreparationCosts | None:
-        """The costs that the package ships of a device, None if it ships none.
+        """Return the costs that the package ships of a device, None if it ships none.
 
         Raises:
             FormatError: the file does not fit.

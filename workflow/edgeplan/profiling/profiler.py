@@ -154,7 +154,7 @@ def _profile(
     constants: Constants,
     start: Start,
 ) -> Profile:
-    """The profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
+    """Return the profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
     signed = signatures(model.dnnl, model.lowered, home)
     pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
     steps = [

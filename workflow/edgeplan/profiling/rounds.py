@@ -172,11 +172,11 @@ class Harness:
         return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory, tape=self._tape)
 
     def steps(self, width: int) -> list[LinkedStep]:
-        """The first candidate of every step."""
+        """Return the first candidate of every step."""
         return [self.trials.standing(index, width) for index in range(len(self.subject.program.steps))]
 
     def _stand_in(self, width: int) -> list[Calls]:
-        """The first candidate of every step, executed once: what runs around the steps that are measured."""
+        """Return the first candidate of every step, executed once: what runs around the steps that are measured."""
         with pinned(*self.big):
             shared = self._stack.enter_context(self.shared())
             preparer = Preparer(shared, self.staging)
@@ -317,7 +317,7 @@ class Harness:
 
 
 def _sums(marks: Sequence[Mark]) -> dict[str, int]:
-    """Nanoseconds of each stage of a preparation."""
+    """Return nanoseconds of each stage of a preparation."""
     sums: dict[str, int] = {}
     for stage, _, start, end in marks:
         sums[stage] = sums.get(stage, 0) + end - start

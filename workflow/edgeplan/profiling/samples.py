@@ -125,17 +125,17 @@ class Trials:
         return linked_program(document)
 
     def step(self, index: int, position: int, width: int) -> LinkedStep:
-        """A step at trial: a candidate, made for so many cores, its weights from the model file."""
+        """Return a step at trial: a candidate, made for so many cores, its weights from the model file."""
         return self._linked[index, position, width]
 
     def standing(self, index: int, width: int) -> LinkedStep:
-        """A step's first candidate, with a place of its own for its weights."""
+        """Return a step's first candidate, with a place of its own for its weights."""
         step = self._linked[index, 0, width]
         shift = (1 + self._widths.index(width)) * self.weights_bytes
         return changed(step, place=step.place + shift)
 
     def stored(self, index: int, position: int, width: int, source: str) -> LinkedStep:
-        """A step at trial whose weights lie in the cache; steps without weights stay as they are."""
+        """Return a step at trial whose weights lie in the cache; steps without weights stay as they are."""
         step = self.step(index, position, width)
         if not step.weight_bytes:
             return step

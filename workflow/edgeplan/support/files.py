@@ -74,7 +74,7 @@ def state_folder() -> Path:
 
 
 def read_whole(path: Path) -> bytearray:
-    """The bytes of a file, by as few calls as there are: what a cold start reads is read by this.
+    """Return the bytes of a file, by as few calls as there are: what a cold start reads is read by this.
 
     Raises:
         OSError: it cannot be read.
@@ -93,7 +93,7 @@ def read_whole(path: Path) -> bytearray:
 
 
 def files_sha256(files: Sequence[Path]) -> str:
-    """Digest of the contents of files, one after the other.
+    """Return the digest of the contents of files, one after the other.
 
     Raises:
         OSError: one cannot be read.

@@ -29,7 +29,7 @@ class ColdRunError(EdgeplanError):
 
     @property
     def reason(self) -> str:
-        """One line for a table: what happened, and the last thing the worker said."""
+        """Return one line for a table: what happened, and the last thing the worker said."""
         first, *rest = self.what.splitlines()
         return f"{first}: {' '.join(rest[-1].split())}" if rest else first
 

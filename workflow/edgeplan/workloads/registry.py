@@ -99,12 +99,12 @@ def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
 
 
 def seeded_workload(workload: Workload, seed: int = 0) -> SeededModel:
-    """The model of a workload with the weights of a seed, which are drawn when it is written."""
+    """Return the model of a workload with the weights of a seed, which are drawn when it is written."""
     return _damped(workload, seeded(workload, seed)) if isinstance(workload, Graph) else workload.seeded(seed)
 
 
 def _damped(graph: Graph, model: SeededModel) -> SeededModel:
-    """A network whose residual branches are scaled down, each by the root of how many there are.
+    """Return a network whose residual branches are scaled down, each by the root of how many there are.
 
     Each sum doubles the variance otherwise: ResNet-152 would hand out 1e10. The scale is that of the
     batch normalisation behind a branch, which training starts from 0 for the same reason (Goyal et al.,

@@ -90,7 +90,7 @@ class Resizes(LoweringContext):
 
 
 def _nearest(coordinates: str, rounding: str, sizes: list[tuple[int, int]]) -> tuple[bool, bool] | None:
-    """The flags with which TFLite repeats the same pixels; conventions that differ in general agree at many sizes."""
+    """Return the flags with which TFLite repeats the same pixels; conventions that differ in general agree at many sizes."""
 
     def onnx_pixels(size: int, out: int) -> _Places:
         return _ROUNDINGS[rounding](_COORDINATES[coordinates](size, out)).clip(0, size - 1)
@@ -107,7 +107,7 @@ def _nearest(coordinates: str, rounding: str, sizes: list[tuple[int, int]]) -> t
 
 
 def _linear(coordinates: str, sizes: list[tuple[int, int]], mode: str) -> tuple[bool, bool] | None:
-    """The flags with which TFLite interpolates at the same places, if there are any."""
+    """Return the flags with which TFLite interpolates at the same places, if there are any."""
     if mode != "linear":
         return None
     for flags, named in _FLAGS.items():

@@ -57,7 +57,7 @@ def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) ->
 
 
 def converter_version() -> str:
-    """Version of the converter; "unknown" where it was not installed as a package."""
+    """Return the version of the converter; "unknown" where it was not installed as a package."""
     try:
         return version("pnnx")
     except PackageNotFoundError:
@@ -65,7 +65,7 @@ def converter_version() -> str:
 
 
 def _source(model: Path, work: Path) -> Path:
-    """The model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
+    """Return the model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
 
     It is one file: pnnx crashes on external data.
 

@@ -111,7 +111,7 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
 
 
 def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[EngineNode, ...], list[int]]:
-    """The executed nodes, and for each C call the node it belongs to.
+    """Return the executed nodes, and for each C call the node it belongs to.
 
     A step whose own work is one primitive or several (a split) is one node; each conversion around it is a node of its own.
     """
@@ -147,5 +147,5 @@ def _own_work(step: Step) -> bool:
 
 
 def _original(tensor: str) -> str:
-    """The activation of the graph that an activation of the program stands for."""
+    """Return the activation of the graph that an activation of the program stands for."""
     return tensor.removesuffix(":kept")

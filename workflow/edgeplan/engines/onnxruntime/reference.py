@@ -18,7 +18,7 @@ _ERRORS_ONLY = 3
 
 
 def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of ONNX Runtime on one thread, by name.
+    """Return outputs of ONNX Runtime on one thread, by name.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.

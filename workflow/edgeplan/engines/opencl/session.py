@@ -80,7 +80,7 @@ class Opencl(Engine):
 
 
 def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
-    """The steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
+    """Return the steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
 
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
@@ -199,7 +199,7 @@ def _nanoseconds(event: Any) -> int:
 
 
 def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
-    """The executed nodes, and the step that each is. A view, for which nothing runs, is none."""
+    """Return the executed nodes, and the step that each is. A view, for which nothing runs, is none."""
     nodes: list[EngineNode] = []
     columns: list[int] = []
     program = loaded.program

@@ -31,7 +31,7 @@ _TOLERANCE = 1e-4
 
 
 def model() -> Graph:
-    """A model of every kernel that the graph builder has operators for, with channels that fill no block."""
+    """Return a model of every kernel that the graph builder has operators for, with channels that fill no block."""
     b = GraphBuilder("trial", (1, 3, 33, 33))
     x = b.conv_bn(b.input, 24, 3, 2, act="relu6")  # from row-major pixels
     x = b.conv_bn(x, 40, 3)  # by Winograd's algorithm

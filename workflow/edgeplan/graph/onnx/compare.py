@@ -23,7 +23,7 @@ _ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files,
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
-    """The largest difference of their outputs on seeded inputs, over the largest magnitude of each output.
+    """Return the largest difference of their outputs on seeded inputs, over the largest magnitude of each output.
 
     Of an original of half precision it is its own arithmetic in single precision: what half precision rounds off is no fault of
     the prepared model, which is the more exact of the two.

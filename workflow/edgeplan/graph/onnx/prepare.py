@@ -208,7 +208,7 @@ def prepared(
     source: str,
     path: Path | None = None,
 ) -> onnx.ModelProto:
-    """A model of static shape that computes the same.
+    """Return a model of static shape that computes the same.
 
     Args:
         model: as it was exported; it is changed.
@@ -274,7 +274,7 @@ def prepared(
 
 
 def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
-    """The file of a model that can be read: its own, or `target` if it had to be prepared.
+    """Return the file of a model that can be read: its own, or `target` if it had to be prepared.
 
     Args:
         path: as it was exported.
@@ -307,7 +307,7 @@ def _written(model: onnx.ModelProto, target: Path) -> Path:
 
 
 def in_single_precision(path: Path, target: Path) -> Path:
-    """The file of a model that computes in single precision: its own, or `target` if it holds half precision.
+    """Return the file of a model that computes in single precision: its own, or `target` if it holds half precision.
 
     Raises:
         ModelError: the model cannot be read.
@@ -322,7 +322,7 @@ def in_single_precision(path: Path, target: Path) -> Path:
 
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
-    """The graph of a model, prepared if it cannot be read as it is.
+    """Return the graph of a model, prepared if it cannot be read as it is.
 
     Raises:
         ModelError: as `prepared` and `read.from_onnx`.
@@ -407,7 +407,7 @@ def _require_input(name: str, inputs: Mapping[str, object], option: str, source:
 
 
 def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> dict[str, npt.NDArray[Any]]:
-    """The values of inputs that steer the graph, by name.
+    """Return the values of inputs that steer the graph, by name.
 
     Raises:
         ModelError: there is no such input, or a text is no value of its type.

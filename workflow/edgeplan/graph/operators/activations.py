@@ -23,7 +23,7 @@ def _clip(op: Operator) -> PostOp:
 
 
 def exponent(op: Operator) -> float:
-    """The constant exponent of a `Pow`."""
+    """Return the constant exponent of a `Pow`."""
     value = op.attributes["exponent"]
     return float(value[0] if isinstance(value, tuple) else value)
 
@@ -64,7 +64,7 @@ _ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
 
 
 def activation(op: Operator) -> PostOp | None:
-    """An element-wise operator as oneDNN's eltwise operation; None for other operators."""
+    """Return an element-wise operator as oneDNN's eltwise operation; None for other operators."""
     made = _ELTWISE.get(op.op_type) if len(op.operands) == 1 else None
     return made(op) if made else None
 

@@ -105,7 +105,7 @@ def input_of(node: onnx.NodeProto, place: int) -> str:
 
 
 def word(value: bytes) -> str:
-    """A text of an attribute, for messages."""
+    """Return a text of an attribute, for messages."""
     return repr(value.decode(errors="replace"))
 
 
@@ -115,7 +115,7 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def copied(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A copy that may be changed."""
+    """Return a copy that may be changed."""
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     return plain
@@ -136,12 +136,12 @@ def broadcasts(shape: Shape, to: Shape) -> bool:
 
 
 def axis_of(op: Operator, rank: int, default: int) -> int:
-    """The attribute `axis`, counted from the front."""
+    """Return the attribute `axis`, counted from the front."""
     return op.integer("axis", default) % rank
 
 
 def require_weights(roles: tuple[str, ...] = ()) -> Form:
-    """A form: what is multiplied is an activation, weights are initialisers.
+    """Return a form: what is multiplied is an activation, weights are initialisers.
 
     Which of several inputs is which is not kept.
 

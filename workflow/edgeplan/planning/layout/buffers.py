@@ -61,7 +61,7 @@ class Buffers:
         return len(self.size)
 
     def subset(self, index: Ints) -> Buffers:
-        """The buffers at `index`, in that order."""
+        """Return the buffers at `index`, in that order."""
         return Buffers(self.lower[index], self.upper[index], self.size[index], self.alignment[index])
 
 
@@ -92,7 +92,7 @@ class BufferLayout:
 
 
 def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:
-    """Buffers from sequences of integers; alignment 1 without.
+    """Return buffers from sequences of integers; alignment 1 without.
 
     Raises:
         FormatError: see `Buffers`.

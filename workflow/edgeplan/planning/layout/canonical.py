@@ -73,7 +73,7 @@ class State(NamedTuple):
 
 
 def begin(graph: InterferenceGraph, part: Buffers, order: Ints, room: int) -> State:
-    """A search that has not begun.
+    """Return a search that has not begun.
 
     Args:
         graph: of the part.

@@ -62,7 +62,7 @@ def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> flo
 
 
 def all_kept(workload: Workload, offsets: Ints) -> Placement:
-    """A placement that reads nothing again: all weights have places of their own behind a layout of the tensors."""
+    """Return a placement that reads nothing again: all weights have places of their own behind a layout of the tensors."""
     begins = _behind(workload, offsets)[:-1]
     weights = np.where(workload.weight_bytes > 0, begins, -1)
     return placement(workload, offsets, weights, np.full(workload.steps, -1, dtype=np.int64))
@@ -74,7 +74,7 @@ def enough_bytes(workload: Workload, offsets: Ints) -> int:
 
 
 def _behind(workload: Workload, offsets: Ints) -> Ints:
-    """Addresses of the weights of all steps behind a layout of the tensors, and where the last ones end."""
+    """Return addresses of the weights of all steps behind a layout of the tensors, and where the last ones end."""
     step = workload.weight_alignment
     tensors = int((offsets + workload.tensors.size).max(initial=0))
     found: Ints = np.cumsum(-(-np.concatenate([[tensors], workload.weight_bytes]) // step) * step)
@@ -91,7 +91,7 @@ def best(
     *,
     again: bool = False,
 ) -> PlannedMemory | None:
-    """The best plan around some layouts of the tensors; of plans as fast the one that reads least.
+    """Return the best plan around some layouts of the tensors; of plans as fast the one that reads least.
 
     Args:
         workload: the steps.
@@ -135,7 +135,7 @@ def best(
 def _placements(
     workload: Workload, reader: Reader, budget: int, mode: Mode, offsets: Ints, shares: Sequence[float]
 ) -> Iterator[tuple[Placement, simulate.Timeline, bool]]:
-    """Placements as they run, and whether those that come behind read more; the ones that keep most come first."""
+    """Yield placements as they run, and whether those that come behind read more; the ones that keep most come first."""
     rules = (skyline.TIGHTEST, skyline.LOWEST, skyline.HIGHEST) if mode is Mode.isolated else (skyline.TIGHTEST,)
     repeats = 1 if mode is Mode.isolated else REPEATS
     for rule in rules:

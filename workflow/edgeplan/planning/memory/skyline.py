@@ -166,6 +166,6 @@ class _Skyline:
         lows[first:stop], highs[first:stop] = [low], [high]
 
     def highest(self, low: int, high: int) -> int:
-        """The last step that uses any of these addresses."""
+        """Return the last step that uses any of these addresses."""
         first, stop = bisect_right(self._begin, low) - 1, bisect_left(self._begin, high)
         return max(self._last[first:stop])

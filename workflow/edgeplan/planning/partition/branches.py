@@ -66,7 +66,7 @@ def solver() -> Any:
 
 
 def slowed(costs: PairCosts) -> PairCosts:
-    """The same steps with the times that contention makes of whole options at worst."""
+    """Return the same steps with the times that contention makes of whole options at worst."""
     worst = {side: {"compute": 1.0, "bandwidth": 1.0} for side in (CPU, GPU)}
     for loads, factors in (costs.contention or {}).items():
         for side in (CPU, GPU):

@@ -147,7 +147,7 @@ def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
 
 
 def key_operators(costs: PairCosts) -> tuple[int, ...]:
-    """The fewest operators that take more than 95 % of the time, in the order of the model."""
+    """Return the fewest operators that take more than 95 % of the time, in the order of the model."""
     times = [s.best_whole.span_ms for s in costs.steps]
     total, taken, key = sum(times), 0.0, []
     for k in sorted(range(len(times)), key=lambda k: (-times[k], k)):

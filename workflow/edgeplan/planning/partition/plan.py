@@ -116,6 +116,6 @@ def write_plan(plan: PartitionPlan, path: Path) -> None:
 
 
 def document(plan: PartitionPlan) -> dict[str, object]:
-    """A plan as `--json` prints it, with what follows from it."""
+    """Return a plan as `--json` prints it, with what follows from it."""
     content: dict[str, object] = json.loads(plan.model_dump_json())
     return {**content, "gap": plan.gap, "optimal": plan.optimal}
