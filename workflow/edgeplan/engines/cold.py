@@ -70,7 +70,7 @@ class BaselineSession(ABC):
 
 
 class Baseline(ABC):
-    """One setting of one engine.
+    """A baseline starts one setting of one engine cold.
 
     The worker calls, in this order: `load_library` (not timed), `prepare_inputs` (not timed), `open` and the session's first
     run (timed). `prepare` runs in a process of its own, once a model and thread count.

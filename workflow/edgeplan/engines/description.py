@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of an engine that is started cold, and what it is in the tables.
+    """A setting names one way in which an engine is started cold, and what it is in the tables.
 
     Attributes:
         cls: its class as `module:Class`; imported only in the process that measures or prepares it.
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An engine: each face is named, none is imported.
+    """A description names each face of an engine and imports none.
 
     Attributes:
         name: by which device files ask for it.

@@ -23,7 +23,7 @@ Padding = Size | tuple[int, int, int, int]
 
 
 class GraphBuilder:
-    """Builds a `Graph` operator by operator.
+    """A builder makes a `Graph` operator by operator.
 
     Operators are named `<op_type lower>_<n>` unless a name is given; each output tensor carries its operator's name (with a
     suffix when there are several), so engine reports can be mapped back.

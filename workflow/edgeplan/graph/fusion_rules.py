@@ -51,7 +51,7 @@ class Alignments(BaseModel):
 
 
 class Contexts(BaseModel):
-    """Which channel classes behave alike, by the label of their group.
+    """Contexts tell which channel classes behave alike, by the label of their group.
 
     Attributes:
         classes: how channel counts are classed.

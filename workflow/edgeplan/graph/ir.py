@@ -22,7 +22,7 @@ BYTES_PER_ELEMENT: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of static shape."""
+    """A tensor has a static shape and an element type."""
 
     name: str
     shape: Shape
@@ -89,7 +89,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """A static graph: operators in topological order over named tensors (activations and weights).
+    """A graph holds operators in topological order over named tensors (activations and weights).
 
     Attributes:
         name: of the graph.

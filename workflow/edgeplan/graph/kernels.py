@@ -103,7 +103,7 @@ _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a model.
+    """A kernel consists of operators that an engine runs as one.
 
     Attributes:
         name: name of the anchor operator.

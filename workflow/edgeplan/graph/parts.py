@@ -31,7 +31,7 @@ def moved(dtype: str) -> str:
 
 
 class Part(NamedTuple):
-    """The start of a step; the fields of `runtime.lowering.Draft`."""
+    """A part starts a step; it has the fields of `runtime.lowering.Draft`."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, S
 
 
 class Chain:
-    """Several steps one after the other.
+    """A chain consists of several steps one after the other.
 
     Args:
         op: the operator.

@@ -15,7 +15,7 @@ GATHERED = "gathered_by_"
 
 @dataclass(frozen=True, slots=True)
 class PostOp:
-    """One operation fused behind a step's main one.
+    """A post-operation is fused behind a step's main one.
 
     Attributes:
         kind: `eltwise`, `sum` (adds to what the output buffer holds: `tensor`, whose buffer becomes the output's), `binary`.
@@ -33,7 +33,7 @@ class PostOp:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the fixed execution order ("layer" of the papers).
+    """A step has its place in the fixed execution order ("layer" of the papers).
 
     Attributes:
         name: name of the operator that does the work.

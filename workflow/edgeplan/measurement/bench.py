@@ -84,7 +84,7 @@ def row_key(
 
 
 class Bench:
-    """Measures subjects on a device, each only once.
+    """A bench measures subjects on a device, each only once.
 
     Args:
         device: the device.

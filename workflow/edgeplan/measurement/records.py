@@ -57,7 +57,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw block times of a subject, with the references timed beside each block. Times are in microseconds.
+    """A measurement holds raw block times of a subject, with the references timed beside each block. Times are in microseconds.
 
     Attributes:
         subject: id of the subject.

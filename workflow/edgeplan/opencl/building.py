@@ -39,7 +39,7 @@ class ProgramSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Job(msgspec.Struct, forbid_unknown_fields=True):
-    """Variants to try on a device, in order; a file is left in `folder` for each that was built."""
+    """A job lists variants to try on a device, in order; a file is left in `folder` for each that was built."""
 
     device: dict[str, str | int | tuple[int, ...]]
     variants: list[ProgramSource]
@@ -70,7 +70,7 @@ def sources_digest() -> str:
 
 
 class Programs:
-    """The programs of one context.
+    """Programs are built for one context and kept.
 
     Args:
         context: of pyopencl.

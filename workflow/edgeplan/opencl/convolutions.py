@@ -43,7 +43,7 @@ Arguments = tuple[Argument, ...]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The numbers of a convolution step of one image."""
+    """A convolution holds the numbers of a convolution step of one image."""
 
     channels_in: int
     channels_out: int

@@ -44,7 +44,7 @@ class Channels:
 
 @dataclass(slots=True)
 class LaunchChain:
-    """Launches of one step, being put together, with what lies between them."""
+    """A chain collects the launches of one step, with what lies between them."""
 
     numbers: DeviceNumbers
     launches: list[Launch] = field(default_factory=list)

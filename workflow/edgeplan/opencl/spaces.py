@@ -31,7 +31,7 @@ class LackingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTensor:
-    """An activation, or what a step keeps between its launches.
+    """A device tensor is an activation, or what a step keeps between its launches.
 
     Attributes:
         memory: where it lies.

@@ -50,7 +50,7 @@ def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Tiles of pixels as work items.
+    """Chunks are tiles of pixels as work items.
 
     Attributes:
         count: chunks.

@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStep:
-    """One step of a plan; `place` is "main" or "prepare:<queue>"."""
+    """A document step is one step of a plan; `place` is "main" or "prepare:<queue>"."""
 
     name: str
     implementation: str

@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CostArrays:
-    """A profile as arrays, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
+    """Cost arrays hold a profile, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
 
     Attributes:
         main: preparation on the main core while others work.
@@ -102,7 +102,7 @@ def costs_of(profile: Profile) -> CostArrays:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A kernel combination with its placement.
+    """A schedule is a kernel combination with its placement.
 
     Attributes:
         choice: position of the chosen candidate, by step.
@@ -154,7 +154,7 @@ def makespan_ms(costs: CostArrays, schedule: Schedule) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work: a stage of a step on a core, from start to end (ms)."""
+    """A span is one piece of work: a stage of a step on a core, from start to end (ms)."""
 
     core: str
     layer: int

@@ -26,7 +26,7 @@ def kernel_name(implementation: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One implementation of a step with one source of its weights.
+    """A candidate is one implementation of a step with one source of its weights.
 
     Attributes:
         implementation: the library's name of the kernel, "" for steps without choice.
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A step of the execution order: a fused operator.
+    """A layer is a step of the execution order: a fused operator.
 
     Attributes:
         name: of the step.
@@ -78,7 +78,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Factors (>= 1) on costs while preparation overlaps with other work.
+    """Contention multiplies costs (factors >= 1) while preparation overlaps with other work.
 
     Two preparations in one process slow each other down more than a preparation and an execution do. That loss is charged to
     the core that could do something else instead: it has a factor of its own, chosen so that both together get done what was

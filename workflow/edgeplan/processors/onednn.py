@@ -22,7 +22,7 @@ from edgeplan.support.machine import memory_bytes
 
 
 class OnednnProcessor(Host):
-    """oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
+    """This processor is oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
 
     Args:
         cores: to compute on; none: one thread, wherever the system puts it.

@@ -35,7 +35,7 @@ _LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more d
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Factors (>= 1) of preparing beside another preparation, by where the weights come from."""
+    """Pairs hold factors (>= 1) of preparing beside another preparation, by where the weights come from."""
 
     cached: float = 1.0
     raw: float = 1.0
@@ -121,7 +121,7 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
 
 
 class _Passes:
-    """Whole preparations of a model with the first candidate of every step, by the compiled code of a cold start.
+    """Passes prepare a whole model with the first candidate of every step, by the compiled code of a cold start.
 
     Args:
         rig: a model with its first candidates.

@@ -129,7 +129,7 @@ def _profile(
 
 
 class _Execution:
-    """The predictors, asked for one implementation rather than the one that an engine would dispatch."""
+    """An execution asks the predictors for one implementation, not the one that an engine would dispatch."""
 
     def __init__(self, dnnl: Dnnl, graph: Graph, predictor: DevicePredictor) -> None:
         card, forest = predictor.card, predictor.packed

@@ -42,7 +42,7 @@ _ALL = ""
 
 
 class PreparationCosts(BaseModel):
-    """Fitted costs of preparation on one machine.
+    """Preparation costs are fitted on one machine.
 
     Attributes:
         cpu, fingerprint, measured_at: the processor, the machine and the day of the rows; "" if nobody has noted it.

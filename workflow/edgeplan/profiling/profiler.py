@@ -182,7 +182,7 @@ def _profile(
 
 
 class _Measuring:
-    """Measures the missing rows of home layouts, and what the machine's constants lack, within a budget.
+    """This class measures, within a budget, missing rows of home layouts and what the machine's constants lack.
 
     The rows of all layouts come first, since what is known of one tells whether another is worth more than a look; then whole
     programs are started.

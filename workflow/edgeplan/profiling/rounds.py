@@ -66,7 +66,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One time, and whether other work took a processor away meanwhile."""
+    """A sample is one time, and whether other work took a processor away meanwhile."""
 
     ms: float
     disturbed: bool = False
@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass
 class RoundTimes:
-    """Times of one round: stage -> step -> samples. The stages are those of `store.Row`."""
+    """Round times go from stage to step to samples. The stages are those of `store.Row`."""
 
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class ModelToProfile:
-    """A model to profile: its file, its steps, where their weights lie, and seeded inputs, those of a cold start."""
+    """A model to profile has its file, its steps, places of their weights, and seeded inputs, those of a cold start."""
 
     name: str
     dnnl: Dnnl

@@ -25,7 +25,7 @@ from edgeplan.runtime.weight_cache import key_of, paged, stamp
 
 
 class Trials:
-    """The candidates of a model under one home layout, linked.
+    """Trials hold the candidates of a model under one home layout, linked.
 
     Args:
         dnnl: the library.

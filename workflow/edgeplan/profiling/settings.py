@@ -85,7 +85,7 @@ FAST = ProfileSettings(blocks=3, reference_runs=4, margin=1.25, budget_seconds=2
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The processors of a device.
+    """Cores are the processors of a device.
 
     Attributes:
         big: they execute; on a machine of equal cores all of them.

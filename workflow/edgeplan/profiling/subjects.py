@@ -30,7 +30,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal steps: they differ in names alone, so their candidates cost the same.
+    """A group consists of equal steps: they differ in names alone, so their candidates cost the same.
 
     Attributes:
         digest: of what makes them equal; the key of their rows.
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingSubject:
-    """A model under one home layout.
+    """A subject of profiling is a model under one home layout.
 
     Attributes:
         program: with room for the scratch of any candidate; its choices are each step's first candidate.

@@ -45,7 +45,7 @@ _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 
 
 class Images(NamedTuple):
-    """Images that one module compiles.
+    """Images are compiled by one module.
 
     Attributes:
         builder: the module, whose `build(name)` compiles an image.

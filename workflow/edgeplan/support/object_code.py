@@ -35,7 +35,7 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"  # frees what an array owns: those made 
 
 
 class Entry(NamedTuple):
-    """A function that C calls.
+    """An entry is a function that C calls.
 
     Attributes:
         function: compiled with the error model of numpy: divisions by zero give what the processor gives.
@@ -139,7 +139,7 @@ class _Reference(NamedTuple):
 
 @dataclass
 class _Layout:
-    """Bytes of an image as they come together.
+    """A layout collects the bytes of an image.
 
     Attributes:
         code: all bytes; places: of sections in them.

@@ -24,7 +24,7 @@ OUTPUT_TOLERANCE = 1e-4
 
 
 class ModelInput(Protocol):
-    """An input of a model."""
+    """An input of a model has a name, a shape and an element type."""
 
     @property
     def name(self) -> str:

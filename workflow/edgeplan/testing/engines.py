@@ -29,7 +29,7 @@ from edgeplan.graph.onnx.write import save_onnx, to_onnx
 
 
 class EngineContract:
-    """The tests; `name` is the engine's, by which device files ask for it."""
+    """A contract holds an engine to its interface; `name` is the engine's, by which device files ask for it."""
 
     name: ClassVar[str] = ""
 

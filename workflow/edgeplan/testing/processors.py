@@ -65,7 +65,7 @@ def _varied() -> Graph:
 
 
 class ProcessorContract:
-    """The tests of a processor.
+    """A contract holds a processor to its interface.
 
     Attributes:
         name: of the engine that it is of.

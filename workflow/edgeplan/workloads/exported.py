@@ -24,7 +24,7 @@ from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A weight's values: seeded, uniform in centre ± spread."""
+    """Uniform values of a weight are seeded, within centre ± spread."""
 
     spread: float
     centre: float = 0.0
@@ -37,7 +37,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A model without the values of its weights.
+    """An exported model has no values of its weights.
 
     Attributes:
         model: the model; its weights are initialisers that hold no values yet.
@@ -78,7 +78,7 @@ class Exported:
 
 
 class ExportBuilder:
-    """Builds a model node by node.
+    """A builder makes a model node by node.
 
     Nodes are named `<scope>/<type>` as torch.onnx names them, numbered where names repeat; each output
     carries its node's name.

@@ -16,7 +16,7 @@ from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, Un
 
 
 class LiteRt(Baseline):
-    """The converted model; XNNPACK packs its weights at every start."""
+    """This setting opens the converted model; XNNPACK packs its weights at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads
@@ -51,7 +51,7 @@ class LiteRt(Baseline):
 
 
 class LiteRtCached(LiteRt):
-    """The same with the packed weights mapped from XNNPACK's cache."""
+    """This setting maps packed weights from XNNPACK's cache."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         plain = super().prepare(model, inputs, folder, threads)

@@ -25,7 +25,7 @@ def layout(rank: int) -> tuple[int, ...]:
 
 
 class LoweringContext:
-    """A graph being lowered; operators that were fused into an earlier one are `_done`."""
+    """A context holds a graph while it is lowered; operators that were fused into an earlier one are `_done`."""
 
     def __init__(self, graph: Graph, values: Mapping[str, Any]) -> None:
         self._graph, self._values, self._file = graph, values, TfliteFile()

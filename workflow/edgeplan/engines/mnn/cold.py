@@ -14,7 +14,7 @@ from edgeplan.engines.mnn.convert import convert
 
 
 class Mnn(Baseline):
-    """The converted model; its weights are transformed at every start."""
+    """This setting opens the converted model; its weights are transformed at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads

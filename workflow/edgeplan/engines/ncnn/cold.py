@@ -23,7 +23,7 @@ _REDUCED_PRECISION = (
 
 
 class Ncnn(Baseline):
-    """The converted model with all of ncnn's f32 kernels (Winograd, sgemm, packing); weights are transformed at every start."""
+    """This setting has all of ncnn's f32 kernels (Winograd, sgemm, packing); weights are transformed at every start."""
 
     #: Whether convolutions may be computed as products of matrices, by Winograd's algorithm or im2col.
     by_products = True
@@ -78,7 +78,7 @@ class Ncnn(Baseline):
 
 
 class NcnnDirect(Ncnn):
-    """Direct convolutions alone, which need no memory besides (FlexNN's NCNN-Direct)."""
+    """This setting has direct convolutions alone, which need no memory besides (FlexNN's NCNN-Direct)."""
 
     by_products = False
 

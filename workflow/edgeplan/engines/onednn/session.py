@@ -35,7 +35,7 @@ _NS_PER_US = 1000.0
 
 
 class Onednn(Engine):
-    """oneDNN through its C API."""
+    """This engine calls oneDNN through its C API."""
 
     name = "onednn"
     reports_nodes = True

@@ -15,7 +15,7 @@ _ERRORS_ONLY = 3
 
 
 class OnnxRuntimeDefault(Baseline):
-    """The ONNX file, opened with all graph optimisations."""
+    """This setting opens the ONNX file with all graph optimisations."""
 
     def load_library(self, threads: int) -> None:
         del threads
@@ -43,7 +43,7 @@ class OnnxRuntimeDefault(Baseline):
 
 
 class OnnxRuntimeOptimised(OnnxRuntimeDefault):
-    """The optimised model, saved once with its weights as external data, opened with the optimisations off."""
+    """This setting saves the optimised model once, its weights as external data, and opens it with the optimisations off."""
 
     #: Whether the weights are saved in the layouts the kernels pack them into.
     prepacked = False
@@ -68,13 +68,13 @@ class OnnxRuntimeOptimised(OnnxRuntimeDefault):
 
 
 class OnnxRuntimePrepacked(OnnxRuntimeOptimised):
-    """The same, with the packed weights saved too."""
+    """This setting saves the packed weights of the optimised model, too."""
 
     prepacked = True
 
 
 class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
-    """Weights as external data, mapped and never copied: nothing is packed beforehand, and no arena keeps what was freed."""
+    """This setting maps weights and never copies them: nothing is packed beforehand, and no arena keeps what was freed."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs, threads

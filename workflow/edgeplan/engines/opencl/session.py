@@ -43,7 +43,7 @@ _BLOCKED = ":blocked"
 
 
 class Opencl(Engine):
-    """An OpenCL device; the options are those of `OpenclOptions`, threads are the host's."""
+    """This engine is an OpenCL device; the options are those of `OpenclOptions`, threads are the host's."""
 
     name = "opencl"
     reports_nodes = True
@@ -108,7 +108,7 @@ def _blocked_convolutions(lowered: Lowered) -> Lowered:
 
 
 class Loaded:
-    """A program prepared whole on a device, and what the device refuses on the host."""
+    """A loaded program is prepared whole on a device; the host runs what the device refuses."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, processor: OpenclProcessor, threads: int) -> None:
         self.program, self.processor = program, processor
@@ -174,7 +174,7 @@ class _OpenclSession(Session):
 
 
 class _OpenclProfiledSession(_OpenclSession, ProfiledSession):
-    """Asks the device when each kernel started and ended."""
+    """This session asks the device when each kernel started and ended."""
 
     def __init__(self, loaded: Loaded, graph: Graph) -> None:
         super().__init__(loaded, graph)

@@ -13,7 +13,7 @@ from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, Un
 
 
 class OpenVinoBaseline(Baseline):
-    """The ONNX file, compiled at every start."""
+    """This setting compiles the ONNX file at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads
@@ -38,7 +38,7 @@ class OpenVinoBaseline(Baseline):
 
 
 class OpenVinoCached(OpenVinoBaseline):
-    """Compiled once; every start imports the blob from the folder of the cache."""
+    """This setting compiles once; every start imports the blob from the folder of the cache."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs

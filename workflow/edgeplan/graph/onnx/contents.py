@@ -37,7 +37,7 @@ _REWRITTEN = frozenset({"Sum"})
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """An ONNX file in parts.
+    """Contents hold an ONNX file in parts.
 
     Attributes:
         name: of its graph.

@@ -59,7 +59,7 @@ def modern(contents: Contents, shapes: Shapes, source: str) -> Contents:
 
 
 class _Rewriting:
-    """The walk over the nodes of one model."""
+    """A rewriting walks over the nodes of one model."""
 
     def __init__(self, contents: Contents, shapes: Shapes, source: str) -> None:
         self.opset, self.source, self.infer = contents.opset, source, shapes

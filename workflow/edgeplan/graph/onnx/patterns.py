@@ -68,7 +68,7 @@ def _without_dead(
 
 
 class _Patterns:
-    """The search in one graph."""
+    """This class searches one graph for patterns."""
 
     def __init__(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], constants: Mapping[str, TensorProto]

@@ -40,7 +40,7 @@ _RAW_DATA, _GRAPH, _INITIALIZER = 9, 7, 5  # numbers of fields in onnx.proto
 
 @dataclass(frozen=True, slots=True)
 class SeededModel:
-    """An ONNX model whose weights are drawn when it is written.
+    """A seeded model draws its weights when it is written.
 
     Attributes:
         model: the model; initialisers that are drawn hold no values.
@@ -112,7 +112,7 @@ class SeededModel:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tensor as the file holds it: a header, and so many bytes of values behind it."""
+    """A piece is a tensor as the file holds it: a header, and so many bytes of values behind it."""
 
     header: bytes
     values_bytes: int = 0

@@ -13,7 +13,7 @@ from edgeplan.graph.ir import Attribute, Shape
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """An operator with the shapes of its tensors.
+    """A single is an operator with the shapes of its tensors.
 
     Attributes:
         inputs: of its activations.

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers, each alive in `[lower, upper)`; arrays of the same length, one entry a buffer.
+    """Buffers are alive in `[lower, upper)` each; arrays have the same length, one entry a buffer.
 
     Attributes:
         lower, upper: lifetime, any unit.
@@ -67,7 +67,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """A layout found by the search, with its proven bound.
+    """A layout comes with its proven bound.
 
     Attributes:
         verdict: about `capacity`; `fits` without one.

@@ -34,7 +34,7 @@ _DEPTH, _TRAIL_TOP, _POOL_TOP, _AGENDA_TOP, NODES = range(5)
 
 
 class State(NamedTuple):
-    """A search that can be paused. Buffers are numbered in the order that breaks ties.
+    """A state holds a search that can be paused. Buffers are numbered in the order that breaks ties.
 
     Attributes:
         size, alignment: of the buffers.

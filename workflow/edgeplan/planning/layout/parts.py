@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class LayoutPart:
-    """Buffers that are laid out apart from all others, from address `base` on.
+    """A part holds buffers that are laid out apart from all others, from address `base` on.
 
     Attributes:
         index: positions among all buffers.
@@ -34,7 +34,7 @@ class LayoutPart:
 
 @dataclass(frozen=True)
 class InterferenceGraph:
-    """A graph of the buffers of one part that live at the same time.
+    """An interference graph joins the buffers of one part that live at the same time.
 
     Attributes:
         first, last: half-open range of sections of each buffer, shape (buffers,).

@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 @dataclass(eq=False)
 class Attempt:
-    """A search with its own order: its buffers are `order`, permuted."""
+    """An attempt searches in its own order: its buffers are `order`, permuted."""
 
     order: Ints
     state: canonical.State

@@ -95,7 +95,7 @@ def _placed(
 
 
 class _Skyline:
-    """Addresses [0, size), which step uses each last, and the gaps that no step after `reached` uses."""
+    """A skyline knows, of addresses [0, size), which step uses each last, and gaps that no step after `reached` uses."""
 
     def __init__(self, size: int, unit: int, rule: int) -> None:
         self._unit, self._rule = unit, rule

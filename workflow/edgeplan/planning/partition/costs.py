@@ -48,7 +48,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class PairStep:
-    """An operator of the model.
+    """A pair step is an operator of the model with its options.
 
     Attributes:
         name: unique in the model.
@@ -82,7 +82,7 @@ class PairStep:
 
 @dataclass(frozen=True)
 class PairCosts:
-    """The costs of one model on a pair of processors.
+    """Pair costs are those of one model on a pair of processors.
 
     Attributes:
         model: its name.

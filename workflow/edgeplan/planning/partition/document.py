@@ -70,7 +70,7 @@ class OperatorEntry(_Part):
 
 
 class ContentionEntry(_Part):
-    """Factors on the times of two different steps while they run side by side."""
+    """A contention entry holds factors on the times of two different steps while they run side by side."""
 
     cpu_load: Load
     gpu_load: Load

@@ -20,7 +20,7 @@ _NOTHING: tuple[float, ...] = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Module:
-    """The steps between two neighbouring cuts.
+    """A module consists of the steps between two neighbouring cuts.
 
     Attributes:
         model: costs of the whole model.

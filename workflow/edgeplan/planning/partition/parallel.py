@@ -131,7 +131,7 @@ def parallel(costs: PairCosts, search: SearchLimits) -> SideBySide:
 
 
 class _Chain:
-    """The cuts and the modules between them."""
+    """A chain holds the cuts and the modules between them."""
 
     def __init__(self, costs: PairCosts, gap: float) -> None:
         self.costs, self.gap = costs, gap

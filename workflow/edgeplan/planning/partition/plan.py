@@ -23,7 +23,7 @@ class _Part(BaseModel):
 
 
 class PlannedStep(_Part):
-    """An operator in a plan.
+    """A planned step says where and when an operator runs.
 
     Attributes:
         name: of the operator.
