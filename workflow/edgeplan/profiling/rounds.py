@@ -159,7 +159,7 @@ class Harness:
         self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if step.picks_places)
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
-        self.standing = {width: self._stand_in(width) for width in self.widths}
+        self.first_candidates = {width: self._stand_in(width) for width in self.widths}
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +173,7 @@ class Harness:
 
     def steps(self, width: int) -> list[LinkedStep]:
         """Return the first candidate of every step."""
-        return [self.trials.standing(index, width) for index in range(len(self.subject.program.steps))]
+        return [self.trials.first_candidate(index, width) for index in range(len(self.subject.program.steps))]
 
     def _stand_in(self, width: int) -> list[Calls]:
         """Return the first candidate of every step, executed once: what runs around the steps that are measured."""
@@ -277,7 +277,7 @@ class Harness:
 
     def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: RoundTimes) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches, or behind all of them."""
-        standing = self.standing[what.width]
+        firsts = self.first_candidates[what.width]
         self.feed()
         self.dnnl.set_threads(what.width)
         if stage == "first":
@@ -285,10 +285,10 @@ class Harness:
         for index, ready in prepared.items():
             if index in self._picking or index - 1 in self._picking:
                 self.feed()
-                for before_it in standing[:index]:
+                for before_it in firsts[:index]:
                     self.executor.execute(before_it)
             elif index - 1 not in prepared and index:
-                self.executor.execute(standing[index - 1])
+                self.executor.execute(firsts[index - 1])
             before, start = switches(), _clock()
             self.executor.execute(ready)
             spent = _clock() - start

@@ -57,7 +57,7 @@ class Trials:
                     for width in self._widths:
                         self._linked[index, position, width] = self._link(index, position, width)
         steps, narrow = range(len(subject.program.steps)), self._widths[0]
-        self.program = self._program(dnnl, model, [self.standing(index, narrow) for index in steps])
+        self.program = self._program(dnnl, model, [self.first_candidate(index, narrow) for index in steps])
         self.raw = self._program(dnnl, model, [self.step(index, 0, narrow) for index in steps])
         self.cache = self._stand_in(scratch, model)
         key = key_of(self._content(0, PAGE_BYTES).tobytes())
@@ -128,7 +128,7 @@ class Trials:
         """Return a step at trial: a candidate, made for so many cores, its weights from the model file."""
         return self._linked[index, position, width]
 
-    def standing(self, index: int, width: int) -> LinkedStep:
+    def first_candidate(self, index: int, width: int) -> LinkedStep:
         """Return a step's first candidate, with a place of its own for its weights."""
         step = self._linked[index, 0, width]
         shift = (1 + self._widths.index(width)) * self.weights_bytes

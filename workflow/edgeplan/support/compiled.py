@@ -131,14 +131,14 @@ def content(function: Callable[..., object]) -> str:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        told, called = _told(one)
+        told, called = _described(one)
         state.update(told.encode() + b"\0")
         pending += called
     return state.hexdigest()
 
 
 @cache
-def _told(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
+def _described(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
     """Return the text that stands for a function's own code and constants, and the functions that it refers to."""
     called: list[FunctionType] = []
     cells = (cell.cell_contents for cell in function.__closure__ or ())

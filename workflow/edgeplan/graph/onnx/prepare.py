@@ -497,7 +497,7 @@ def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Prepara
         dims = kind.shape.dim
         fits = len(sizes) == len(dims) and all(d.dim_value <= 0 or d.dim_value == s for d, s in zip(dims, sizes, strict=True))
         if not fits and kind.HasField("shape"):
-            has = ",".join(map(_told, dims))
+            has = ",".join(map(_size_text, dims))
             raise ModelError(
                 f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
             )
@@ -567,11 +567,11 @@ def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symb
             continue
         known = symbols.get(dim.dim_param if _named_axis(dim) else f"{name}, axis {axis}")
         if (size := sizes[axis] if sizes is not None else known) is None:
-            missing.append(_told(dim))
+            missing.append(_size_text(dim))
         else:
             dim.dim_value = size
     if missing:
-        example = ",".join(map(_told, kind.shape.dim))
+        example = ",".join(map(_size_text, kind.shape.dim))
         raise ModelError(
             f"the input {name!r} leaves {', '.join(dict.fromkeys(missing))} open",
             where=source,
@@ -582,7 +582,7 @@ def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symb
         raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
 
 
-def _told(dim: onnx.TensorShapeProto.Dimension) -> str:
+def _size_text(dim: onnx.TensorShapeProto.Dimension) -> str:
     return str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param or "?"
 
 

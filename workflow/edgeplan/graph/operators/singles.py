@@ -35,8 +35,8 @@ Draw = Callable[[Random, Shape], Single]
 _MOST_TOKENS = 400
 
 
-def alike(*choices: Mapping[str, Attribute]) -> Draw:
-    """Reads and writes the map; attributes are one of the choices."""
+def same_shape(*choices: Mapping[str, Attribute]) -> Draw:
+    """Draw an operator that writes a map of the shape that it reads; attributes are one of the choices."""
     return lambda rng, shape: Single((shape,), shape, attributes=rng.choice(choices) if choices else {})
 
 
@@ -54,12 +54,12 @@ def pair(rng: Random, shape: Shape) -> Single:
 
 
 def slope(_: Random, shape: Shape) -> Single:
-    """With a slope for each channel."""
+    """Build an operator with a slope for each channel."""
     return Single((shape,), shape, {"slope": (shape[1], 1, 1)})
 
 
 def by_channel(*roles: str) -> Draw:
-    """With weights for each channel."""
+    """Draw an operator with weights for each channel."""
     return lambda _, shape: Single((shape,), shape, dict.fromkeys(roles, (shape[1],)))
 
 

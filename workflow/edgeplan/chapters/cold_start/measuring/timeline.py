@@ -13,12 +13,11 @@ import pandas as pd
 
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process import host_memory as grounds
-from edgeplan.measurement.process import page_cache
+from edgeplan.measurement.process import host_memory, page_cache
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.interference import Interference
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.measurement.process.prepare_machine import settle
+from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.planning.machine import Span
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
@@ -104,8 +103,8 @@ def _record(job: Mapping[str, Any]) -> tuple[Span, ...]:
     dnnl = Dnnl()
     prepare_process(dnnl)
     machine = fingerprint()
-    grounds.map_code()
-    settle([Path(file) for file in job["files"]], job["cores"], evicted=False, usual_us=job["usual_us"])
+    host_memory.map_code()
+    prepare_machine([Path(file) for file in job["files"]], job["cores"], evicted=False, usual_us=job["usual_us"])
     with ColdSession(dnnl, Path(job["folder"]), threads=job["threads"], machine=machine, cores=job["cores"]) as session:
         session.run(values)
         return session.spans()
