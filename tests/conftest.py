@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from depth import FEW, PROFILE
+from depth import FEW, PROFILE, some
 from edgeplan.cli import main
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
@@ -43,7 +44,7 @@ settings.register_profile("few", derandomize=True, max_examples=FEW)
 settings.register_profile("many", derandomize=True)
 settings.load_profile(PROFILE)
 Array = npt.NDArray[np.float32]
-#: Checks a graph: (graph, model file or None, home layouts, how many of the candidates); returns how many programs it ran.
+#: Checks a graph: (graph, model file or None, how many of the candidates); returns how many programs it ran.
 Check = Callable[..., int]
 
 
@@ -51,8 +52,8 @@ Check = Callable[..., int]
 _FAST = "fast"
 #: Lanes of folders that have another one.
 _LANES = {**dict.fromkeys(("engines", "processors"), "numerics"), "end_to_end": "processes", "texts": "texts"}
-#: Lanes by marker alone: what takes seconds, though others reach nearly all its lines, and what takes minutes.
-_MARKED = ("long", "slow")
+#: Lanes by marker: what takes seconds, though others reach nearly all its lines, what takes minutes, and what reads sources.
+_MARKED = ("long", "slow", "texts")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = (
     "edgeplan.runtime.dnnl",
@@ -63,9 +64,15 @@ _BY_ISA = (
 )
 
 
+#: Engines that do so, each of which some tests take in turn. OpenVINO reads the same variable for a oneDNN of its own, which
+#: ends the process where it asks for less than the processor has.
+_ENGINES_BY_ISA = {"onednn", "opencl"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the lanes markers, by which `make test` and its siblings select."""
-    config.lanes = (_FAST, *dict.fromkeys(_LANES.values()), *_MARKED)
+    gc.disable()  # until all is collected
+    config.lanes = tuple(dict.fromkeys((_FAST, *_LANES.values(), *_MARKED)))
     for lane in config.lanes:
         config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
 
@@ -76,13 +83,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         module = getattr(item, "module", None)
         lane = getattr(module, "LANE", _LANES.get(item.path.relative_to(Path(__file__).parent).parts[0], _FAST))
-        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module)
+        callspec = getattr(item, "callspec", None)
+        engine = callspec.params.get("each_engine") if callspec else None
+        isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module) or engine in _ENGINES_BY_ISA
         if isa:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
         if not any(map(item.get_closest_marker, _MARKED)):
             item.add_marker("numerics" if isa and lane == _FAST else lane)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which live until the end, to no further garbage collection: a tenth of the processor's time."""
+    gc.freeze()
+    gc.enable()
 
 
 @cache
@@ -121,10 +136,13 @@ def reference(model: Path, graph: Graph) -> Mapping[str, Array]:
 
 
 @pytest.fixture
-def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
-    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime."""
+def agrees(dnnl: Dnnl, tmp_path: Path, request: pytest.FixtureRequest) -> Check:
+    """Runs a graph with the k-th candidate of every step, for all k, and compares with ONNX Runtime.
 
-    def check(graph: Graph, model: onnx.ModelProto | None = None, homes: Sequence[str] = HOMES, most: int | None = None) -> int:
+    By day each test takes one home layout, which depends on its name.
+    """
+
+    def check(graph: Graph, model: onnx.ModelProto | None = None, most: int | None = None) -> int:
         dnnl.set_threads(1)
         path = tmp_path / "model.onnx"
         if model is None:
@@ -135,7 +153,7 @@ def agrees(dnnl: Dnnl, tmp_path: Path) -> Check:
         lowered = lower(graph)
         weights = locate_weights(path, lowered)
         ran = 0
-        for home in homes:
+        for home in some(HOMES, request.node.name):
             offered = step_candidates(dnnl, lowered, home)
             for k in range(max(map(len, offered)))[:most]:
                 choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]

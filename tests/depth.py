@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-FEW = 20  # examples of a property
+FEW = 12  # examples of a property
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or "few"
 MANY = PROFILE == "many"
 Value = TypeVar("Value")

@@ -16,6 +16,7 @@ from onnx_models import W, conv, model
 from test_cli_predict import FIRST, SECOND, write_model
 from typer.testing import CliRunner, Result
 
+from depth import by_day
 from edgeplan import measure, predict
 from edgeplan.chapters.prediction.comparison import Measured, compare_kernels
 from edgeplan.chapters.prediction.model_prediction import KernelLatency, PredictedFor, Prediction
@@ -80,7 +81,7 @@ def measured(*more: str) -> Result:
     return done
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", by_day([*ENGINES], least=2))
 def test_each_engine_is_measured_beside_the_prediction(engine: str) -> None:
     device(engine)
     predictors()

@@ -24,7 +24,8 @@ from edgeplan.planning.layout.solve import solve
 from edgeplan.planning.memory import planner
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.runtime import kernels, native
+from edgeplan.runtime import kernels
+from edgeplan.runtime.native import calls, entries
 from edgeplan.runtime.memory import checksum
 from edgeplan.runtime.kernels.build import names
 from edgeplan.chapters.cold_start.planners.streamed import streamed
@@ -42,8 +43,9 @@ for mode in Mode:
     planner.plan(work, Reader(10.0), least.height, mode)
 checksum(np.zeros(8192, np.uint8))
 streamed(realistic(12, 1), Disk(500.0, 0.1))
-native.load()
-native.code_memory()
+entries.load()
+calls.load()
+entries.code_memory()
 kernels.load(names())
 """
 #: One process for all: most of each one's time would go into imports.
@@ -97,7 +99,7 @@ def test_all_modules_that_compile_are_known() -> None:
     for name in done:
         __import__(name)
     beside = {"edgeplan.planning.layout.greedy", "edgeplan.planning.layout.parts", "edgeplan.planning.layout.canonical"}
-    packages = {ahead.native.__name__, ahead.kernels.__name__}
+    packages = {"edgeplan.runtime.native", ahead.kernels.__name__}
     left = {name for name in _compiling() if name not in done | beside and name.rpartition(".")[0] not in packages}
     assert not left
     assert beside <= sys.modules.keys()  # the solver's

@@ -14,7 +14,7 @@ from edgeplan.planning.layout.buffers import Verdict, buffers, max_live
 from edgeplan.planning.layout.solve import solve
 from layout_checks import overlapping
 
-_GOOD = "id,lower,upper,size,note\na,0,4,6,first\nb,4,9,3,\nc,2,7,5,\nd,7,12,8,\ne,0,12,2,last\n"
+_GOOD = "id,lower,upper,size,hint\na,0,4,6,64\nb,4,9,3,-1\nc,2,7,5,-1\nd,7,12,8,-1\ne,0,12,2,0\n"
 
 
 def _plan(path: Path, *options: str) -> Path:
@@ -41,7 +41,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def test_rows_keep_their_columns_and_gain_offsets(tmp_path: Path, options: list[str]) -> None:
     output = _plan(_written(tmp_path, _GOOD), *options)
     rows = _rows(output)
-    assert [(row["id"], row["note"]) for row in rows] == [("a", "first"), ("b", ""), ("c", ""), ("d", ""), ("e", "last")]
+    assert [(row["id"], row["hint"]) for row in rows] == [("a", "64"), ("b", "-1"), ("c", "-1"), ("d", "-1"), ("e", "0")]
     table = csv_files.read(output)
     assert overlapping(table.buffers, np.array([int(row["offset"]) for row in rows])) is None
     assert max(int(row["offset"]) + int(row["size"]) for row in rows) <= (int(options[1]) if options else 13)
@@ -94,6 +94,9 @@ def test_not_found_in_the_time_is_no_proof(tmp_path: Path) -> None:
         ("id,lower,upper\na,0,1\n", "no column size", "header"),
         ("a,0,1,4\n", "no column id, lower, upper, size", "header"),
         ("id,lower,upper,size,size\na,0,1,4,4\n", "repeated column size", "header"),
+        ("id,lower,upper,size,note,alignement\na,0,1,4,,\n", "unknown column 'note', 'alignement'", "header"),
+        ("id,lower,upper,size,gaps\na,0,9,4,\nb,0,9,4,2-5\n", "gaps '2-5'", "line 3"),
+        ("id,lower,upper,size,hint\na,0,9,4,x\n", "hint is 'x', not an integer", "line 2"),
         ("id,lower,upper,size\na,0,1,-4\n", "size is -4, not at least 0", "line 2"),
         ("id,lower,upper,size\na,0,1,4\nb,5,5,4\n", "lifetime .* is empty", "line 3"),
         ("id,lower,upper,size\na,0,1,4\nb,6,5,4\n", "lifetime .* is empty", "line 3"),

@@ -30,7 +30,8 @@ from edgeplan.support.machine import environment, fingerprint
 
 GOOD: dict[str, Any] = {"format_version": 1, "name": "dev", "engine": "onnxruntime", "threads": 1, "cores": []}
 
-SHIPPED = Path(__file__).parents[2] / "config/devices"
+CONFIG = Path(__file__).parents[2] / "config"
+SHIPPED = CONFIG / "devices"
 
 
 def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
@@ -69,9 +70,14 @@ def test_a_device_file_of_the_workspace_goes_before_the_shipped_one(devices: Pat
     assert load_device("cpu-onednn").engine == "onednn"
 
 
-def test_the_shipped_device_files_are_those_of_the_checkout() -> None:
-    shipped = {path.name: path.read_bytes() for path in workspace.SHIPPED.glob("*/*.yaml")}
-    assert shipped == {path.name: path.read_bytes() for path in SHIPPED.glob("*.yaml")}, "make distil copies them"
+def test_the_shipped_files_of_devices_and_pairs_are_those_of_the_checkout(tmp_path: Path) -> None:
+    here, nowhere = workspace.Workspace(CONFIG.parent, found=True), workspace.Workspace(tmp_path, found=False)
+    for files in (workspace.Workspace.device_files, workspace.Workspace.pair_files):
+        given, shipped = files(here), files(nowhere)
+        assert {name: path.read_bytes() for name, path in shipped.items()} == {
+            name: path.read_bytes() for name, path in given.items()
+        }, "make distil copies those of devices"
+        assert set(shipped.values()).isdisjoint(given.values())
 
 
 def test_a_core_that_does_not_exist_is_told_whatever_else_is_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from workspace import DEVICE, Workspace, add_toy_chapter, make_workspace
 
+pytestmark = pytest.mark.long
+
 _FOLDER = "workflow/edgeplan/chapters/toy/"
 #: Files that `make wire`, `make protocols` and `make schema` write.
 _GENERATED = {

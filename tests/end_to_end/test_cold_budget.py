@@ -31,7 +31,6 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
         "profile_blocks": 2,
         "checked_choices": 2,
         "budget_seconds": 1.0,
-        "timeline_runs": 3,
         "energy_runs": 1,
     }
     params = params.model_copy(update={"cold_start": params.cold_start.model_copy(update=changes)})
@@ -50,8 +49,8 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
     assert over.str.contains("the time for measuring cold starts was over").all()
     assert (read["checks"]["error"] < 1e-3).all()
     assert len(read["checks"]) == 1
-    assert set(read["spans"]["kind"]) == {"planned", "measured"}
-    for topic in ("checks.squeezenet", "load", "runs", "timelines"):
+    assert set(read["spans"]["kind"]) == {"planned"}
+    for topic in ("checks.squeezenet", "load", "runs"):
         assert "cold_start.budget_seconds (1) was over" in notes[topic], topic
 
     write(measured=folders["measured"], metrics=tmp_path / "cold.json", chapter=tmp_path / "cold.page.json")

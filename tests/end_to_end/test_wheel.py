@@ -12,7 +12,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from workspace import make_workspace
+from workspace import ROOT, make_workspace
 
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.zoo import prior_models
@@ -126,3 +126,24 @@ def test_every_wish_is_served_in_an_empty_folder(command: Path, tmp_path: Path) 
     assert (tmp_path / "out/y.npz").is_file()
     (tmp_path / "buffers.csv").write_text("id,lower,upper,size\na,0,2,64\n")
     assert "fits in 64" in said("plan", "layout", "buffers.csv", "-o", "layout.csv")
+
+
+def test_pairs_are_known_as_in_a_checkout(program: Path, tmp_path: Path) -> None:
+    """Their devices are found and their cores looked at; a plan asks for what a checkout measures, as it does there."""
+    model = save_onnx(prior_models()["resnet18"](), tmp_path / "resnet18.onnx")
+
+    def ended(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [program, *words], cwd=tmp_path, env=_environment(tmp_path), check=False, capture_output=True, text=True
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    for pair in sorted(path.stem for path in (ROOT / "config/pairs").glob("*.yaml")):
+        code, said = ended("device", "check", "--pair", pair)
+        assert code == 0, said
+        assert re.search(rf"^pair +{pair}\ncpu +oneDNN .*\ngpu ", said), said
+        code, said = ended("plan", "partition", model.name, "--pair", pair, "-o", "plan")
+        assert code, said
+        assert f"dvc repro partition@{pair}" in said
+    assert "known pairs: pair-pocl" in ended("device", "check", "--pair", "pair-none")[1]

@@ -66,10 +66,8 @@ def test_experiment_elsewhere_is_told_to_add_the_device_to_git(workspace: Worksp
     assert "git add config/devices/cpu-new.yaml" in output
 
 
-@pytest.mark.parametrize(
-    ("override", "named"),
-    by_day([("+fusion.alhpa=1", "fusion.alhpa"), ("fusion.alpha=-1", "fusion.alpha")], fields=2),
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("override", "named"), [("+fusion.alhpa=1", "fusion.alhpa"), ("fusion.alpha=-1", "fusion.alpha")])
 def test_override_that_does_not_fit_is_named_and_nothing_runs(workspace: Workspace, override: str, named: str) -> None:
     """DVC refuses an unknown key itself, unless it is written with a plus."""
     output = _refused(workspace, "dvc", "exp", "run", "-S", override)
@@ -95,5 +93,6 @@ def test_values_given_to_snakemake_are_refused(workspace: Workspace, tmp_path: P
     assert "dvc exp run -S" in output
 
 
+@pytest.mark.long
 def test_snakemake_takes_the_values_of_the_file_itself(workspace: Workspace) -> None:
     assert "error" not in workspace.run("snakemake", "-n", "--configfile", "params.yaml")

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from depth import by_day
+from depth import MANY, by_day
 from edgeplan.chapters.prediction.sampling import carriers
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.prior import ConvShape
@@ -54,7 +54,7 @@ def _carrier(step: int, seed: int) -> Graph:
     return carriers.build_carrier("carrier", f"conformance/{step}/{seed}", _SmallSource(step), 14)
 
 
-@pytest.mark.parametrize("seed", range(_CARRIERS // 2))
+@pytest.mark.parametrize("seed", by_day([*range(_CARRIERS // 2)], least=2))
 def test_outputs_of_carriers(each_engine: Engine, tmp_path: Path, seed: int) -> None:
     graph = _carrier(1, seed)
     require_close(outputs_of(each_engine, graph, tmp_path), reference_outputs(graph), 1e-4)
@@ -65,7 +65,7 @@ _BY_TURNS = [(1 if seed % 2 else 16, seed) for seed in range(_CARRIERS)]
 
 
 @pytest.mark.parametrize(
-    ("step", "seed"), by_day([*_BY_TURNS, *((17 - step, seed) for step, seed in _BY_TURNS)], least=_CARRIERS, fields=2)
+    ("step", "seed"), by_day([*_BY_TURNS, *((17 - step, seed) for step, seed in _BY_TURNS)], least=_CARRIERS // 2, fields=2)
 )
 def test_every_operator_runs_in_one_kernel(each_engine: Engine, tmp_path: Path, seed: int, step: int) -> None:
     graph = _carrier(step, seed)
@@ -76,7 +76,7 @@ def test_every_operator_runs_in_one_kernel(each_engine: Engine, tmp_path: Path, 
 def test_resizing_and_lstms_are_mapped(each_engine: Engine, tmp_path: Path, name: str) -> None:
     """Those of one direction and of both, whose nodes an engine may name anew."""
     wanted = {"neck": {"resize", "resize_linear"}, "recogniser": {"lstm"}}[name]
-    for graph in [g for g in further_graphs(7) if g.name.startswith(name)][:8]:
+    for graph in [g for g in further_graphs(7) if g.name.startswith(name)][: 8 if MANY else 2]:
         nodes = executed(each_engine, graph, tmp_path)
         require_mapped(graph, nodes)
         assert {make_kernel(graph, n.members).config.kind for n in nodes if n.members} & wanted
@@ -84,6 +84,6 @@ def test_resizing_and_lstms_are_mapped(each_engine: Engine, tmp_path: Path, name
 
 def test_single_operators_run_and_are_told(each_engine: Engine, tmp_path: Path) -> None:
     """Each that new devices are sampled with; of those that an engine runs in several steps one is named after it."""
-    for graph in single_graphs(7, 1):
+    for graph in [*single_graphs(7, 1)][:: 1 if MANY else 2]:
         members = {name for node in executed(each_engine, graph, tmp_path) for name in node.members}
         assert members == {graph.operators[0].name}, graph.name

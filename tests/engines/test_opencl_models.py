@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import by_day
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
@@ -44,14 +45,18 @@ def _check(model: Path, graph: Graph, kinds: set[str], **options: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "vector", "kinds"),
-    [
-        ("resnet", "8", {"conv", "pool", "fc"}),
-        ("resnet", "4", {"conv", "pool", "fc"}),
-        ("vgg", "8", {"conv", "pool", "fc"}),
-        ("squeezenet", "8", {"conv", "pool", "concat"}),
-        ("mobilenetv2", "8", {"conv", "pool", "fc"}),
-        ("googlenet", "8", {"conv", "pool", "concat", "fc"}),
-    ],
+    by_day(
+        [
+            ("squeezenet", "8", {"conv", "pool", "concat"}),
+            ("mobilenetv2", "8", {"conv", "pool", "fc"}),
+            ("resnet", "4", {"conv", "pool", "fc"}),
+            ("resnet", "8", {"conv", "pool", "fc"}),
+            ("vgg", "8", {"conv", "pool", "fc"}),
+            ("googlenet", "8", {"conv", "pool", "concat", "fc"}),
+        ],
+        least=2,
+        fields=3,
+    ),
 )
 def test_narrow_models(name: str, vector: str, kinds: set[str], tmp_path: Path) -> None:
     graph = _narrow(name)

@@ -89,7 +89,7 @@ class Streamed:
     @property
     def workload(self) -> Workload:
         """Each step takes as long."""
-        return workload_of(self.built.program, [0.1] * len(self.built.program.steps))
+        return workload_of(self.built.program, [0.1] * len(self.built.program.step_names))
 
     def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> Schedule:
         """A schedule for a budget."""
@@ -98,10 +98,9 @@ class Streamed:
     def document(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> MemoryPlan:
         """A plan for a budget."""
         program = self.built.program
-        names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
         reader = Reader(bytes_per_ms, 2)
         made = plan(self.workload, reader, budget, mode)
-        return document(made, self.workload, reader, *names)
+        return document(made, self.workload, reader, program.step_names, program.buffer_names)
 
     def resident(self) -> Schedule:
         """All weights in memory."""

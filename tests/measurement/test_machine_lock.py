@@ -73,7 +73,6 @@ _PACKAGE = Path(lock.__file__).parents[1]
 _HOLDERS = {
     "chapters/cold_start/measuring/energy.py": "joules of fresh processes",
     "chapters/cold_start/measuring/runs.py": "cold starts",
-    "chapters/cold_start/measuring/timeline.py": "stages of cold starts",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
     "chapters/partition/pair_check.py": "handshakes of a pair",

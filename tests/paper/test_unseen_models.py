@@ -110,6 +110,7 @@ def test_the_list_holds_what_the_zoo_lacks() -> None:
     assert {"LeakyRelu", "Tanh", "Resize", "LRN", "Softmax"} <= {op.op_type for g in graphs for op in g.operators}
 
 
+@pytest.mark.texts
 def test_only_their_own_evaluation_reads_the_list() -> None:
     """What trains, samples, calibrates or draws variants must not even import it."""
     reading = set()

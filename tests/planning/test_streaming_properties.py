@@ -18,16 +18,20 @@ from edgeplan.planning.memory import algorithm1, bounds, simulate
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, best, enough_bytes
+from edgeplan.planning.memory.search import improved
 from edgeplan.planning.memory.workload import Reader, Workload, placement
 from layout_checks import assert_consistent, shared_memory
 
 _quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-_readers = st.builds(Reader, st.floats(0.2, 40), st.integers(1, 3))
+_readers = st.builds(
+    Reader, st.floats(0.2, 40), st.integers(1, 3), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([1, 4, 1000])
+)
 _NETWORKS = {"resnet152": resnet152(), "vgg19": vgg19()}
 _MIB = 1 << 20
 
 #: Of an exact search: examples for which it takes longer are planned from what it found.
 _SECONDS = 2.0
+_WORK = 500  # steps placed in search of a better layout
 
 
 def _bound(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float:
@@ -44,7 +48,7 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
     known = least(workload, _SECONDS)
     assert known.height is not None
     budget = known.height + extra
-    planned = plan(workload, reader, budget, mode)
+    planned = plan(workload, reader, budget, mode, work=_WORK)
     timeline = _run(workload, reader, planned)
     assert_sound(workload, planned.placement, timeline, budget)
     simulated = timeline.latency_ms if mode is Mode.isolated else timeline.period_ms
@@ -101,7 +105,7 @@ def test_no_address_at_all_beats_the_bound(workload: Workload, reader: Reader, e
     best = _optimum(workload, reader, budget)
     assert best >= bounds.isolated_ms(workload, reader, budget) * (1 - 1e-9)
     try:
-        planned = plan(workload, reader, budget)
+        planned = plan(workload, reader, budget, work=_WORK)
     except InfeasibleError:
         assert math.isinf(best)
     else:
@@ -143,7 +147,7 @@ def test_the_gap_to_the_bound_is_small_on_published_networks(name: str, lanes: i
     assert known is not None
     gaps = {}
     for budget in [known, *(mib * _MIB for mib in (27, 35, 52, 108, 209, 269) if mib * _MIB > known)]:
-        planned = plan(workload, Reader(2.6e6, lanes), budget)
+        planned = plan(workload, Reader(2.6e6, lanes), budget, work=0)
         assert_sound(workload, planned.placement, _run(workload, Reader(2.6e6, lanes), planned), budget)
         gaps[budget // _MIB] = round(100 * planned.gap, 2)
     assert max(gaps.values()) <= 2.0, gaps
@@ -155,7 +159,7 @@ def test_plans_made_again_are_as_near_to_the_bound(name: str) -> None:
     for mib, mode in itertools.product((30, 54, 108, 269), Mode):
         again, first = (
             best(workload, reader, mib * _MIB, mode, [lowest(workload)], again=True),
-            plan(workload, reader, mib * _MIB, mode),
+            plan(workload, reader, mib * _MIB, mode, work=0),
         )
         assert again is not None
         assert_sound(workload, again.placement, _run(workload, reader, again), mib * _MIB)
@@ -180,7 +184,7 @@ def test_what_fits_is_never_read_again() -> None:
 def test_back_to_back_keeps_what_fits_and_beats_algorithm_1(name: str) -> None:
     workload, reader = _NETWORKS[name], Reader(1.3e6, 2)
     for mib in (54, 108, 209):
-        planned = plan(workload, reader, mib * _MIB, Mode.back_to_back)
+        planned = plan(workload, reader, mib * _MIB, Mode.back_to_back, work=0)
         baseline = algorithm1.place(workload, mib * _MIB)
         assert baseline is not None
         theirs = simulate.run(workload, reader, baseline, REPEATS).period_ms
@@ -209,3 +213,26 @@ def test_a_generous_budget_costs_no_memory_of_networks(name: str, mode: Mode) ->
     planned = plan(workload, Reader(1e6), 4 * enough, mode)
     assert planned.placement.height <= enough
     assert planned.predicted_ms == pytest.approx(workload.compute_ms.sum())
+
+
+@settings(_quick, max_examples=examples(60))
+@given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), extra=st.integers(0, 30))
+def test_a_search_for_layouts_is_sound_no_slower_and_finds_the_same_again(
+    workload: Workload, reader: Reader, mode: Mode, extra: int
+) -> None:
+    offsets = lowest(workload) if len(workload.tensors) else np.zeros(0, dtype=np.int64)
+    budget = bounds.least_bytes(workload) + extra
+    first = best(workload, reader, budget, mode, [offsets])
+    assume(first is not None)
+    assert first is not None
+    found, again = (improved(workload, reader, first, _WORK) for _ in range(2))
+    assert found.predicted_ms <= first.predicted_ms
+    assert found.predicted_ms == again.predicted_ms
+    assert_sound(workload, found.placement, _run(workload, reader, found), budget)
+
+
+@settings(_quick, max_examples=examples(60))
+@given(workload=workloads(), reader=_readers, extra=st.integers(0, 60), stride=st.integers(2, 5))
+def test_fewer_steps_to_count_from_bound_less(workload: Workload, reader: Reader, extra: int, stride: int) -> None:
+    budget = bounds.least_bytes(workload) + extra
+    assert bounds.period_ms(workload, reader, budget, stride) <= bounds.period_ms(workload, reader, budget) * (1 + 1e-12)

@@ -62,6 +62,7 @@ def test_a_prior_of_noise_does_no_harm() -> None:
     assert (given <= 1.1 * without + 0.01).all()
 
 
+@pytest.mark.long
 def test_a_prior_of_an_engine_with_other_implementations_helps_too() -> None:
     table = _few()
     renamed = table.assign(
@@ -87,6 +88,7 @@ def test_without_a_prior_or_with_one_of_other_kinds_nothing_changes() -> None:
     pd.testing.assert_frame_equal(one[1], other[1])
 
 
+@pytest.mark.long
 def test_training_with_a_prior_is_deterministic() -> None:
     table = _few()
     table = table[table["kind"] == "conv"]

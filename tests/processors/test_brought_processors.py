@@ -322,6 +322,7 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
         processor_class("tiny")
 
 
+@pytest.mark.texts
 def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> None:
     """The registry, and the protocols of the chapter that keeps rows of it; those of its engine are for models by itself."""
     package = Path(edgeplan.__file__).parent

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from depth import by_day
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
@@ -113,7 +114,7 @@ _FORMS = {"conv": _convolved, "pool": _pools, "concat": _joined, "shuffle": _shu
 _FORMS |= {"reshape": _reshaped, "pointwise": _arithmetic, "border": _at_the_border}
 
 
-@pytest.mark.parametrize("vector", ["4", "8"])
+@pytest.mark.parametrize("vector", by_day(["8", "4"]))
 @pytest.mark.parametrize("shape", [(1, 13, 9, 7), (1, 16, 40, 33), (1, 3, 1, 5)], ids=str)
 @pytest.mark.parametrize("form", _FORMS)
 def test_kernels_compute_what_onnx_runtime_does(

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from models import FAMILIES, drawn, saved
 
+from depth import by_day, some
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, InputError, ModelError
@@ -88,7 +89,7 @@ def test_random_partitions_compute_what_the_model_does(
 ) -> None:
     model, graph = saved(name, tmp_path)
     wanted, inputs = _reference(model, graph), random_inputs(graph)
-    for seed in range(3):
+    for seed in some(range(3), name + synchronisation):
         partitioned = _partition(graph, cpu.dnnl.info.block, opencl, f"{name}/{seed}", 0.6 + 0.2 * seed)
         with PairSession.of(cpu, opencl, partitioned, model, synchronisation) as session:
             for _ in range(3):
@@ -99,7 +100,7 @@ def test_random_partitions_compute_what_the_model_does(
                 assert (np.diff(ends) >= -1_000_000).all()
 
 
-@pytest.mark.parametrize("number", range(1, 5))
+@pytest.mark.parametrize("number", by_day([1, 2, 3, 4], least=2))
 @pytest.mark.parametrize("name", ["resnet", "linear_layers"])
 def test_kernels_that_autotuning_tries_compute_the_same(
     cpu: OnednnProcessor, opencl: OpenclProcessor, tmp_path: Path, name: str, number: int
@@ -136,7 +137,7 @@ def test_memory_can_be_handed_over(cpu: OnednnProcessor, coarse: OpenclProcessor
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
-@pytest.mark.parametrize("synchronisation", Synchronisation)
+@pytest.mark.parametrize("synchronisation", by_day([*Synchronisation]))
 @pytest.mark.parametrize("name", MODELS)
 def test_halves_have_the_bits_of_the_whole(
     cpu: OnednnProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation

@@ -23,7 +23,7 @@ from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, PageTable, with_texts
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.long]
 WIDTHS = (390, 1400)
 #: Cells that sort by number where all of a column are numbers: with signs, units, thousands, and some missing.
 MIXED = ("9 %", "", "-3.5 %", "1,200 %", "0.04 %", "", "31 %")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -24,6 +24,7 @@ UNIT = re.compile(r"\((ms|us|%|times|count|pixels|place in the process)\)")
 MAX_BYTES = 300_000
 
 
+@cache
 def _functions() -> Mapping[str, Callable[[], Any]]:
     """Every figure of both chapters; none of them may be one that was not measured."""
     first, second = full_evidence(), cold_evidence()

@@ -22,11 +22,11 @@ from edgeplan.errors import FormatError, InputError, ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
-from edgeplan.runtime import cold_executor, lanes, native, raw_weights
+from edgeplan.runtime import cold_executor, lanes, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Shared
 from edgeplan.runtime.program import default_program
@@ -151,7 +151,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
     def slow(self: lanes.Preparation, lane: lanes.Lane) -> None:
         store = self._objects.store
         if lane.number == 1:
-            k = native.take(self._objects.context, lane.number, stealing=False)
+            k = entries.take(self._objects.context, lane.number, stealing=False)
             held.set()
             wait_while(lambda: (store.ready == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depth import MANY
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -64,7 +65,7 @@ def _check_timeline(plan: Plan, spans: tuple[Span, ...], stealing: bool) -> None
         assert [core[k] for k in range(len(plan.steps))] == [plan.step(k).place for k in range(len(plan.steps))]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20 if MANY else 8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     home=st.sampled_from(HOMES),
     sources=st.lists(st.sampled_from(SOURCES), min_size=STEPS, max_size=STEPS),

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from depth import MANY
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -201,13 +202,13 @@ def test_two_threads_compute_the_same(dnnl: Dnnl, tmp_path: Path, home: str) -> 
 
 @pytest.mark.parametrize("family", ["squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2", "nasbench201"])
 def test_families_agree(agrees: Callable[..., int], family: str) -> None:
-    assert agrees(FAMILIES[family].base(), most=1) == len(HOMES)
+    assert agrees(FAMILIES[family].base(), most=1) == (len(HOMES) if MANY else 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_base_models_under_every_candidate(agrees: Callable[..., int], family: str) -> None:
-    assert agrees(FAMILIES[family].base()) > len(HOMES)
+    assert agrees(FAMILIES[family].base()) > (len(HOMES) if MANY else 1)
 
 
 def test_candidates_are_those_of_a_fresh_process_whatever_was_made_before() -> None:

@@ -57,7 +57,7 @@ def _convolutions(draw: st.DrawFn) -> Graph:
 @_SETTINGS
 @given(_convolutions())
 def test_random_convolutions(agrees: Callable[..., int], graph: Graph) -> None:
-    assert agrees(graph) >= len(HOMES)
+    assert agrees(graph) >= 1
 
 
 @st.composite
@@ -74,7 +74,7 @@ def _pools(draw: st.DrawFn) -> Graph:
 @_SETTINGS
 @given(_pools())
 def test_random_pools(agrees: Callable[..., int], graph: Graph) -> None:
-    assert agrees(graph) >= len(HOMES)
+    assert agrees(graph) >= 1
 
 
 @st.composite
@@ -102,7 +102,7 @@ def _meshes(draw: st.DrawFn) -> Graph:
 @given(_meshes())
 def test_random_meshes(agrees: Callable[..., int], graph: Graph) -> None:
     """In-place sums, post-operations with a second operand, buffers that are reused."""
-    assert agrees(graph, most=3) >= len(HOMES)
+    assert agrees(graph, most=3) >= 1
 
 
 @settings(max_examples=examples(60), deadline=None)

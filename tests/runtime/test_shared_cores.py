@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from depth import MANY, by_day
+from depth import MANY
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -71,8 +71,9 @@ def squeezenet(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path_factory: pytes
     return build_plan_folder(dnnl, model, planned(model, made, widen_from=9), folder / "plan")
 
 
-@pytest.mark.parametrize("loops", by_day([2, 1]))
-@pytest.mark.parametrize("stealing", by_day([True, False]))
+@pytest.mark.long
+@pytest.mark.parametrize("loops", [2, 1])
+@pytest.mark.parametrize("stealing", [True, False])
 def test_lanes_of_short_steps_end_beside_busy_loops(
     dnnl: Dnnl,
     planned: Callable[..., Plan],

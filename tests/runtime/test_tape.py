@@ -15,11 +15,10 @@ from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
-from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.tape import Compiler
@@ -99,7 +98,7 @@ def test_every_step_is_taken_once(dnnl: Dnnl, program: LinkedProgram) -> None:
     taken: list[list[int]] = [[] for _ in range(4)]
 
     def go(number: int) -> None:
-        while (k := native.take(objects.context, number % 2, stealing=True)) >= 0:
+        while (k := entries.take(objects.context, number % 2, stealing=True)) >= 0:
             taken[number].append(k)
 
     threads = [threading.Thread(target=go, args=(number,)) for number in range(4)]
@@ -114,7 +113,7 @@ def test_every_step_is_taken_once(dnnl: Dnnl, program: LinkedProgram) -> None:
 def test_a_lane_that_does_not_steal_takes_its_own(dnnl: Dnnl, program: LinkedProgram) -> None:
     objects = Objects(dnnl, tape_of(program), 0)
     own: list[int] = []
-    while (k := native.take(objects.context, 1, stealing=False)) >= 0:
+    while (k := entries.take(objects.context, 1, stealing=False)) >= 0:
         own.append(k)
     assert own == list(program.queues[0])
     objects.close()

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import edgeplan
-from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.native import Context, words
+from edgeplan.runtime.native import entries, words
+from edgeplan.runtime.native.entries import Context
 from edgeplan.runtime.native.words import FLOATS, INTEGERS, Store, Tape
 from edgeplan.runtime.objects import library_places
 from edgeplan.runtime.waiting import SPINS, bounded_waits
@@ -127,15 +127,15 @@ def waited(dnnl: Dnnl) -> tuple[Context, np.ndarray]:
 
 def test_a_wait_for_a_step_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
     context, own = waited
-    wait = partial(native.await_all, context, own)
-    assert naps(wait, lambda: native.publish(context, 0, 1)) > LEAST_NAPS
+    wait = partial(entries.await_all, context, own)
+    assert naps(wait, lambda: entries.publish(context, 0, 1)) > LEAST_NAPS
 
 
 def test_an_execution_that_waits_for_a_step_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
     context, own = waited
     none, times, block = np.zeros(0, np.int64), np.zeros(2, np.int64), np.zeros(1, np.int64)  # a step of no calls
-    wait = partial(native.advance, context, own, none, times, 0, 1, narrow=1, stealing=True, patience_ns=10**12)
-    assert naps(wait, lambda: native.publish(context, 0, block.ctypes.data)) > LEAST_NAPS
+    wait = partial(entries.advance, context, own, none, times, 0, 1, narrow=1, stealing=True, patience_ns=10**12)
+    assert naps(wait, lambda: entries.publish(context, 0, block.ctypes.data)) > LEAST_NAPS
 
 
 def test_a_wait_for_an_object_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
@@ -145,4 +145,4 @@ def test_a_wait_for_an_object_leaves_the_core(waited: tuple[Context, np.ndarray]
     def end() -> None:
         context.store.states[0] = made
 
-    assert naps(lambda: native.ensure(context, own, 0), end) > LEAST_NAPS
+    assert naps(lambda: entries.ensure(context, own, 0), end) > LEAST_NAPS

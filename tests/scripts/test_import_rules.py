@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "workflow/scripts"))
 from structure import FLOORS, arrows_up, circles
 from walks import Tree
 
+LANE = "texts"  # see tests/conftest.py
+
 #: Modules of the folder of the chapters that are no chapter: what one is, the list of them, and what goes over the list.
 REGISTRY = {"base", "registry", "running", "check", "code", "estimate", "params", "wiring"}
 #: What planning may use besides the standard library and itself; modules of documents read and write files with a schema.

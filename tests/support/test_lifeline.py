@@ -226,6 +226,7 @@ _STARTING = re.compile(
 )
 
 
+@pytest.mark.texts
 def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
     workflow = Path(__file__).parents[2] / "workflow"
     found = {

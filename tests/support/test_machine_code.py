@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import llvmlite.binding as llvm
 import pytest
 
 import edgeplan
+from depth import by_day
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import kernels
 from edgeplan.support import machine_code, object_code
@@ -56,29 +58,44 @@ def _used(cache: Path, before: str = "") -> tuple[int, bool, str]:
     return int(kib), loaded == "True", done.stderr
 
 
-def test_a_compiled_kernel_takes_less_than_a_mebibyte_and_no_compiler(cache: Path) -> None:
-    _, loaded, said = _used(cache)
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user who has compiled what is used."""
+    folder = tmp_path_factory.mktemp("used") / "edgeplan" / "compiled"
+    _, loaded, said = _used(folder)
     assert "compiling for this processor, once" in said
     assert not loaded, "it was compiled by another process"
-    kib, loaded, said = _used(cache)
+    return folder
+
+
+def test_a_compiled_kernel_takes_less_than_a_mebibyte_and_no_compiler(used: Path) -> None:
+    kib, loaded, said = _used(used)
     assert (loaded, said) == (False, "")
     assert kib < 1024
 
 
-def test_a_damaged_file_is_compiled_again(cache: Path) -> None:
-    _used(cache)
+_DAMAGES = {
+    "a bit": lambda whole: whole[:100] + bytes([whole[100] ^ 1]) + whole[101:],
+    "its end": lambda whole: whole[:-1],
+    "most of it": lambda whole: whole[:50],
+    "all": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("damage", by_day(list(_DAMAGES)))
+def test_a_damaged_file_is_compiled_again(used: Path, cache: Path, damage: str) -> None:
+    shutil.copytree(used, cache)
     (path,) = cache.glob("*.code")
     whole = path.read_bytes()
-    for damaged in (whole[:-1], whole[:50], b"", whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
-        path.write_bytes(damaged)
-        _, loaded, said = _used(cache)
-        assert not loaded
-        assert "compiling" in said
-        assert path.read_bytes()[:8] == whole[:8]
+    path.write_bytes(_DAMAGES[damage](whole))
+    _, loaded, said = _used(cache)
+    assert not loaded
+    assert "compiling" in said
+    assert path.read_bytes()[:8] == whole[:8]
 
 
-def test_another_processor_has_files_of_its_own_and_says_that_it_compiles(cache: Path) -> None:
-    _used(cache)
+def test_another_processor_has_files_of_its_own_and_says_that_it_compiles(used: Path, cache: Path) -> None:
+    shutil.copytree(used, cache)
     other = "from edgeplan.support import machine_code\nmachine_code.processor = lambda: 'another'\n"
     _, _, said = _used(cache, other)
     assert said.count("compiling for this processor") == 1

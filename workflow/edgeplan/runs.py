@@ -268,7 +268,9 @@ def _run_budgets(
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Inferences of each budget; what `Run` holds of them, and the last outputs."""
     given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
-    phases, found = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
+    phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
+    if refused is not None:
+        _log.warning("a budget was refused: %s", refused.what)
     borders = session.program.outputs
     outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +15,12 @@ from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.support.files import state_folder
 
 VARIABLE = "EDGEPLAN_WORKSPACE"
-#: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on.
+#: A folder a shipped device: its device file, its predictors, distilled, and the kernels that they were trained on. And one a
+#: shipped pair, with its pair file.
 SHIPPED = Path(__file__).parent / "shipped"
 DEVICE_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_DEVICES, _ROWS, _RESULTS = Path("config/devices"), Path("data/rows"), Path("results")
+_DEVICES, _PAIRS, _ROWS, _RESULTS = Path("config/devices"), Path("config/pairs"), Path("data/rows"), Path("results")
+_PAIR_NAME = "pair-"  # begins the names of all pairs, and of no device
 _PREDICTORS = "card.json"
 KERNELS, RULES = "kernels.parquet", "rules.json"
 
@@ -41,6 +43,11 @@ class Workspace:
         return self.root / _DEVICES
 
     @property
+    def pairs(self) -> Path:
+        """Folder of the pair files."""
+        return self.root / _PAIRS
+
+    @property
     def rows(self) -> Path:
         """Folder of the measured rows, by device."""
         return self.root / _ROWS
@@ -52,8 +59,11 @@ class Workspace:
 
     def device_files(self) -> dict[str, Path]:
         """The known device files by name: the workspace's before the shipped ones."""
-        shipped = {path.stem: path for path in sorted(SHIPPED.glob("*/*.yaml"))}
-        return shipped | {path.stem: path for path in sorted(self.devices.glob("*.yaml"))}
+        return _by_name(self.devices, pairs=False)
+
+    def pair_files(self) -> dict[str, Path]:
+        """The known pair files by name: the workspace's before the shipped ones."""
+        return _by_name(self.pairs, pairs=True)
 
     def device_path(self, name_or_path: str | Path) -> Path:
         """The device file of a name, or the one at a path.
@@ -61,17 +71,32 @@ class Workspace:
         Raises:
             DeviceError: there is no device of this name.
         """
+        return self._path("device", name_or_path, self.device_files(), self.devices)
+
+    def pair_path(self, name_or_path: str | Path) -> Path:
+        """The pair file of a name, or the one at a path.
+
+        Raises:
+            DeviceError: there is no pair of this name.
+        """
+        return self._path("pair", name_or_path, self.pair_files(), self.pairs)
+
+    def _path(self, kind: str, name_or_path: str | Path, known: Mapping[str, Path], folder: Path) -> Path:
         if is_path(name_or_path):
             return Path(name_or_path)
-        known = self.device_files()
         name = str(name_or_path)
         if not DEVICE_NAME.fullmatch(name) or name not in known:
             raise DeviceError(
-                f"unknown device {name!r}",
-                where=f"{self.devices}, and what the package ships" if self.found else "what the package ships",
-                next_step=f"known devices: {', '.join(sorted(known))}; or name the path of a device file",
+                f"unknown {kind} {name!r}",
+                where=f"{folder}, and what the package ships" if self.found else "what the package ships",
+                next_step=f"known {kind}s: {', '.join(sorted(known))}; or name the path of a {kind} file",
             )
         return known[name]
+
+
+def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
+    shipped = {p.stem: p for p in sorted(SHIPPED.glob("*/*.yaml")) if p.stem.startswith(_PAIR_NAME) == pairs}
+    return shipped | {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:

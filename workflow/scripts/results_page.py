@@ -30,8 +30,6 @@ from edgeplan.support.files import write_text
 PAGES = ("README.md", "docs/results.md")
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _SHARES = ("prediction.", "fusion.", "interval.", "sampling.", "measuring.noise")
-#: Columns of `table_baselines` that are held against each other.
-_PREDICTORS = ("ours", "operator sum", "FLOPs+MAC")
 #: Figures of the first chapter that have no bar.
 _REPEATED = (
     Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %"),
@@ -240,19 +238,6 @@ def _held(metrics: Mapping[str, float], bar: Bar, number: Callable[[float], str]
     return f"**{text}**" if verdict == MISS and limits else f"{text}, undecided" if verdict == UNDECIDED else text
 
 
-def families(results: Results) -> str:
-    """Models within 10 % by family: ours, the sum over operators, the regression on FLOPs and memory traffic."""
-    devices = results.having("prediction.within_10pct")
-    tables = {device: results.table(device, "table_baselines") for device in devices}
-    paper = {row["family"]: row["paper CPU: within 10 % (%)"] for row in results.table(devices[0], "table_08")}
-    rows = []
-    for i, first in enumerate(tables[devices[0]]):
-        if first["family"] in paper:
-            cells = [" / ".join(f"{float(tables[d][i][f'{c}: within 10 % (%)']):.0f}" for c in _PREDICTORS) for d in devices]
-            rows.append([first["family"], *cells, paper[first["family"]]])
-    return _table(["family", *devices, "paper CPU"], rows)
-
-
 def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
     """The figures of merit of a chapter, for all that have one of them."""
 
@@ -265,71 +250,6 @@ def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
         return _table(("figure", *targets, "bar", "aim"), rows)
 
     return part
-
-
-def engines(results: Results) -> str:
-    """Speed-ups of the first inference over each stock setting, both states of the page cache."""
-    parts = []
-    for device in results.having("cold.speedup_vs_best_stock_evicted"):
-        states: dict[str, dict[str, dict[str, str]]] = {}
-        for row in results.table(device, "cold_table_05"):
-            states.setdefault(row["baseline"], {})[row["page_cache"]] = row
-        rows = [
-            [name, *(f"{float(found[state]['geomean']):.2f} ({_range(found[state])})" for state in ("cached", "evicted"))]
-            for name, found in states.items()
-        ]
-        header = (f"`{device}` over", "page cache warm: mean (range)", "evicted: mean (range)")
-        parts.append(_table(header, rows))
-    return "\n".join(parts)
-
-
-def _range(row: Mapping[str, str]) -> str:
-    return f"{float(row['least']):.2f} to {float(row['largest']):.2f}"
-
-
-def memory_engines(results: Results) -> str:
-    """Every model at its least memory beside stock engines that take what they want."""
-    parts = []
-    for device in results.having("memory.resnet152_reduction"):
-        ways: dict[str, dict[str, dict[str, str]]] = {}
-        for row in results.table(device, "memory_beside"):
-            ways.setdefault(row["model"], {})[row["way"]] = row
-        rows = []
-        for model, own in ways.items():
-            stock = {way: r for way, r in own.items() if r["median_ms"] and not way.startswith("edgeplan") and ", " not in way}
-            if not stock:
-                continue
-            fastest = min(stock, key=lambda way: float(stock[way]["median_ms"]))
-            cells = [
-                f"{float(r['median_ms']):.4g} / {float(r['peak_mib']):.4g}"
-                for r in (own["edgeplan, least"], stock["onnxruntime"])
-            ]
-            cells.append(f"{float(stock[fastest]['median_ms']):.4g} / {float(stock[fastest]['peak_mib']):.4g} ({fastest})")
-            rows.append([model, *cells, own["edgeplan, least"]["time over onnxruntime"], own["edgeplan, least"]["reason"]])
-        header = (f"`{device}`, ms / MiB", "least memory", "ONNX Runtime", "fastest stock engine", "time over ONNX Runtime", "")
-        parts.append(_table(header, rows))
-    return "\n".join(parts)
-
-
-def partition_models(results: Results) -> str:
-    """Our plan of every model beside the best of all other ways."""
-    parts = []
-    for pair in results.having("partition.speedup_vs_best"):
-        rows = [
-            [
-                row["model"],
-                row["ours_ms"] and f"{float(row['ours_ms']):.4g}",
-                row["best_ms"] and f"{float(row['best_ms']):.4g} ({row['best way']})",
-                *(f"{float(row[f'speedup over {other}']):.3g}" if row[f"speedup over {other}"] else "" for other in _OTHERS),
-            ]
-            for row in results.table(pair, "partition_beside")
-        ]
-        header = (f"`{pair}`", "our plan (ms)", "best of all other ways (ms)", *(f"speed-up over {other}" for other in _OTHERS))
-        parts.append(_table(header, rows))
-    return "\n".join(parts)
-
-
-_OTHERS = ("the best", "the better processor", "cpu, all cores", "the best stock engine")
 
 
 def measured(results: Results) -> str:
@@ -363,13 +283,9 @@ def findings(results: Results) -> str:
 PARTS: Mapping[str, Callable[[Results], str]] = {
     "headline": headline,
     "prediction": prediction,
-    "families": families,
     "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, *_COLD_FURTHER)),
-    "engines": engines,
     "memory": figures("memory.peak_over_budget_max", (*MEMORY_FIRST, *MEMORY_BARS)),
-    "memory-engines": memory_engines,
     "partition": figures("partition.oracle_gain_share", (PARTITION_BARS[0], *PARTITION_FURTHER, *PARTITION_BARS[1:])),
-    "partition-models": partition_models,
     "eop": figures("eop.outputs_equal", EOP_BARS),
     "measured": measured,
     "findings": findings,

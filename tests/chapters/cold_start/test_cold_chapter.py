@@ -140,37 +140,6 @@ def test_continuous_mode_stands_beside_the_same_plan_without_it(e: ColdEvidence,
     assert findings.continuous(replace(e, runs=e.runs[e.runs["plan"] != "continuous"])) == ""
 
 
-def test_planning_from_predictions_tells_its_loss(tables: dict[str, pd.DataFrame]) -> None:
-    row = tables["cold_predictions"].set_index("model").loc["squeezenet"]
-    assert row["loss_percent"] == pytest.approx(10)
-    assert row["measured_loss_percent"] == pytest.approx(20)
-
-
-def test_a_model_that_was_not_planned_from_predictions_says_why(e: ColdEvidence) -> None:
-    profiles = e.profiles.assign(name=e.profiles["name"].str.replace("conv", "conv_"))
-    odd = (profiles["model"] == MODELS[1]) & (profiles["step"] == 1)
-    profiles.loc[odd, "name"] = "lstm_7:parted"
-    plans = e.plans[(e.plans["plan"] != "predicted") | (e.plans["model"] == MODELS[0])]
-
-    def reasons(models: pd.DataFrame, notes: dict[str, str]) -> list[str]:
-        seen = replace(e, models=models, plans=plans, profiles=profiles, notes=notes)
-        return tables_of(["cold_predictions"], seen)["cold_predictions"]["reason"].tolist()
-
-    assert reasons(e.models, {f"predicted.{MODELS[1]}": "its own", "predicted": "another's"}) == ["", "its own"]
-    assert reasons(e.models, {"predicted": "the last one's"}) == ["", "the last one's"]
-    [_, derived] = reasons(e.models, {})
-    assert "not kept" in derived
-    assert derived.endswith(": lstm")
-
-
-def test_planners_are_held_against_the_proven_bound(tables: dict[str, pd.DataFrame]) -> None:
-    row = tables["cold_planners"].set_index("model").loc["squeezenet"]
-    assert row["optimal_gap_percent"] == pytest.approx(0)
-    assert row["nnv12_gap_percent"] == pytest.approx(10)
-    assert (row["optimal_measured_ms"], row["nnv12_measured_ms"]) == pytest.approx((10, 11))
-    assert row[["runs", "steps", "optimal_widen_from"]].tolist() == [3, 2, 1]
-
-
 def test_bounds_say_what_bounds_a_start(tables: dict[str, pd.DataFrame]) -> None:
     row = tables["cold_bounds"].set_index("model").loc["squeezenet"]
     assert (row["work_bound_ms"], row["disk_bound_ms"], row["evicted_bounded_by"]) == (6, 20, "disk")
@@ -192,18 +161,6 @@ def test_what_bounds_an_evicted_start_is_told_by_model(e: ColdEvidence, tables: 
     bounded = {"cold_bounds": "evicted_bounded_by", "cold_bounds_evicted": "bounded_by"}
     again = tables_of([*bounded], replace(e, runs=slow))  # the work bound of these runs, not that of runs in memory
     assert all(set(again[name][column]) == {"work"} for name, column in bounded.items())
-    assert kit.notes(COLD_TABLES, e, COLD_TABLES)["cold_bounds_evicted"].endswith("is 1.262 in the geometric mean.")
-    worse = e.runs["plan"].eq("evicted") & e.runs["model"].eq(MODELS[0])
-    told = findings.bounds_of_disk(replace(e, runs=e.runs.assign(cold_ms=e.runs["cold_ms"].where(~worse, 99.0))))
-    assert f"slower than `optimal` in this state on 1 of 2 models ({MODELS[0]})" in told
-    bare = replace(e, plans=e.plans[e.plans["plan"] != "evicted"])
-    assert kit.notes(COLD_TABLES, bare, ["cold_bounds_evicted"]) == {"cold_bounds_evicted": ""}
-
-
-def test_every_figure_is_drawn(e: ColdEvidence, drawn: dict[str, bytes]) -> None:
-    assert drawn.keys() == cold_figures.COLD_FIGURES.keys()
-    assert all(b"<svg" in data[:600] and len(data) > 5000 for data in drawn.values())
-    assert drawn == kit.draw(cold_figures.COLD_FIGURES, e), "drawing depends on something else than the measurements"
 
 
 def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:

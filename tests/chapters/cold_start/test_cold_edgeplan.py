@@ -14,6 +14,8 @@ from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, measure
 from edgeplan.engines.base import random_inputs
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, RunJob
@@ -23,28 +25,46 @@ from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support.machine import fingerprint
-from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 LANE = "processes"  # see tests/conftest.py
 
-INPUTS = {"input": (1, 3, 224, 224)}
+INPUTS = {"input": (1, 3, 40, 40)}
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("small", INPUTS["input"])
+    x = b.conv_bn(b.input, 32, 3, 2)
+    for channels in (32, 64, 64, 128):
+        x = b.concat([b.conv_bn(x, channels, 1), b.conv_bn(x, channels, 3)])
+    return b.build(b.fc(b.flatten(b.gap(x)), 100))
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_onnx(COLD_START_MODELS["squeezenet"](), tmp_path_factory.mktemp("model") / "squeezenet.onnx")
+    return save_onnx(_graph(), tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+def _planned(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, folder: Path) -> Path:
+    plan = planned(model, _graph(), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
+    return build_plan_folder(dnnl, model, plan, folder)
+
+
+@pytest.fixture(scope="module")
+def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan, only to be read."""
+    return _planned(dnnl, planned, model, tmp_path_factory.mktemp("planned") / "plan")
 
 
 @pytest.fixture
-def folder(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> Path:
-    plan = planned(model, COLD_START_MODELS["squeezenet"](), sources=("cached_mmap", "cached_read", "raw"), widen_from=9)
-    return build_plan_folder(dnnl, model, plan, tmp_path / "plan")
+def own(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> Path:
+    """A plan of the test's own, as is its model, to be damaged."""
+    return _planned(dnnl, planned, save_onnx(_graph(), tmp_path / "small.onnx"), tmp_path / "plan")
 
 
 def test_a_plan_is_measured_beside_the_others(folder: Path, model: Path, tmp_path: Path) -> None:
     knobs = ColdSettings(settings=("edgeplan",), threads=(2,), repeats=1, warm_runs=2)
-    ready = {("squeezenet", "edgeplan", 2): prepared(folder)}
-    models = [ColdModel("squeezenet", model, INPUTS)]
+    ready = {("small", "edgeplan", 2): prepared(folder)}
+    models = [ColdModel("small", model, INPUTS)]
     runs = measure(models, knobs, ArtefactStore(tmp_path / "s"), tmp_path / "j.jsonl", ready=ready).runs
     assert runs["reason"].tolist() == [""] * 2
     assert (runs["output_error"] < 1e-4).all()
@@ -61,7 +81,7 @@ def test_other_modes_run_the_same_plan(folder: Path, setting: str) -> None:
 
 def test_every_file_of_a_start_is_one_that_can_be_evicted(folder: Path, dnnl: Dnnl) -> None:
     """What is not named would stay in memory where the page cache is said to be evicted."""
-    graph, opened = COLD_START_MODELS["squeezenet"](), set[Path]()
+    graph, opened = _graph(), set[Path]()
 
     def hear(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open" and listening and isinstance(arguments[0], str | bytes | os.PathLike):
@@ -91,9 +111,9 @@ def test_stages_are_told(folder: Path) -> None:
     assert min(result.stages_ms.values()) > 0
 
 
-def test_a_run_without_its_cache_does_not_count(folder: Path) -> None:
-    artefact = prepared(folder).artefact
-    cache = folder / "weights.cache"
+def test_a_run_without_its_cache_does_not_count(own: Path) -> None:
+    artefact = prepared(own).artefact
+    cache = own / "weights.cache"
     content = bytearray(cache.read_bytes())
     content[-5000] ^= 1
     cache.write_bytes(content)
@@ -104,12 +124,12 @@ def test_a_run_without_its_cache_does_not_count(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_had_to_hash_the_model_does_not_count(folder: Path, model: Path, tmp_path: Path) -> None:
-    artefact = prepared(folder).artefact
+def test_a_run_that_had_to_hash_the_model_does_not_count(own: Path, tmp_path: Path) -> None:
+    artefact = prepared(own).artefact
     assert artefact is not None
     job = RunJob(setting="edgeplan", threads=2, artefact=artefact, inputs=INPUTS, state="cached")
     assert run_cold(job).cold_ms is not None
-    (tmp_path / "linked.onnx").hardlink_to(model)  # which changes the ctime of the model
+    (tmp_path / "linked.onnx").hardlink_to(tmp_path / "small.onnx")  # which changes the ctime of the model
     result = run_cold(job)
     assert result.cold_ms is None
     assert "hashed" in result.reason
@@ -129,7 +149,7 @@ def test_plans_are_not_made_by_the_worker(model: Path, tmp_path: Path) -> None:
 
 
 def test_versions_follow_the_plan(dnnl: Dnnl, planned: Callable[..., Plan], model: Path, tmp_path: Path) -> None:
-    graph = COLD_START_MODELS["squeezenet"]()
+    graph = _graph()
     one, other = (
         prepared(build_plan_folder(dnnl, model, planned(model, graph, widen_from=w), tmp_path / str(w))) for w in (0, 5)
     )
@@ -142,20 +162,20 @@ def _edgeplan(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_the_command_line_runs_a_plan(folder: Path) -> None:
-    done = _edgeplan(str(folder), "--repeat", "3")
+def test_the_command_line_runs_a_plan(own: Path) -> None:
+    done = _edgeplan(str(own), "--repeat", "3")
     assert done.returncode == 0, done.stderr
     assert "weight cache" in done.stdout
     assert "cold: " in done.stdout
     assert "of 2" in done.stdout
-    cold = _edgeplan(str(folder), "--cold", "--repeat", "2")
+    cold = _edgeplan(str(own), "--cold", "--repeat", "2")
     assert cold.returncode == 0, cold.stderr
     assert "of 2" in cold.stdout
-    (folder / "weights.cache").write_bytes(b"")
-    mended = _edgeplan(str(folder), "--cold")
+    (own / "weights.cache").write_bytes(b"")
+    mended = _edgeplan(str(own), "--cold")
     assert mended.returncode == 0, mended.stderr
     assert mended.stderr.count("the weight cache") == 1
-    assert _edgeplan(str(folder)).stderr == ""
+    assert _edgeplan(str(own)).stderr == ""
 
 
 def test_the_command_line_names_what_is_wrong(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from cold_chapter_frames import MODELS, frame_names, tables_of
-from told import names, numbers
+from cold_chapter_frames import frame_names
+from told import numbers
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
@@ -33,59 +33,12 @@ def write(e: ColdEvidence, folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
 
 
-def test_plans_for_an_evicted_page_cache_are_told_apart(e: ColdEvidence, figures: dict[str, float]) -> None:
-
-    told = findings.evicted_plans(e)
-    shares = [figures[f"cold.{name}"] for name in ("plan_gap_max_evicted", "predicted_within_15pct_both_states")]
-    assert {2, *(round(100 * share, 1) for share in shares)} <= set(numbers(told))  # 2 miss the bar: 15 and 22 %
-    assert findings.evicted_plans(replace(e, plans=e.plans[e.plans["plan"] != "evicted"])) == ""
-
-
-def test_findings_tell_both_warm_figures(e: ColdEvidence) -> None:
-    quick = e.runs["plan"].eq("warm") & (e.runs["model"] == MODELS[0])
-    runs = e.runs.assign(warm_min_ms=e.runs["warm_min_ms"].where(~quick, 2.0))
-    told = findings.warm_plans(replace(e, runs=runs))
-    assert {"warm", "optimal"} <= names(told)
-    assert {float(cell_text((2 / 4 * 5 / 4) ** 0.5)), 1.25} <= set(numbers(told))
-    row = tables_of(["cold_bounds"], replace(e, runs=runs))["cold_bounds"].set_index("model").loc[MODELS[0]]
-    assert row[["warm_ms", "warm_optimal_ms"]].tolist() == [2.0, 5.0]
-    assert findings.warm_plans(replace(e, runs=e.runs[e.runs["plan"] != "optimal"])) == ""
-
-
 def test_the_machines_speed_stands_beside_the_bounds_that_it_multiplies(e: ColdEvidence, figures: dict[str, float]) -> None:
     slow = replace(e, runs=e.runs.assign(slowness=1.25))
     usual = figures["cold.over_work_bound_cached"]
     wanted = {1.25, float(cell_text(usual / 1.25)), float(cell_text(usual))}
     told = cold_report.findings(slow, kit.make_or_explain(COLD_TABLES, slow), cold_metrics(slow))
     assert any(wanted <= set(numbers(text)) for text in told)
-
-
-def test_the_ablation_tells_what_made_starts_slower(e: ColdEvidence) -> None:
-    slow = e.runs["cold_ms"].where(~((e.runs["plan"] == "K") & (e.runs["model"] == MODELS[0])), 1e4)
-    plain, told = (set(findings.ablation(x).split()) for x in (e, replace(e, runs=e.runs.assign(cold_ms=slow))))
-    assert {"K", "warm", "cached:"} <= told
-    assert told - plain
-
-
-def test_a_start_below_its_bound_is_named_under_the_bounds(e: ColdEvidence) -> None:
-    assert MODELS[0] not in findings.bounds(e)
-    fast = e.runs["cold_ms"].where(~((e.runs["state"] == "evicted") & (e.runs["model"] == MODELS[0])), 1.0)
-    assert MODELS[0] in findings.bounds(replace(e, runs=e.runs.assign(cold_ms=fast)))
-
-
-def test_captions_follow_from_how_plans_were_run(e: ColdEvidence) -> None:
-    stealing = kit.notes(COLD_TABLES, e, COLD_TABLES)
-    assert {12, 30} <= set(numbers(stealing["cold_table_01"])), "what its stages add up to, and its start"
-    assert names(stealing["cold_figure_06"]) >= {"warm", "optimal"}
-    followed = e.runs["plan"].isin(["warm", "K+C"])
-    fixed = kit.notes(
-        COLD_TABLES, replace(e, runs=e.runs.assign(setting=e.runs["setting"].where(~followed, "edgeplan-fixed"))), COLD_TABLES
-    )
-    for caption in ("cold_figure_13", "cold_table_01"):
-        assert fixed[caption] != stealing[caption]
-    assert names(fixed["cold_figure_13"]) >= {"warm", "K", "K+C"}
-    narrow = replace(e, runs=e.runs[(e.runs["plan"] != "warm") | (e.runs["threads"] == 2)])
-    assert kit.notes(COLD_TABLES, narrow, COLD_TABLES)["cold_figure_06"] != stealing["cold_figure_06"]
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:
@@ -103,6 +56,7 @@ def test_findings_tell_how_many_runs_were_disturbed(e: ColdEvidence) -> None:
     assert findings.disturbed(replace(e, runs=runs.assign(reason="crashed"))) == ""
 
 
+@pytest.mark.long
 def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None:
     measured, chapters = tmp_path / "cold", tmp_path / "chapters"
     write(e, measured)

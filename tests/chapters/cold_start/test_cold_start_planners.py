@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
+from depth import by_day
 from edgeplan.chapters.cold_start.planners.registry import PLANNERS, Options, lower_bound_ms, outcomes, plan
 from edgeplan.chapters.cold_start.planners.streamed import _start, streamed, streamed_bounds
 from edgeplan.chapters.cold_start.planners.streams import streams_of
@@ -114,8 +115,8 @@ def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are
         assert simulate(profile, schedule)[0] == pytest.approx(makespan_ms(costs, schedule))
 
 
-@pytest.mark.parametrize("preparation", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("steps", [20, 54, 155])
+@pytest.mark.parametrize("preparation", by_day([1.0, 0.3, 3.0], least=2))
+@pytest.mark.parametrize("steps", by_day([20, 155, 54], least=2))
 @pytest.mark.parametrize("little_cores", [0, 1])
 def test_gap_is_proven_on_realistic_models(steps: int, little_cores: int, preparation: float) -> None:
     profile = pareto(

@@ -41,6 +41,8 @@ def _rows(scale: float) -> Iterator[dict[str, Any]]:
     yield row("least", **_RAN)
     yield row("second", "2 threads", share=0.1, **_RAN)
     yield row("switched", budget=MIB, replan_ms=7.0 * scale, pause_ms=20.0, equal=1.0)
+    for ms, failures in ((1.0, 0), (3.0, 0), (math.nan, 1)):
+        yield row("changed", budget=MIB, replan_ms=ms, predicted_ms=10.2, fresh_ms=10.0, failures=failures)
     for k in range(3):
         yield row("layer", f"layer {k}", place=k, weights=k * MIB, activations=MIB, compute_ms=1.0, load_ms=0.6 * k)
     yield row("cut", "whole layers", needed=9 * MIB, compute_ms=10.0, load_ms=2.0, steps=3, parts=0, bands=0)
@@ -196,3 +198,11 @@ def test_layouts_stand_beside_the_proven_least() -> None:
     assert set(rows) == {"edgeplan", "Algorithm 1", "greedy by size"}
     assert rows["edgeplan"]["peak"] == rows["edgeplan"]["needed"]
     assert all(row["peak"] >= row["needed"] > 0 for row in rows.values())
+
+
+def test_changes_of_the_budget_are_held_to_fresh_plans_and_refusals_count() -> None:
+    found = memory_metrics(evidence())
+    assert found["memory.replan_ms_p95"] == pytest.approx(3.0)
+    assert found["memory.chosen_over_fresh_max"] == pytest.approx(1.02)
+    assert found["memory.refused_between_least_and_plan"] == 2  # one of each model
+    assert found["memory.switch_pause_ms_p95"] == 20

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from plan_folders import body_of, changed_plan
 from streamed_models import plain_model, residual_model
 
+from depth import by_day
 from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib
 from edgeplan.chapters.memory.plan import Planner, RunCores
@@ -102,7 +103,7 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
     assert read[1] > 0
 
 
-def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budgets(plan: Path, tmp_path: Path) -> None:
+def test_the_process_that_runs_changes_budgets_without_numpy_and_stays_in_them(plan: Path, tmp_path: Path) -> None:
     program = read_folder(plan).program_of(StreamProgram)
     inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
     for border in program.inputs:
@@ -112,12 +113,12 @@ def test_the_process_that_runs_loads_numpy_to_plan_alone_and_stays_in_its_budget
     assert own.phases[0].replan_ms == 0
     budgets = [_least(plan) + k * _MIB for k in (1, 2, 1)]
     again = run_apart(plan, 1, budgets, settings)
-    assert again.idle.rss > own.idle.rss + 4 * _MIB
+    assert again.idle.rss < own.idle.rss + 2 * _MIB
     assert {digest for phase in again.phases for digest in phase.digests} == set(own.phases[0].digests)
     for budget, phase in zip(budgets, again.phases, strict=True):
         assert phase.replan_ms > 0
         assert phase.memory.rss - again.idle.rss <= budget
-    with pytest.raises(ColdRunError, match="the least is"):
+    with pytest.raises(ColdRunError, match="no stored schedule fits 1 bytes"):
         run_apart(plan, 1, [1], settings)
 
 
@@ -196,7 +197,8 @@ def test_a_total_counts_the_idle_process(edgeplan: Edgeplan, place: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "text", ["-3MB", "abc", "0", "0MB", "0.0001", "1e400MB", "999999999999999GB", "0%", "10 per cent", "%", "nan"]
+    "text",
+    by_day(["-3MB", "abc", "0", "1e400MB", "0%", "0MB", "0.0001", "999999999999999GB", "10 per cent", "%", "nan"], least=5),
 )
 def test_what_is_no_budget_is_refused(edgeplan: Edgeplan, place: Path, tmp_path: Path, text: str) -> None:
     model, out = str(place / "plain.onnx"), tmp_path / "plan"
@@ -227,7 +229,7 @@ def test_too_small_a_budget_says_which_is_enough(edgeplan: Edgeplan, place: Path
     assert found.err.startswith("error: 1.91 MiB is not enough: the least is ")
     again = re.search(r"give --budget (\d+MiB) or more", found.err)
     assert again
-    enough = edgeplan(*arguments, f"{int(again[1][:-3]) + 1}MiB")  # a page more or less from run to run
+    enough = edgeplan(*arguments, again[1])
     assert enough.code == 0, enough.err
 
 
@@ -300,11 +302,12 @@ def _planning(model: Path, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.long
 def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan: Edgeplan, plan: Path, place: Path) -> None:
     before, folder = _contents(plan), plan.parent
     process = _planning(place / "plain.onnx", plan)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # beside other work it takes minutes to begin
         while not list(folder.glob(".planning-*/form-*/program.json")):
             assert process.poll() is None, "it ended before it was killed"
             assert time.monotonic() < deadline

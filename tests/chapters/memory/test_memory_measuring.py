@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from edgeplan.chapters.memory import measuring
@@ -14,7 +15,7 @@ from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.plan import Planner, RunCores
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.chapters.memory.studies import StudiedModel, changed
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -128,3 +129,12 @@ def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, pla
     assert row["failures"] > 0
     free = measuring._limited(subject, planner, made, (1.0, 1.0))
     assert set(free) == {"failures", "major_faults", "pause_ms"}
+
+
+def test_chosen_schedules_are_as_good_as_fresh_plans_and_no_budget_is_refused(subject: StudiedModel, planner: Planner) -> None:
+    made = planner.write(64 * MIB, Mode.back_to_back, subject.work / "plan")
+    rows = pd.DataFrame(changed(made, 40))
+    assert len(rows) == 40
+    assert rows["failures"].sum() == 0
+    assert (rows["replan_ms"] > 0).all()
+    assert (rows["predicted_ms"] <= 1.05 * rows["fresh_ms"]).all()

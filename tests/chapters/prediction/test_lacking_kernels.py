@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
 
 from edgeplan.chapters.params import load_params
@@ -51,6 +52,7 @@ def test_kinds_that_no_node_was_are_measured_alone(tmp_path: Path) -> None:
     assert trained_on(table, "in_situ").all()  # whatever the mode of the device
 
 
+@pytest.mark.long
 def test_kinds_that_only_carriers_hold_are_measured_too(tmp_path: Path) -> None:
     b = GraphBuilder("carrier", (1, 5, 14, 14))
     carrier = b.build(b.activation(b.conv(b.input, 7, 3), "leakyrelu"))

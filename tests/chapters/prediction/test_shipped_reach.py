@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from depth import by_day
 from edgeplan import predict
 from edgeplan.chapters.prediction.distil import add_sizes
 from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
@@ -31,7 +32,7 @@ def test_every_shipped_regressor_knows_its_samples(device: str) -> None:
     assert all(r.samples and 0 < r.near < r.far for r in card.regressors)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", by_day(DEVICES))
 def test_sizes_far_from_all_that_was_measured_are_warned_about_and_guessed_wider(device: str, tmp_path: Path) -> None:
     """A language model's head, beside a model like those that were measured."""
     b = GraphBuilder("head", (1, 512, 1, 1))

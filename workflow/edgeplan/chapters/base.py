@@ -146,6 +146,32 @@ class Stage:
         return tuple(dict.fromkeys((*self.reads, *(p for p in self.inputs.values() if not covered(p, self.reads)))))
 
 
+def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str, str], measured: str, chapter: str) -> Stage:
+    """Declare the stage that makes tables, figures, metrics and a page of what another one measured.
+
+    Args:
+        name: of the stage.
+        function: `module:function`.
+        targets: what it runs for.
+        inputs: files, by the names that the function knows them by.
+        measured: the folder of its inputs, which gets the tables and figures.
+        chapter: the files of metrics and of the page without their suffixes.
+    """
+    tables, figures = f"{measured}/tables", f"{measured}/figures"
+    return Stage(
+        name=name,
+        function=function,
+        targets=targets,
+        inputs=inputs,
+        outputs={"metrics": f"{chapter}.json", "chapter": f"{chapter}.page.json"},
+        metrics=(f"{chapter}.json",),
+        paths={"measured": measured},
+        writes=(tables,),
+        plots=(figures,),
+        shown=(tables, figures),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A table that `dvc plots diff` draws of two revisions beside each other, as bars: its file, a title, its columns."""

@@ -6,12 +6,14 @@ import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from edgeplan.runtime import kernels, native
+from edgeplan.runtime import kernels
 from edgeplan.runtime.kernels.build import names
+from edgeplan.runtime.native import entries
 
 #: Modules that compile, each with a function `load`; the kernels, which are many, come after them.
 MODULES = (
-    "edgeplan.runtime.native",
+    "edgeplan.runtime.native.entries",
+    "edgeplan.runtime.native.calls",
     "edgeplan.chapters.cold_start.planners.descent",
     "edgeplan.planning.layout.solve",
     "edgeplan.planning.memory.algorithm1",
@@ -22,7 +24,7 @@ MODULES = (
 def loads() -> Iterator[Callable[[], object]]:
     """Functions that compile, or load what is kept, when they are called."""
     yield from (importlib.import_module(name).load for name in MODULES)
-    yield native.code_memory
+    yield entries.code_memory
     yield from (partial(kernels.load, [name]) for name in names())
 
 

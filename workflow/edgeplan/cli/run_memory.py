@@ -16,7 +16,7 @@ from typing import Any
 
 from edgeplan.cli.times import median
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
@@ -39,31 +39,36 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
         job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
         budgets = json.loads(_apart("inputs", job))
-        if budgets:  # other plans are made here, by numpy: that is no part of a budget
+        if budgets and SCHEDULES_NAME not in plan.files:  # plans are made here, by numpy: that is no part of a budget
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan, given.gate)
+        idle = _ready(plan.made_for.threads, given.gate)
         with MemorySession(plan, _loaded[0]) as session:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
-            phases, _ = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
+            phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
         peak = resident()
-        for line in (f"{escaped(program.model)}: {len(program.steps)} steps, {program.threads} threads", *map(_line, phases)):
+        for line in (
+            f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
+            *map(_line, phases),
+        ):
             say(line)
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
             _apart("outputs", job)
+        if refused is not None:
+            raise refused
 
 
 _loaded: list[Dnnl] = []
 
 
-def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
+def _ready(threads: int, gate: str) -> dict[str, int]:
     """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
-    dnnl.warm_up(plan.made_for.threads)
+    dnnl.warm_up(threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     _loaded.append(dnnl)
     wait_at(gate)

@@ -12,7 +12,7 @@ from edgeplan.devices.config import DeviceFile, load_device, refuse_cores
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError
 from edgeplan.support.files import read_yaml
-from edgeplan.workspace import DEVICE_NAME, is_path, workspace
+from edgeplan.workspace import DEVICE_NAME, workspace
 
 if TYPE_CHECKING:
     from edgeplan.runtime.processor import Dispatcher, Processor
@@ -141,12 +141,12 @@ class PairFile(_Part):
 
 
 def load_pair(name_or_path: str | Path) -> PairFile:
-    """Read a pair by the path of its file, or by its name in the workspace.
+    """Read a pair by the path of its file, or by its name in the workspace or among the shipped ones.
 
     Raises:
         DeviceError: unknown pair, a file that does not fit, or a device that is not there.
     """
-    path = _path(name_or_path)
+    path = workspace().pair_path(name_or_path)
     pair = read_yaml(path, PairFile, DeviceError, "pair file")
     if pair.name != path.stem:
         raise DeviceError(
@@ -154,17 +154,3 @@ def load_pair(name_or_path: str | Path) -> PairFile:
         )
     pair.devices()
     return pair
-
-
-def _path(name_or_path: str | Path) -> Path:
-    if is_path(name_or_path):
-        return Path(name_or_path)
-    name, folder = str(name_or_path), workspace().root / PAIR_FOLDER
-    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    if name not in known:
-        raise DeviceError(
-            f"unknown pair {name!r}",
-            where=str(folder),
-            next_step=f"known pairs: {', '.join(known) or 'none'}; or name the path of a pair file",
-        )
-    return known[name]

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from edgeplan.engines.registry import PROCESSORS, face
-from edgeplan.errors import DeviceError
-from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder
-from edgeplan.runtime.partitioned.document import PairProgram, PairSchedule, ProcessorSpec
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
+from edgeplan.runtime.partitioned.build import read_weights
+from edgeplan.runtime.partitioned.document import PairSchedule, ProcessorSpec
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.machine import fingerprint
 
 
@@ -55,5 +57,12 @@ def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
     info = host.dnnl.info
     plan.require_here(fingerprint(), info.version, info.isa, driver=other.capabilities.version)
     plan.require_whole(WEIGHTS_NAME)
-    synchronisation = Synchronisation(plan.scheduled(PairSchedule).synchronisation)
-    return PairSession(host, other, plan.program_of(PairProgram), plan.path, synchronisation)
+    schedule, program = plan.scheduled(PairSchedule), plan.program_of(StreamProgram)
+    path = plan.path / WEIGHTS_NAME
+    try:
+        weights = read_weights(path, program.weights_bytes)
+    except OSError as error:
+        what = f"cannot read the weights: {error.strerror}"
+        raise ModelError(what, where=str(path), next_step=plan_again(plan.kind)) from error
+    synchronisation = Synchronisation(schedule.synchronisation)
+    return PairSession(host, other, program, schedule.placed, weights, plan.path, synchronisation)

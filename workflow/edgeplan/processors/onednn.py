@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
@@ -121,18 +119,6 @@ class OnednnProcessor(Host):
     def ready(self) -> None:
         """The calling thread computes on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
-
-    def calls(self, kernel: Kernel) -> npt.NDArray[np.int64]:
-        """Return the calls of a kernel; see `Host`.
-
-        Raises:
-            DeviceError: the kernel is another processor's.
-        """
-        rows = [
-            (ctypes.cast(run, ctypes.c_void_p).value, primitive, count, ctypes.addressof(arguments))  # type: ignore[arg-type]
-            for run, primitive, count, arguments in _prepared(kernel).calls
-        ]
-        return np.array(rows, np.int64).reshape(-1, 4)
 
     def close(self) -> None:
         """Let the thread run where it could before."""

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from scipy.optimize import nnls
 
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.measurement.lock import machine_lock
@@ -80,7 +80,7 @@ def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
         times_ms: milliseconds of each (parts,).
     """
     rows = np.column_stack([np.ones(len(sizes)), sizes]) / times_ms[:, None]
-    (latency_ms, ms_per_byte), _ = nnls(rows, np.ones(len(sizes)))
+    (latency_ms, ms_per_byte), _ = scipy.optimize.nnls(rows, np.ones(len(sizes)))
     if ms_per_byte == 0:  # nothing but latency to be seen: what is slower than that is not known
         ms_per_byte = times_ms[-1] / sizes[-1]
     return Disk(float(1 / ms_per_byte / 1e3), float(latency_ms))

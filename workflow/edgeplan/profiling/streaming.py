@@ -19,7 +19,7 @@ from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, columns_of
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
@@ -67,6 +67,8 @@ class StreamRun(_Document):
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
         bytes_per_ms: of reading all weights, nothing else running; one each time.
+        table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
+        read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
     """
 
     idle: Resident
@@ -76,11 +78,18 @@ class StreamRun(_Document):
     direct: bool
     major_faults: int
     bytes_per_ms: tuple[float, ...]
+    read_ms: float = 0.0
+    table_bytes: int = 0
 
     @property
     def peak_over_idle(self) -> int:
         """Bytes, all pages counted: what running the plan took at its worst."""
         return self.peak.peak - self.idle.rss
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
+        return self.peak_over_idle + self.table_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +161,9 @@ class StreamProfile(_Document):
         compute_ms: of each step, its weights in memory: the median over inferences.
         bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
-        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks; and
-            pages by which runs differ.
+        read_ms: of a read besides its bytes; profiles of before do not say.
+        objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
+            tables; and pages by which runs differ.
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
@@ -168,6 +178,7 @@ class StreamProfile(_Document):
     run_ms: tuple[float, ...]
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
+    read_ms: Annotated[float, Field(ge=0)] = 0.0
 
 
 #: Reads in flight: more gain nothing.
@@ -194,11 +205,12 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         compute_ms=tuple(round(float(ms), 6) for ms in steps),
         bytes_per_ms=statistics.median(found.bytes_per_ms) or _UNREAD_BYTES_PER_MS,
         lanes=LANES,
-        objects_bytes=max(0, found.peak_over_idle - int(schedule["arena_bytes"])) + _SPARE_BYTES,
+        objects_bytes=max(0, found.taken_bytes - int(schedule["arena_bytes"])) + _SPARE_BYTES,
         idle_bytes=found.idle.rss,
         run_ms=found.phases[0].run_ms,
         lowest=tuple(schedule["tensor_offset"]),
         others=share,
+        read_ms=round(found.read_ms, 6),
     )
 
 
@@ -208,9 +220,9 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
-    for step in program.steps:
-        offsets.append(at if step.weight_bytes else -1)
-        at += step.weight_bytes
+    for size in columns_of(program.step_rows, program.operand_rows).weight_bytes:
+        offsets.append(at if size else -1)
+        at += size
     return {
         "mode": "back-to-back",
         "arena_bytes": at,
@@ -232,5 +244,4 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
     """Return a plan of a program as a document, with the names of its steps and buffers."""
-    names = tuple(step.name for step in program.steps), tuple(buffer.name for buffer in program.buffers)
-    return document(made, workload, reader, *names)
+    return document(made, workload, reader, program.step_names, program.buffer_names)

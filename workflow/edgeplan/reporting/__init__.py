@@ -12,7 +12,6 @@ Modules:
 * `environment`: A captured environment as a report shows it.
 * `estimates`: Figures of merit of a chapter: functions of its evidence, each with what chance
   leaves open of it.
-* `gantt`: A timeline as a picture: the planned and the measured cold start side by side.
 * `grade`: A grade says how far a chapter's figures can be trusted: good, fair or poor.
 * `kit`: Every chapter declares its tables and figures by this kit, which makes, writes and hands
   them over to its page.

@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime import native
 from edgeplan.runtime.imports import imports_of, replace
+from edgeplan.runtime.native import entries
 from edgeplan.runtime.native.words import SLOT_BYTES, SLOTS
 
 _ALL = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
@@ -60,7 +60,7 @@ class CodePool:
         self.base = base
         states = base + SLOTS * SLOT_BYTES
         self._states: npt.NDArray[np.int64] = np.ctypeslib.as_array((ctypes.c_int64 * SLOTS).from_address(states))
-        code = native.code_memory()
+        code = entries.code_memory()
         ctypes.c_int64.from_address(code["region"]).value = base
         self.map, self.protect, self.unmap = (code[name] for name in ("map", "protect", "unmap"))
 

@@ -26,11 +26,12 @@ from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:
     from edgeplan.runtime.linked import LinkedProgram
-    from edgeplan.runtime.partitioned.document import PairProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 6
+FORMAT = 7
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
+#: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
+SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "memory", "partition"]
 COLD_START: Final = "cold-start"
@@ -38,8 +39,9 @@ MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
+_FILES |= {SCHEDULES_NAME, FINER_NAME}
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
-_OF_PAIR = b'{"program"'  # the beginning of its program
+_OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
 Part = TypeVar("Part")
@@ -123,21 +125,17 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     sha256: str
 
     @cached_property
-    def program(self) -> LinkedProgram | StreamProgram | PairProgram:
+    def program(self) -> LinkedProgram | StreamProgram:
         """Read the program when it is first asked for.
 
         Raises:
             FormatError: it is missing or damaged.
         """
         path = self.path / PROGRAM_NAME
-        if self.kind == MEMORY:
+        if self.kind != COLD_START:
             from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  each kind loads its own
 
             return decoded(self.content(PROGRAM_NAME), StreamProgram, path, self.kind)
-        if self.kind == PARTITION:
-            from edgeplan.runtime.partitioned.document import PairProgram  # noqa: PLC0415  likewise
-
-            return decoded(self.content(PROGRAM_NAME), PairProgram, path, self.kind)
         from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  likewise
 
         return read_linked(path)

@@ -13,9 +13,8 @@ from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from edgeplan.runtime import native
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.pace import SWITCH_SECONDS
 from edgeplan.runtime.preparation import Calls, Mark, Preparer, Shared
@@ -154,7 +153,7 @@ class Preparation:
         objects, own = self._objects, lane.preparer.own
         given = (objects.context, own, lane.preparer.marks, lane.number)
         while not self._stopping:
-            found = native.drive(*given, stealing=self._stealing, slower=lane.ratio - 1)
+            found = entries.drive(*given, stealing=self._stealing, slower=lane.ratio - 1)
             if found == words.DONE:
                 return
             self._left(lane, found)
@@ -165,7 +164,7 @@ class Preparation:
             self._objects.fail(lane.preparer.own)
         k, start = int(lane.preparer.own[words.OWN_STEP]), perf_counter_ns()
         calls = lane.preparer.take_over(k, lane.by_hand)
-        if lane.ratio > 1:  # as `native.drive` stands for a slower core
+        if lane.ratio > 1:  # as `entries.drive` stands for a slower core
             time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
             stage, step, begun, _ = lane.by_hand[-1]
             lane.by_hand[-1] = (stage, step, begun, perf_counter_ns())
@@ -199,7 +198,7 @@ class Preparation:
         lane, objects = self._lanes[0], self._objects
         own = lane.preparer.own
         given = (objects.context, own, lane.preparer.marks, times, first, last)
-        found = native.advance(*given, narrow=self._narrow, stealing=self._stealing, patience_ns=_LATE_NS)
+        found = entries.advance(*given, narrow=self._narrow, stealing=self._stealing, patience_ns=_LATE_NS)
         self._require_no_failure()
         if found >= 0:
             return found
@@ -219,7 +218,7 @@ class Preparation:
         objects = self._objects
         self._shared.dnnl.set_threads(1)
         self._prepare_all(self._lanes[0])
-        native.await_all(objects.context, self._lanes[0].preparer.own)
+        entries.await_all(objects.context, self._lanes[0].preparer.own)
         self._shared.dnnl.set_threads(self._narrow)
         self._require_no_failure()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.runtime import native
+from edgeplan.runtime.native import entries
 from edgeplan.runtime.native.words import LANES
 
 Bytes = npt.NDArray[np.uint8]
@@ -31,7 +31,7 @@ def checksum(data: Bytes) -> int:
         data: bytes, a multiple of 8 of them.
     """
     states = np.arange(1, LANES + 1, dtype=np.uint64)
-    native.mix(data.view(np.uint64), states)
+    entries.mix(data.view(np.uint64), states)
     state = hashlib.blake2b(states.tobytes(), digest_size=_DIGEST_BYTES)
     state.update(len(data).to_bytes(8, "little"))
     return int.from_bytes(state.digest(), "little")

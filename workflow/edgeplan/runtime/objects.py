@@ -10,10 +10,10 @@ from types import MappingProxyType
 import numpy as np
 
 from edgeplan.errors import DeviceError, FormatError
-from edgeplan.runtime import constants, kernels, linked, native
+from edgeplan.runtime import constants, kernels, linked
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers, Store, Tape
 from edgeplan.runtime.tape import FUNCTIONS, NUMBER_OF, THREADS
 from edgeplan.runtime.tape_file import TapeArrays, addresses
@@ -48,7 +48,7 @@ def _functions(path: str) -> tuple[Numbers, Numbers]:
 
     What calls them is loaded, too.
     """
-    native.load()
+    entries.load()
     library = ctypes.CDLL(path)
     found = addresses(lambda name: getattr(library, name))
     places = np.zeros(words.PLACES, np.int64)
@@ -122,7 +122,7 @@ class Objects:
             _kernels(program.kernels),
         )
         self.store.flags[words.ARRIVED] = steps  # unless weights are read ahead
-        self.context = native.Context(self.tape, self.store, self.places)
+        self.context = entries.Context(self.tape, self.store, self.places)
         self._others: list[tuple[str, int]] = []
         self._blocks: list[tuple[Numbers, int, int]] = []
 
@@ -162,14 +162,14 @@ class Objects:
 
     def publish(self, step: int, block: int) -> None:
         """One of the program's own steps is prepared."""
-        native.publish(self.context, step, block)
+        entries.publish(self.context, step, block)
 
     # One object
 
     def _made(self, group: int) -> None:
         own = np.zeros(words.OWN_WORDS, np.int64)
         for needed in (*self._arrays.needs(group), group):
-            if native.ensure(self.context, own, needed) != words.DONE:
+            if entries.ensure(self.context, own, needed) != words.DONE:
                 self.fail(own)
 
     def fail(self, own: Numbers) -> None:

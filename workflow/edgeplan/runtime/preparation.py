@@ -14,12 +14,11 @@ from typing import Self
 import numpy as np
 
 from edgeplan.errors import FormatError, ModelError
-from edgeplan.runtime import native
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, RawWeight, Reserve
 from edgeplan.runtime.linked_file import read_reserve
 from edgeplan.runtime.memory import Bytes, Region
-from edgeplan.runtime.native import words
+from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
@@ -28,7 +27,7 @@ from edgeplan.runtime.tape_file import TapeArrays, read_tape
 from edgeplan.runtime.weight_cache import WeightCache
 
 CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.tape"
-#: Address of a step's prepared calls (`native.bind`).
+#: Address of a step's prepared calls (`entries.bind`).
 Calls = int
 _STAGES = ("read", "create")
 _MARKS = 4  # of a step: its kernels are made ahead, found made, its weights fetched, its calls written down
@@ -176,7 +175,7 @@ class Executor:
             DeviceError: oneDNN reports a failure.
             ModelError: an index lies outside its axis.
         """
-        if native.execute(self._address, calls) != words.DONE:
+        if entries.execute(self._address, calls) != words.DONE:
             self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
 
 
@@ -217,7 +216,7 @@ class Preparer:
         record, block = self._shared.tape.record(step), np.zeros(block_words(step), np.int64)
         objects.keep(block, step)
         address = int(block.ctypes.data)
-        found = native.prepare(objects.context, self.own, self.marks, record, index, address)
+        found = entries.prepare(objects.context, self.own, self.marks, record, index, address)
         marks += self.taken_marks()
         if found == words.LEFT_TO_PYTHON:
             self._prepare_by_hand(index, step, record, address, marks)
@@ -245,7 +244,7 @@ class Preparer:
     def _prepare_by_hand(self, index: int, step: LinkedStep, record: Numbers, block: int, marks: list[Mark]) -> None:
         """Prepare a step that needs Python: raw weights, weights to be checked, weights that are there already."""
         shared, objects = self._shared, self._shared.objects
-        self._checked(native.create(objects.context, self.own, self.marks, record, index))
+        self._checked(entries.create(objects.context, self.own, self.marks, record, index))
         start = perf_counter_ns()
         address, raw = 0, None
         if step.source == "shared":
@@ -261,7 +260,7 @@ class Preparer:
             transform(shared.dnnl, objects, self._stream, step, raw, address)
             marks.append(("transform", index, start, perf_counter_ns()))
         shared.weights[index] = shared.weights[index] or address
-        self._checked(native.bind(objects.context, self.own, self.marks, record, index, block, address))
+        self._checked(entries.bind(objects.context, self.own, self.marks, record, index, block, address))
         marks += self.taken_marks()
 
     def _checked(self, found: int) -> None:
@@ -270,7 +269,7 @@ class Preparer:
 
     def fetch(self, index: int, step: LinkedStep, marks: list[Mark]) -> int:
         """The address of a step's weights from a trusted cache, a part of its preparation; 0 if they cannot be had."""
-        found = native.fetch(self._shared.objects.context, self.own, self.marks, self._shared.tape.record(step), index)
+        found = entries.fetch(self._shared.objects.context, self.own, self.marks, self._shared.tape.record(step), index)
         marks += self.taken_marks()
         return max(found, 0)
 

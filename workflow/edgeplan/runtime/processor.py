@@ -13,9 +13,6 @@ from enum import StrEnum
 from types import MappingProxyType, TracebackType
 from typing import ClassVar, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, Step
@@ -349,7 +346,8 @@ class Processor(ABC):
 class Host(Processor):
     """The first processor of a pair: it computes in the calling thread, by calls of the runtime's library.
 
-    `enqueue` has run the kernel when it returns. Compiled code makes the same calls, by their addresses, where both poll.
+    `enqueue` has run the kernel when it returns. The steps of a pair's program are made and called without it, by the loop that
+    also runs plans of memory (`runtime.streaming.calls`).
 
     Attributes:
         dnnl: the library, which also chooses the kernels of a program.
@@ -370,11 +368,3 @@ class Host(Processor):
     @abstractmethod
     def ready(self) -> None:
         """The calling thread computes on `threads` threads from now on; called before a run."""
-
-    @abstractmethod
-    def calls(self, kernel: Kernel) -> npt.NDArray[np.int64]:
-        """A kernel's calls (calls, 4): function, primitive, number of arguments and arguments, as addresses.
-
-        Raises:
-            DeviceError: the kernel is another processor's.
-        """

@@ -63,25 +63,30 @@ class SequentialSession:
         return outputs_of(self.executable)
 
 
-def bind_inputs(executable: Executable, inputs: Mapping[str, Array]) -> None:
-    """Copy the inputs of a run to their place in the arena.
+def copy_inputs(views: Mapping[str, Array], inputs: Mapping[str, Array], model: str) -> None:
+    """Copy the inputs of a run to their place.
+
+    Args:
+        views: of the arena, where each input belongs.
+        inputs: the values.
+        model: for messages.
 
     Raises:
         ModelError: an input is missing or of another shape.
     """
-    program = executable.program
-    for name in program.inputs:
-        shape = program.shapes[name]
-        value = inputs.get(name)
-        dtype = program.dtype(name)
-        if value is None or value.shape != shape or not np.can_cast(value.dtype, dtype, "same_kind"):
+    for name, view in views.items():
+        value, expected = inputs.get(name), f"{view.dtype}{list(view.shape)}"
+        if value is None or value.shape != view.shape or not np.can_cast(value.dtype, view.dtype, "same_kind"):
             given = "missing" if value is None else f"{value.dtype}{list(value.shape)}"
-            raise ModelError(
-                f"input {name!r} is {given}, not {dtype}{list(shape)}",
-                where=program.name,
-                next_step=f"correct the input: expected {dtype}{list(shape)}",
-            )
-        np.copyto(executable.activation(name), value)
+            what, correct = f"input {name!r} is {given}, not {expected}", f"correct the input: expected {expected}"
+            raise ModelError(what, where=model, next_step=correct)
+        np.copyto(view, value)
+
+
+def bind_inputs(executable: Executable, inputs: Mapping[str, Array]) -> None:
+    """Copy the inputs of a run to their place in the arena; see `copy_inputs`."""
+    program = executable.program
+    copy_inputs({name: executable.activation(name) for name in program.inputs}, inputs, program.name)
 
 
 def outputs_of(executable: Executable) -> dict[str, Array]:

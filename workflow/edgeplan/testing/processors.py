@@ -148,13 +148,6 @@ class ProcessorContract:
         assert (buffer.data == 3).all()
         processor.free(buffer)
 
-    def test_a_host_tells_its_calls(self, processor: Processor) -> None:
-        """Compiled code makes them; a kernel of another processor has none."""
-        if isinstance(processor, Host):
-            assert processor.calls(processor.empty()).shape == (0, 4)
-            with pytest.raises(DeviceError):
-                processor.calls(Kernel("another", object()))
-
     def test_memory_is_zeroed_and_keeps_what_is_written(self, processor: Processor) -> None:
         """Padding of blocks relies on it."""
         first, second = processor.allocate(1000), processor.allocate(4096)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
+from edgeplan.chapters.base import Chapter, Compared, Stage, Targets, tables_stage
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 
 _TARGETS = Targets("cold_start.devices")
 _RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
-_CHAPTERS = "results/chapters/{device}"
 _FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans", "energy")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     name: f"{_MEASURED}/{name}.json" for name in ("notes", "environment")
@@ -26,17 +25,13 @@ COLD_START = Stage(
     rows="data/rows/{device}/cold_start",
     all_cores=True,
 )
-COLD_TABLES = Stage(
-    name="cold_tables",
-    function="edgeplan.chapters.cold_start.evaluation.page:write",
-    targets=_TARGETS,
-    inputs=_DOCUMENTS,
-    outputs={"metrics": f"{_CHAPTERS}/cold_start.json", "chapter": f"{_CHAPTERS}/cold_start.page.json"},
-    metrics=(f"{_CHAPTERS}/cold_start.json",),
-    paths={"measured": _MEASURED},
-    writes=(f"{_MEASURED}/tables",),
-    plots=(f"{_MEASURED}/figures",),
-    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
+COLD_TABLES = tables_stage(
+    "cold_tables",
+    "edgeplan.chapters.cold_start.evaluation.page:write",
+    _TARGETS,
+    _DOCUMENTS,
+    _MEASURED,
+    "results/chapters/{device}/cold_start",
 )
 CHAPTER = Chapter(
     name="cold_start",

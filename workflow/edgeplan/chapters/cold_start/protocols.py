@@ -14,6 +14,5 @@ _PLANNING = files_of(
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
-        "timeline": Protocol("timeline/1", ("chapters/cold_start/measuring/timeline.py",)),
     }
 )

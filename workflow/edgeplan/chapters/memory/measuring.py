@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
-from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, cuts, layers, offline
+from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, changed, cuts, layers, offline
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
@@ -25,7 +27,6 @@ from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.planning.memory.workload import Reader
 from edgeplan.profiling.streaming import StreamRun, all_resident, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.streaming.again import workload_of
@@ -36,11 +37,14 @@ NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
     "plan_bound_ms", "bound_ms", "bytes_per_ms", "wait_ms", "read", "cpu_ms", "error", "equal", "steps", "parts", "bands",
     "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs", "first_ms", "place", "weights",
-    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s",
+    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s", "fresh_ms",
 )  # fmt: skip
 #: Columns that are text.
 TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
+#: Columns that rows of before lack, with their values there.
+LATER_COLUMNS = MappingProxyType({"fresh_ms": math.nan})
+EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
 
@@ -106,6 +110,7 @@ def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, Memory
         yield from _held(subject, planner)
     if len(made) > 1:
         yield from _switched(subject, planner, made)
+        yield from changed(made[min(made)])
     if (share := subject.settings.ablated_share) in made:
         yield from ablated(subject, planner, made[share])
     if made and subject.name == subject.settings.adapted_model:
@@ -153,7 +158,9 @@ def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> dict[s
     rate = statistics.median([*found.bytes_per_ms, *beside.bytes_per_ms])
     compute = np.median(np.array(wide.step_ms[1:]), axis=0)
     arena = made.budget - candidate.profile.objects_bytes
-    bound = bounds.period_ms(workload_of(candidate.program, compute.tolist()), Reader(rate, candidate.profile.lanes), arena)
+    bound = bounds.period_ms(
+        workload_of(candidate.program, compute.tolist()), replace(candidate.reader, bytes_per_ms=rate), arena
+    )
     memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     names = plan.steps
     row = memory | {

@@ -66,8 +66,7 @@ def held_by_use(plan: MemoryPlan, program: StreamProgram) -> dict[MemoryUse, lis
         operand.buffer
         for step in program.steps
         if program.kernels[step.kernel].step.kind == "keep"
-        for call in step.calls
-        for operand in call
+        for operand in step.operands
         if operand.buffer != WEIGHTS
     }
     found: dict[MemoryUse, list[Held]] = {}

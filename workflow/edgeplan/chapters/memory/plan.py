@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -23,10 +24,11 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.planning.layout.buffers import Ints
-from edgeplan.planning.memory import bounds
+from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
+from edgeplan.planning.memory.search import improved
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
@@ -41,28 +43,44 @@ from edgeplan.profiling.streaming import (
 from edgeplan.runtime.bands import Region, regions_by_peak
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import MEMORY, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
+from edgeplan.runtime.folder import (
+    FINER_NAME,
+    MEMORY,
+    PROGRAM_NAME,
+    SCHEDULES_NAME,
+    WEIGHTS_NAME,
+    MadeFor,
+    encoded,
+    replacing,
+    write_plan,
+)
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.again import schedule_of, workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.schedules import packed
 from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
-LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2)
+LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
+_LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _ROOM_BYTES = 2 * MIB  # that forms may take less for kernels than the whole one
 _GAIN = 0.005  # another form has to gain so much
+_SEARCHED = 3  # forms whose layouts of tensors are searched for
+_SLOTS = 3  # parts of a step that should fit in the arena beside its tensors: one in use, two on their way
+_FINEST_BYTES = 64 << 10  # of such a part: a read of less costs more than its bytes
+_ARENA_STEP = MIB // 4  # arenas that forms are cut for: near budgets share their forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +120,13 @@ class ModelCut:
     Attributes:
         limit: the most bytes of weights of a part of a step.
         regions: steps that run in bands of rows.
+        arena: bytes that a few parts of each step have to fit in beside its tensors, so that one is
+            loaded while another is used: steps are cut finer for it; 0: none is.
     """
 
     limit: int
     regions: tuple[Region, ...] = ()
+    arena: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +155,7 @@ class CostedProgram:
     @property
     def reader(self) -> Reader:
         """Make the reader that weights are read with."""
-        return Reader(self.profile.bytes_per_ms, self.profile.lanes)
+        return Reader(self.profile.bytes_per_ms, self.profile.lanes, self.profile.read_ms)
 
     @property
     def objects_bytes(self) -> int:
@@ -142,12 +163,12 @@ class CostedProgram:
         return self.profile.objects_bytes
 
     def planned(self, budget: int, mode: Mode) -> PlannedMemory:
-        """A plan whose arena leaves room for what running takes besides.
+        """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for.
 
         Raises:
             InfeasibleError: it does not fit.
         """
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode)
+        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, work=0)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""
@@ -251,14 +272,42 @@ class Planner:
     def built(self, form: ModelCut) -> Built:
         """The program of a form; nothing is written."""
         if form not in self._built:
+            limits = self._limits(form)
             with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
                 self._built[form] = build(
-                    self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen
-                )
+                    self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen,
+                    limits=limits,
+                )  # fmt: skip
         return self._built[form]
 
+    def fitted(self, budget: int) -> tuple[ModelCut, ...]:
+        """Forms whose steps are cut no finer than an arena of this budget asks for; one for each choice of bands.
+
+        Args:
+            budget: bytes over idle.
+        """
+        base = self.candidate(self.forms[0])
+        arena = (budget - base.objects_bytes) // _ARENA_STEP * _ARENA_STEP
+        ladder = dict.fromkeys(form.regions for form in self.forms)
+        found = [ModelCut(LIMITS[0], regions, arena) for regions in ladder] if arena > 0 else []
+        return tuple(form for form in found if self._limits(form))
+
+    def _limits(self, form: ModelCut) -> dict[str, int]:
+        """The bytes of weights that the parts of single steps may have, so that a few fit beside the step's tensors."""
+        if not form.arena:
+            return {}
+        program = self.built(replace(form, arena=0)).program
+        live = workload_of(program, [0.0] * len(program.steps)).live_bytes
+        found = {}
+        for step, bytes_beside in zip(program.steps, live.tolist(), strict=True):
+            room = max((form.arena - bytes_beside) // _SLOTS, _FINEST_BYTES)
+            limit = 1 << (room.bit_length() - 1)  # few sizes: parts of the same size share their kernel
+            if step.weight_bytes > room:
+                found[step.name] = limit
+        return found
+
     def _folder(self, form: ModelCut) -> Path:
-        return self._work / f"form-{self.forms.index(form)}"
+        return self._work / f"form-{list(self._built).index(form)}"
 
     def _least(self, form: ModelCut) -> int:
         """Bound the bytes of activations and weights of a form from below, nothing measured."""
@@ -276,9 +325,12 @@ class Planner:
         parts: dict[int, list[int]] = {}
         for k, origin in enumerate(built.origin):
             parts.setdefault(origin, []).append(k)
-        compute = np.zeros(len(built.origin))
+        compute, weights = (
+            np.zeros(len(built.origin)),
+            np.array([step.weight_bytes for step in built.program.steps], np.float64),
+        )
         for origin, members in parts.items():
-            share = np.array([built.program.steps[k].weight_bytes for k in members], dtype=np.float64)
+            share = weights[members]
             share = share if share.all() else np.ones(len(members))
             compute[members] = times.get(origin, 0.0) * share / share.sum()
         profile = base.profile.model_copy(update={"compute_ms": tuple(compute.tolist())})
@@ -317,7 +369,7 @@ class Planner:
             InfeasibleError: none fits; the message says what is the least.
         """
         room = budget - excess
-        possible = [form for form in self.forms if self._least(form) + _SURE_BYTES <= room]
+        possible = [form for form in (*self.forms, *self.fitted(room)) if self._least(form) + _SURE_BYTES <= room]
         found = {form: self._planned(form, room, mode) for form in possible if form in self._candidates}
         hopes = {form: self._hope(form, room, mode) for form in possible if form not in self._candidates}
         while hopes:
@@ -329,10 +381,10 @@ class Planner:
             self.candidate(form)
             found[form] = self._planned(form, room, mode)
             hopes |= {f: self._hope(f, room, mode) for f in hopes if f.regions == form.regions}
-        pairs = [pair for pair in found.values() if pair]
+        pairs = sorted((pair for pair in found.values() if pair), key=lambda pair: pair[1].predicted_ms)
         if not pairs:
             raise self._does_not_fit(budget, excess)
-        return min(pairs, key=lambda pair: pair[1].predicted_ms)
+        return _searched(pairs)
 
     def _hope(self, form: ModelCut, budget: int, mode: Mode) -> float:
         """Milliseconds of a form that was not profiled; infinite if it cannot fit."""
@@ -380,7 +432,7 @@ class Planner:
         return InfeasibleError(
             f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}",
             where="--budget",
-            next_step=f"give --budget {-(-(enough + self.beside_bytes) // MIB)}MiB or more",
+            next_step=f"give --budget {-(-(enough + _SLACK_BYTES + self.beside_bytes) // MIB)}MiB or more",
             proven=proven,
         )
 
@@ -445,32 +497,89 @@ class Planner:
             settings = self.settings(3, isolated=mode is Mode.isolated)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
-                taken = max(budget, run.peak_over_idle + _SLACK_BYTES)
+                taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
-            if run.peak_over_idle <= budget:
+            if run.taken_bytes <= budget:
                 known = candidate.taking(excess)
-                self._put(known, plan_document, budget, folder)
+                self._put(known, plan_document, budget, folder, excess)
                 return MemoryPlanned(folder, plan_document, known, budget, run)
-            excess += run.peak_over_idle - budget + _SLACK_BYTES
-        taken = run.peak_over_idle
+            excess += run.taken_bytes - budget + _SLACK_BYTES
+        taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
-    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path) -> None:
-        """The folder, built aside and put in place at once."""
+    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:
+        """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""
         p, cores = plan_document, self.cores
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
         placed = Schedule.of(p.model_dump())
         schedule = MemorySchedule(p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed)
         profile = candidate.profile.model_dump()
         prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile)
+        finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
-            for name in (PROGRAM_NAME, WEIGHTS_NAME):
-                _placed(candidate.folder / name, building / name)
-            write_plan(building, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME))
+            own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
+            self._fill(building, candidate, schedule, prediction, self._ladder(candidate, Mode(p.mode), own))
+            if finest.least_bytes() < candidate.least_bytes():
+                (building / FINER_NAME).mkdir()
+                regions = tuple((region.first, region.last, region.rows) for region in finest.form.regions)
+                whole = Schedule.of(all_resident(finest.program))
+                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole)
+                rows = self._ladder(finest, Mode(p.mode), None)
+                profiled = MemoryPrediction(profile=finest.profile.model_dump())
+                self._fill(building / FINER_NAME, finest, fine, profiled, rows)
+
+    def _fill(
+        self,
+        folder: Path,
+        candidate: CostedProgram,
+        schedule: MemorySchedule,
+        prediction: MemoryPrediction,
+        rows: Sequence[tuple[int, float, float, Schedule]],
+    ) -> None:
+        """Write the files of a plan, its schedules for other budgets among them."""
+        for name in (PROGRAM_NAME, WEIGHTS_NAME):
+            _placed(candidate.folder / name, folder / name)
+        program = candidate.program
+        (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.steps), len(program.buffers)))
+        write_plan(folder, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME, SCHEDULES_NAME))
+
+    def _ladder(
+        self, candidate: CostedProgram, mode: Mode, planned: tuple[int, float, float, Schedule] | None
+    ) -> list[tuple[int, float, float, Schedule]]:
+        """Schedules for budgets from the least to all weights in memory: budget, predicted time, bound, and schedule."""
+        work, reader, beside = candidate.workload, candidate.reader, candidate.objects_bytes
+        tensors = len(work.tensors)
+        tightest = least(work, _LEAST_SECONDS)
+        layouts = [lowest(work)]
+        low = int((layouts[0] + work.tensors.size).max(initial=0))
+        if tightest.offsets is not None:
+            layouts.append(tightest.offsets[:tensors])
+            low = tightest.height or 0
+        low = max(low, bounds.least_bytes(work))
+        wanted = ladder.budgets(work, reader, mode, layouts, low, ladder.smallest(work, layouts))
+        rows = [
+            (made.budget + beside, made.predicted_ms, made.lower_bound_ms, schedule_of(made))
+            for made in ladder.plans(work, reader, mode, layouts, wanted)
+        ]
+        if planned is not None:
+            rows.append(planned)
+        return sorted(rows, key=lambda row: row[0])
 
     @cached_property
     def _made_for(self) -> MadeFor:
         return made_for(self._model, self._dnnl, self._threads)
+
+
+def _searched(pairs: Sequence[tuple[CostedProgram, PlannedMemory]]) -> tuple[CostedProgram, PlannedMemory]:
+    """The fastest of some plans once layouts of tensors are searched for, those whose bounds leave hope; sorted by time."""
+    best: tuple[CostedProgram, PlannedMemory] | None = None
+    for candidate, made in pairs[:_SEARCHED]:
+        if best is None or made.lower_bound_ms < (1 - _GAIN) * best[1].predicted_ms:
+            better = improved(candidate.workload, candidate.reader, made)
+            if best is None or better.predicted_ms < best[1].predicted_ms:
+                best = candidate, better
+    assert best is not None  # noqa: S101  there is a plan
+    return best
 
 
 def all_bytes(candidate: CostedProgram) -> int:

@@ -11,17 +11,18 @@ from edgeplan.support.protocols import Protocol, files_of
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "memory": Protocol(
-            "memory/2",
+            "memory/3",
             (
-                *files_of("runtime/streaming", "again", "build", "library_pages", "memory_session"),
-                *files_of("runtime/streaming", "program", "reader", "rows", "session", "worker"),
-                *files_of("runtime", "ranges", "bands"),
+                *files_of("runtime/streaming", "again", "build", "calls", "library_pages", "memory_session"),
+                *files_of("runtime/streaming", "program", "reader", "rows", "schedules", "session", "worker"),
+                *files_of("runtime", "ranges", "bands", "native/partner"),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
                 "support/memory_counters.py",
                 *files_of("chapters/memory", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
+            earlier=("memory/2",),
         ),
     }
 )

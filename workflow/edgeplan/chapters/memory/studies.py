@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +17,8 @@ from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import on_demand, run_apart
+from edgeplan.runtime.folder import MEMORY, read_folder
+from edgeplan.runtime.streaming.memory_session import again_of, by_coarseness, choose, schedules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +127,33 @@ def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
         "weights": candidate.program.weights_bytes, "cutting_s": candidate.cutting_s, "profiling_s": candidate.profiling_s,
         "replan_ms": max(phase.replan_ms for phase in found.phases),
     }  # fmt: skip
+
+
+def changed(made: MemoryPlanned, changes: int = 100, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Choose a stored schedule for budgets from the least of the model to all weights, beside planning anew.
+
+    `fresh_ms` is what a plan made for the budget is predicted to take, by the same program; `failures` is 1 where nothing is
+    stored for a budget.
+
+    Args:
+        made: the plan whose folder holds the schedules.
+        changes: how many budgets.
+        seed: of the budgets.
+    """
+    plans = tuple(by_coarseness(read_folder(made.folder, MEMORY)))
+    stored = [schedule.budget_bytes for plan in plans if (found := schedules_of(plan)) for schedule in found.stored]
+    draw = random.Random(seed)  # noqa: S311  no secret
+    low, high = math.log(min(stored)), math.log(max(stored))
+    for _ in range(changes):
+        budget = math.ceil(math.exp(draw.uniform(low, high)))
+        row: dict[str, Any] = {"case": "changed", "budget": budget}
+        began = time.perf_counter()
+        chosen = choose(plans, budget)
+        taken_ms = (time.perf_counter() - began) * 1e3
+        if chosen is None:
+            yield row | {"failures": 1}
+            continue
+        plan, schedule, _ = chosen
+        fresh = again_of(plan).planned(budget, made.document.mode)
+        predicted = {"predicted_ms": schedule.predicted_ms, "fresh_ms": fresh.predicted_ms}
+        yield row | {"failures": 0, "replan_ms": taken_ms} | predicted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage, Targets
+from edgeplan.chapters.base import PAIRS, Chapter, Compared, Stage, Targets, tables_stage
 from edgeplan.chapters.partition.settings import PartitionParams
 
 _MEASURED = "results/{pair}/partition"
@@ -12,7 +12,7 @@ _FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     "errors": f"{_MEASURED}/errors.parquet",
     "importance": f"{_MEASURED}/importance.parquet",
-    "environment_path": f"{_MEASURED}/environment.json",
+    "environment": f"{_MEASURED}/environment.json",
 }
 
 PARTITION = Stage(
@@ -22,28 +22,24 @@ PARTITION = Stage(
     params=("seed", "partition"),
     inputs={"pair_path": "config/pairs/{pair}.yaml"},
     outputs={"card": _CARD, **_DOCUMENTS},
-    paths={"work": "work/partition", "predictors": f"{_MEASURED}/predictors"},
+    paths={"work": "work/partition", "measured": _MEASURED},
     rows="data/rows/{pair}/partition",
     reads=("config/devices",),
     writes=(f"{_MEASURED}/predictors",),
     cached=(f"{_MEASURED}/predictors",),
     all_cores=True,
 )
-PARTITION_TABLES = Stage(
-    name="partition_tables",
-    function="edgeplan.chapters.partition.evaluation.page:write",
-    targets=PAIRS,
-    inputs={name: path for name, path in _DOCUMENTS.items() if name != "samples"},
-    outputs={"metrics": f"{_CHAPTERS}/partition.json", "chapter": f"{_CHAPTERS}/partition.page.json"},
-    metrics=(f"{_CHAPTERS}/partition.json",),
-    paths={"measured": _MEASURED},
-    writes=(f"{_MEASURED}/tables",),
-    plots=(f"{_MEASURED}/figures",),
-    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
+PARTITION_TABLES = tables_stage(
+    "partition_tables",
+    "edgeplan.chapters.partition.evaluation.page:write",
+    PAIRS,
+    {name: path for name, path in _DOCUMENTS.items() if name != "samples"},
+    _MEASURED,
+    f"{_CHAPTERS}/partition",
 )
 _EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
-    "environment_path": f"{_MEASURED}/eop/environment.json"
+    "environment": f"{_MEASURED}/eop/environment.json"
 }
 
 EOP = Stage(
@@ -53,24 +49,19 @@ EOP = Stage(
     params=("seed", "partition"),
     inputs={"pair_path": "config/pairs/{pair}.yaml", "card": _CARD},
     outputs=_EOP_DOCUMENTS,
-    paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors"},
+    paths={"work": "work/partition_eop", "predictors": f"{_MEASURED}/predictors", "measured": f"{_MEASURED}/eop"},
     rows="data/rows/{pair}/partition_eop",
     reads=("config/devices", f"{_MEASURED}/predictors"),
     all_cores=True,
 )
-EOP_TABLES = Stage(
-    name="partition_eop_tables",
-    function="edgeplan.chapters.partition.eop.page:write",
-    targets=PAIRS,
-    inputs={name: path for name, path in _EOP_DOCUMENTS.items() if name != "contention"},
-    outputs={"metrics": f"{_CHAPTERS}/partition_eop.json", "chapter": f"{_CHAPTERS}/partition_eop.page.json"},
-    metrics=(f"{_CHAPTERS}/partition_eop.json",),
-    paths={"measured": f"{_MEASURED}/eop"},
-    writes=(f"{_MEASURED}/eop/tables",),
-    plots=(f"{_MEASURED}/eop/figures",),
-    shown=(f"{_MEASURED}/eop/tables", f"{_MEASURED}/eop/figures"),
+EOP_TABLES = tables_stage(
+    "partition_eop_tables",
+    "edgeplan.chapters.partition.eop.page:write",
+    PAIRS,
+    {name: path for name, path in _EOP_DOCUMENTS.items() if name != "contention"},
+    f"{_MEASURED}/eop",
+    f"{_CHAPTERS}/partition_eop",
 )
-
 CHAPTER = Chapter(
     name="partition",
     title="One model on two processors",

@@ -22,10 +22,12 @@ from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, pair_program, write_pair_weights
+from edgeplan.runtime.partitioned.build import build_pair
+from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.build import write_weights
 from edgeplan.support.machine import fingerprint
 
 #: What a partition document predicts: the rest is the schedule.
@@ -109,14 +111,14 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
         str(planned.model.resolve()), model_sha256(planned.model), fingerprint(),
         host.dnnl.info.version, host.dnnl.info.isa, host.threads, pair.other.capabilities.version,
     )  # fmt: skip
-    made = pair_program(host.dnnl, planned.partitioned(pair.block), planned.model, host.threads)
+    built, placed = build_pair(host.dnnl, planned.partitioned(pair.block), host.threads)
     document = planned.plan.model_dump(mode="json")
     predicted = {name: document.pop(name) for name in _PREDICTED}
-    schedule = PairSchedule(pair.pair.name, specs_of(pair.pair), str(pair.synchronisation), document)
+    schedule = PairSchedule(pair.pair.name, specs_of(pair.pair), str(pair.synchronisation), placed, document)
     prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content))
     with replacing(folder) as building:
-        made = write_pair_weights(made, planned.model, building / WEIGHTS_NAME)
-        (building / PROGRAM_NAME).write_bytes(encoded(made))
+        write_weights(host.dnnl, planned.model, planned.lowered, built, building / WEIGHTS_NAME)
+        (building / PROGRAM_NAME).write_bytes(encoded(built.program))
         write_plan(building, PARTITION, made_for, schedule, prediction, names)
 
 

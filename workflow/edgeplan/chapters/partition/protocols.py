@@ -12,9 +12,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         # since 2 anchors in chains say how fast the machine was, and plans of EOP's models run in turn, one inference of each
         "partition": Protocol(
-            "partition/2",
+            "partition/3",
             (
-                *files_of("runtime/partitioned", "document", "handshake", "lanes", "program", "session"),
+                *files_of("runtime/partitioned", "build", "handshake", "lanes", "program", "session"),
+                *files_of("runtime/streaming", "build", "calls"),
                 "engines/pair.py",
                 *files_of("processors", "onednn", "opencl"),
                 *files_of("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
@@ -27,11 +28,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",
             ),
+            earlier=("partition/2",),
         ),
         "eop": Protocol(
-            "eop/2",
+            "eop/3",
             (
-                *files_of("runtime/partitioned", "handshake", "lanes", "program", "sections", "session"),
+                *files_of("runtime/partitioned", "build", "handshake", "lanes", "program", "sections", "session"),
+                *files_of("runtime/streaming", "build", "calls"),
                 *files_of("processors", "onednn", "opencl"),
                 *files_of("opencl", "batches", "building", "dispatch", "launch", "post_ops", "products", "transforms"),
                 *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
@@ -41,6 +44,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "yolov3"),
                 "planning/partition",
             ),
+            earlier=("eop/2",),
         ),
     }
 )

@@ -11,8 +11,6 @@ Modules:
 * `lowering`: ONNX to TFLite: what a converter does offline, without TensorFlow. f32, static shapes,
   activations in NHWC.
 * `lstm`: `LSTM` in TFLite, step by step.
-* `resize`: `Resize` in TFLite: nearest neighbour and bilinear, where TFLite picks the pixels that
-  ONNX picks.
 * `windows`: Windowed operators in TFLite: convolutions and pools, and the padding TFLite cannot
   say.
 """

@@ -14,9 +14,8 @@ import onnx
 from onnx import numpy_helper
 
 from edgeplan.engines.cold import UnsupportedError
-from edgeplan.engines.litert.context import RELU6, layout
+from edgeplan.engines.litert.context import layout
 from edgeplan.engines.litert.lstm import Recurrent
-from edgeplan.engines.litert.resize import Resizes
 from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
@@ -37,7 +36,7 @@ def convert(model: Path, target: Path) -> None:
     _Lowering(load_onnx(model), values).write(target)
 
 
-class _Lowering(Windows, Resizes, Recurrent):
+class _Lowering(Windows, Recurrent):
     def write(self, target: Path) -> None:
         for op in self._graph.operators:
             if op.name not in self._done:
@@ -81,9 +80,7 @@ class _Lowering(Windows, Resizes, Recurrent):
         which = kind(self._graph, op)
         code = {"relu": "RELU", "relu6": "RELU6", "sigmoid": "LOGISTIC", "tanh": "TANH", "hswish": "HARD_SWISH"}.get(which)
         x = self._index[op.inputs[0]]
-        if which == "hsigmoid":
-            self._hard_sigmoid(op, x)
-        elif which == "leakyrelu":
+        if which == "leakyrelu":
             alpha = op.number("alpha", 0.01)
             self._file.operator("LEAKY_RELU", [x], [self._out(op.outputs[0])], "LeakyRelu", alpha=alpha)
         elif code is None:
@@ -91,21 +88,6 @@ class _Lowering(Windows, Resizes, Recurrent):
         else:
             options = {"HARD_SWISH": "HardSwish"}.get(code, "")
             self._file.operator(code, [x], [self._out(op.outputs[0])], options)
-
-    def _hard_sigmoid(self, op: Operator, x: int) -> None:
-        """max(0, min(1, alpha x + beta)) = relu6(6 alpha x + 6 beta) / 6."""
-        scaled, clipped = (self._scratch(op, role, self._file.shape(x)) for role in ("scaled", "clipped"))
-        factor, offset, sixth = (
-            self._file.constant(f"{op.name}/{role}", np.array([value], np.float32))
-            for role, value in (
-                ("factor", 6 * op.number("alpha", 0.2)),
-                ("offset", 6 * op.number("beta", 0.5)),
-                ("sixth", 1 / 6),
-            )
-        )
-        self._file.operator("MUL", [x, factor], [scaled], "Mul")
-        self._file.operator("ADD", [scaled, offset], [clipped], "Add", fusedActivationFunction=RELU6)
-        self._file.operator("MUL", [clipped, sixth], [self._out(op.outputs[0])], "Mul")
 
     def fully_connected(self, op: Operator) -> None:
         columns = self._graph.shape(op.outputs[0])[-1:]
@@ -195,6 +177,17 @@ class _Lowering(Windows, Resizes, Recurrent):
             **values,
         )
 
+    def resize(self, op: Operator) -> None:
+        """Repeat pixels a whole number of times, as the models upsample that are started here; others are refused."""
+        before, after = self._graph.shape(op.inputs[0]), self._graph.shape(op.outputs[0])
+        names = ("mode", "coordinate_transformation_mode", "nearest_mode")
+        repeats = tuple(op.attributes.get(name) for name in names) == ("nearest", "asymmetric", "floor")
+        if not repeats or len(before) != 4 or any(out % size for size, out in zip(before, after, strict=True)):  # an image
+            raise UnsupportedError(f"a Resize that does not repeat each pixel as often ({op.name})")
+        operands = [self._index[op.inputs[0]], self._file.integers(f"{op.name}/size", after[2:])]
+        out = self._out(op.outputs[0])
+        self._file.operator("RESIZE_NEAREST_NEIGHBOR", operands, [out], "ResizeNearestNeighbor")
+
     def softmax(self, op: Operator) -> None:
         rank = len(self._graph.shape(op.inputs[0]))
         if self._stored_axis(op, op.integer("axis", -1)) != rank - 1:
@@ -231,6 +224,6 @@ _LOWERINGS: Mapping[str, Callable[[_Lowering, Operator], None]] = MappingProxyTy
         "Transpose": _Lowering.transpose,
         "LRN": _Lowering.lrn,
         "Softmax": _Lowering.softmax,
-        **dict.fromkeys(("Relu", "Clip", "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh"), _Lowering.activation),
+        **dict.fromkeys(("Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Tanh"), _Lowering.activation),
     }
 )

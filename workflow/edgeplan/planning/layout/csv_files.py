@@ -1,4 +1,8 @@
-"""The common CSV of static memory planning: id, lower, upper, size, alignment; and offset."""
+"""The common CSV of static memory planning: id, lower, upper, size; and alignment, hint, gaps and offset.
+
+A hint, an address that another planner begins with, is kept and not used. Gaps, in which a buffer is
+not alive, change what fits: a file that has any is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from edgeplan.planning.layout.buffers import LARGEST, Buffers, Ints, buffers
 from edgeplan.support.files import write_atomically
 
 COLUMNS = ("id", "lower", "upper", "size")
-ALIGNMENT, OFFSET = "alignment", "offset"
-_AGAIN = "correct the file; its columns are id,lower,upper,size and optionally alignment, integers but for id"
+ALIGNMENT, OFFSET, HINT, GAPS = "alignment", "offset", "hint", "gaps"
+_OPTIONAL = (ALIGNMENT, HINT, GAPS, OFFSET)
+_AGAIN = f"correct the file; its columns are {','.join(COLUMNS)} and optionally {', '.join(_OPTIONAL)}, integers but for id"
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 #: The least value of each column.
-_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1}
+_LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1, HINT: -1, OFFSET: 0}
 
 
 @dataclass(frozen=True)
@@ -57,18 +62,13 @@ def read(path: Path) -> BufferTable:
         raise FormatError("the file is empty", where=str(path), next_step=_AGAIN)
     (_, header), *body = lines
     names = tuple(name.strip() for name in header)
-    _check_header(names, path)
+    if wrong := _wrong_header(names):
+        raise FormatError(wrong, where=f"{path}, header", next_step=_AGAIN)
+    first: dict[str, int] = {}
     for number, row in body:
-        if len(row) != len(names):
-            what = "an empty line" if not row else f"{len(row)} cells, the header has {len(names)}"
-            raise FormatError(what, where=f"{path}, line {number}", next_step=_AGAIN)
-    _check_ids(names, body, path)
-    wanted = [name for name in (*COLUMNS[1:], ALIGNMENT) if name in names]
-    columns = {name: _integers(name, names.index(name), body, path) for name in wanted}
-    for (number, _), low, high in zip(body, columns["lower"], columns["upper"], strict=True):
-        if high <= low:
-            what = f"the lifetime [{low}, {high}) is empty: upper is not above lower"
-            raise FormatError(what, where=f"{path}, line {number}", next_step=_AGAIN)
+        if wrong := _wrong_row(names, row, number, first):
+            raise FormatError(wrong, where=f"{path}, line {number}", next_step=_AGAIN)
+    columns = {name: [int(row[names.index(name)]) for _, row in body] for name in _LEAST if name in names}
     found = buffers(columns["lower"], columns["upper"], columns["size"], columns.get(ALIGNMENT))
     return BufferTable(names, tuple(tuple(row) for _, row in body), found)
 
@@ -78,37 +78,43 @@ def _lines(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
         yield reader.line_num, row  # type: ignore[attr-defined]  # of the reader of csv, which has no public type
 
 
-def _check_header(names: Sequence[str], path: Path) -> None:
-    where = f"{path}, header"
+def _wrong_header(names: Sequence[str]) -> str:
+    """Return what is wrong with it, or ""."""
     if missing := [name for name in COLUMNS if name not in names]:
-        raise FormatError(f"no column {', '.join(missing)}", where=where, next_step=_AGAIN)
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise FormatError(f"repeated column {', '.join(repeated)}", where=where, next_step=_AGAIN)
+        return f"no column {', '.join(missing)}"
+    if unknown := [name for name in names if name not in COLUMNS + _OPTIONAL]:
+        return f"unknown column {', '.join(map(repr, unknown))}"
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    return f"repeated column {', '.join(repeated)}" if repeated else ""
 
 
-def _check_ids(names: Sequence[str], body: Sequence[tuple[int, list[str]]], path: Path) -> None:
-    at = names.index("id")
-    first: dict[str, int] = {}
-    for number, row in body:
-        name = row[at].strip()
-        if not name:
-            raise FormatError("id is empty", where=f"{path}, line {number}", next_step=_AGAIN)
-        if (before := first.setdefault(name, number)) != number:
-            what = f"id {name} is repeated, first in line {before}"
-            raise FormatError(what, where=f"{path}, line {number}", next_step=_AGAIN)
+def _wrong_row(names: Sequence[str], row: Sequence[str], number: int, first: dict[str, int]) -> str:
+    """Return what is wrong with a row, or ""; `first` gets the line of its id."""
+    if len(row) != len(names):
+        return f"{len(row)} cells, the header has {len(names)}" if row else "an empty line"
+    cells = dict(zip(names, row, strict=True))
+    if not (name := cells["id"].strip()):
+        return "id is empty"
+    if (before := first.setdefault(name, number)) != number:
+        return f"id {name} is repeated, first in line {before}"
+    for name, least in _LEAST.items():
+        if wrong := _wrong_number(name, cells.get(name, "1"), least):
+            return wrong
+    low, high = int(cells["lower"]), int(cells["upper"])
+    if low >= high:
+        return f"the lifetime [{low}, {high}) is empty: upper is not above lower"
+    gaps = cells.get(GAPS, "").strip()
+    return f"a buffer with gaps {gaps!r} in its lifetime: leave them out, so that it keeps its memory in them" if gaps else ""
 
 
-def _integers(name: str, at: int, body: Sequence[tuple[int, list[str]]], path: Path) -> list[int]:
-    least, values = _LEAST[name], []
-    for number, row in body:
-        text = row[at]
-        value = int(text) if _INTEGER.fullmatch(text) else None
-        if value is None or value > LARGEST or value < least:
-            what = f"{name} is {text!r}" if value is None else f"{name} is {value}"
-            wanted = "an integer" if value is None or value > LARGEST else f"at least {least}"
-            raise FormatError(f"{what}, not {wanted}", where=f"{path}, line {number}", next_step=_AGAIN)
-        values.append(value)
-    return values
+def _wrong_number(name: str, text: str, least: int) -> str:
+    """Return what is wrong with a cell that has to be an integer, or ""."""
+    if not _INTEGER.fullmatch(text):
+        return f"{name} is {text!r}, not an integer"
+    value = int(text)
+    if least <= value <= LARGEST:
+        return ""
+    return f"{name} is {value}, not {'an integer' if value > LARGEST else f'at least {least}'}"
 
 
 def write(table: BufferTable, offsets: Ints, path: Path) -> None:

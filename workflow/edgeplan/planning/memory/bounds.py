@@ -1,18 +1,21 @@
 """This module bounds the latency of every streaming plan from below.
 
 With e_i the earliest start of step i, c_i its compute time, A_i the bytes of tensors alive in it,
-W(i..k) the weights of steps i to k, B the budget and r the bandwidth:
+W(i..k) the weights of steps i to k, B the budget, r the bandwidth and l the time of a read besides
+its bytes:
 
-    e_k = max(e_(k-1) + c_(k-1), max over i < k of e_i + (W(i..k) - (B - A_i)) / r)
+    e_k = max(e_(k-1) + c_(k-1), max over i < k of e_i + c_i + l + (W(i..k) - (B - A_i)) / r)
 
-since when step i begins, at most B - A_i bytes of the weights of steps i to k are in memory; the
-others are read before step k begins. With prefix sums of W the inner maximum is a running one:
-O(steps).
+where the inner maximum is over those i for which more than nothing is left to read. While step i
+runs, its tensors and weights stay, so at most B - A_i bytes of the weights of steps i to k are in
+memory or on their way there; the reads of the others begin once it has ended. Each i counts from one
+k on, since W grows, so the inner maximum is a running one.
 """
 
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -31,35 +34,58 @@ def isolated_ms(workload: Workload, reader: Reader, budget: int) -> float:
     """
     if budget < least_bytes(workload):
         return math.inf
-    return float(_ends(workload, reader, budget, 1)[0][0])
+    live, weights = workload.live_bytes.tolist(), workload.weight_bytes.tolist()
+    compute, rate = workload.compute_ms.tolist(), reader.bytes_per_ms
+    waiting: list[tuple[int, float]] = []  # a heap: bytes of weights from which on a step counts, and what it adds
+    needed, start, read = -math.inf, 0.0, 0  # read: weights up to step k
+    for k in range(workload.steps):
+        before, read = read, read + weights[k]
+        while waiting and waiting[0][0] < read:
+            needed = max(needed, heappop(waiting)[1])
+        start = max(start, needed + read / rate)
+        heappush(waiting, (before + budget - live[k], start + compute[k] + reader.read_ms - (before + budget - live[k]) / rate))
+        start += compute[k]
+    return start
 
 
-def period_ms(workload: Workload, reader: Reader, budget: int) -> float:
+def period_ms(workload: Workload, reader: Reader, budget: int, stride: int = 1) -> float:
     """Bound of the mean time between inferences that follow each other.
 
     Infinite if the budget is too small. Counted from step i of one inference to step i of the next,
     all weights are used once, and what is in memory at first is bounded as in one inference; so the
-    bound of any i holds: the next begins no earlier, and all weights but those that were there have
-    been read. O(steps^2), all i side by side.
+    bound of any i holds. O(steps^2 / stride), all i side by side.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        budget: bytes for tensors and weights.
+        stride: of the steps that are counted from; all bounds hold, the largest over all of them is the tightest.
     """
     if budget < least_bytes(workload):
         return math.inf
-    return float(np.maximum(*_ends(workload, reader, budget, workload.steps)).max())
-
-
-def _ends(workload: Workload, reader: Reader, budget: int, firsts: int) -> tuple[Floats, Floats]:
-    """Earliest ends of as many steps as there are, from each of the first `firsts` steps on, which begins at 0.
-
-    The second value: earliest ends of the loads of the step behind.
-    """
     n, rate = workload.steps, reader.bytes_per_ms
-    compute = np.concatenate([workload.compute_ms, workload.compute_ms])
-    weights = np.concatenate([workload.weight_bytes, workload.weight_bytes]) / rate
-    prefix = np.concatenate([[0.0], np.cumsum(weights)])
-    room = prefix[:-1] + (budget - np.concatenate([workload.live_bytes, workload.live_bytes])) / rate
-    start = np.zeros(firsts)
-    needed = -room[:firsts]  # the largest e_i - (P_i + B - A_i) / r so far
-    for k in range(1, n):
-        start = np.maximum(start + compute[k - 1 : k - 1 + firsts], needed + prefix[k + 1 : k + 1 + firsts])
-        np.maximum(needed, start - room[k : k + firsts], out=needed)
-    return start + compute[n - 1 : n - 1 + firsts], needed + prefix[n : n + firsts]
+    firsts = range(0, n, stride)
+    compute = np.tile(workload.compute_ms, 2)
+    prefix = np.concatenate([[0], np.cumsum(np.tile(workload.weight_bytes, 2))])
+    room = prefix[:-1] + budget - np.tile(workload.live_bytes, 2)
+    counting: list[list[int]] = [[] for _ in range(2 * n + 1)]  # the steps that count from each step on
+    for i, k in enumerate(np.searchsorted(prefix[1:], room, side="right").tolist()):
+        counting[max(k, i + 1)].append(i)
+    start = np.zeros(len(firsts))  # of the step that is looked at, counted from the start of each first step
+    needed = np.full(len(firsts), -math.inf)
+    added: dict[int, Floats] = {}
+    longest, begun, ended = 0.0, 0, 0
+    for k in range(2 * n):
+        read = float(prefix[k + 1]) / rate
+        if ended < len(firsts) and k == firsts[ended] + n:  # the same step again, whose weights may have stayed
+            longest = max(longest, float(start[ended]), float(needed[ended]) + float(prefix[k]) / rate)
+            ended += 1
+        for i in counting[k]:
+            np.maximum(needed[: len(added[i])], added[i], out=needed[: len(added[i])])
+            del added[i]
+        active = slice(ended, begun)
+        np.maximum(start[active], needed[active] + read, out=start[active])
+        begun += begun < len(firsts) and k == firsts[begun]
+        added[k] = start[:begun] + (float(compute[k]) + reader.read_ms - float(room[k]) / rate)
+        start[ended:begun] += compute[k]
+    return longest

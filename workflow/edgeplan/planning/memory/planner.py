@@ -13,10 +13,18 @@ from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.layout.solve import solve
 from edgeplan.planning.memory import algorithm1, bounds
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
+from edgeplan.planning.memory.search import WORK, improved
 from edgeplan.planning.memory.workload import Reader, Workload
 
 
-def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isolated, timeout_s: float = 10.0) -> PlannedMemory:
+def plan(
+    workload: Workload,
+    reader: Reader,
+    budget: int,
+    mode: Mode = Mode.isolated,
+    timeout_s: float = 10.0,
+    work: int = WORK,
+) -> PlannedMemory:
     """Plan the streaming of weights.
 
     Args:
@@ -25,6 +33,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
         budget: bytes for tensors and weights.
         mode: what is planned for.
         timeout_s: for an exact search, which only a tight budget needs.
+        work: of the search for a better layout of the tensors (`search.improved`); 0: none.
 
     Raises:
         InfeasibleError: it is proven that nothing fits; the message says what is the least.
@@ -46,7 +55,7 @@ def plan(workload: Workload, reader: Reader, budget: int, mode: Mode = Mode.isol
         found = best(workload, reader, budget, mode, [exact.offsets[: len(workload.tensors)]])
         if found is None:
             raise RuntimeError("the skyline finds no place for weights that have one")
-    return found
+    return improved(workload, reader, found, work)
 
 
 def least(workload: Workload, timeout_s: float = 60.0) -> BufferLayout:

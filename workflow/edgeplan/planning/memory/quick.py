@@ -21,6 +21,8 @@ REPEATS = 6
 _ROUNDING = 1e-9
 NEAR = 1e-3  # a plan this near to the bound is not improved further
 _NEAR_AGAIN, _SHARES_AGAIN = 0.01, (0.95, 0.75, 0.4)
+_FIRSTS_AGAIN = 16  # steps that the bound is counted from then
+_PROMISING = 1.1  # a layout as slow as that without weights that stay gets other sets of them
 
 
 class Mode(StrEnum):
@@ -51,34 +53,44 @@ class PlannedMemory:
     loaded_bytes: int
 
     @property
+    def staying(self) -> list[int]:
+        """Steps whose weights stay in memory, by their addresses."""
+        placed = self.placement
+        return sorted(np.flatnonzero(placed.stays).tolist(), key=placed.weight_offset.tolist().__getitem__)
+
+    @property
     def gap(self) -> float:
         """Relative distance to the bound; 0 where both are."""
         return self.predicted_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
 
-def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode) -> float:
-    """No plan of that mode is faster. Infinite if the budget is too small."""
-    return (bounds.isolated_ms if mode is Mode.isolated else bounds.period_ms)(workload, reader, budget)
+def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode, stride: int = 1) -> float:
+    """No plan of that mode is faster. Infinite if the budget is too small.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        budget: bytes for tensors and weights.
+        mode: which inferences.
+        stride: see `bounds.period_ms`.
+    """
+    if mode is Mode.isolated:
+        return bounds.isolated_ms(workload, reader, budget)
+    return bounds.period_ms(workload, reader, budget, stride)
 
 
-def all_kept(workload: Workload, offsets: Ints) -> Placement:
-    """Return a placement that reads nothing again: all weights have places of their own behind a layout of the tensors."""
-    begins = _behind(workload, offsets)[:-1]
-    weights = np.where(workload.weight_bytes > 0, begins, -1)
-    return placement(workload, offsets, weights, np.full(workload.steps, -1, dtype=np.int64))
+def all_kept(workload: Workload, offsets: Ints, first: Sequence[int] = ()) -> Placement:
+    """Return a placement that reads nothing again: all weights have places of their own, before a layout of the tensors."""
+    stay, base = skyline.kept(workload, np.flatnonzero(workload.weight_bytes), first)
+    weights = np.full(workload.steps, -1, dtype=np.int64)
+    weights[list(stay)] = list(stay.values())
+    return placement(workload, offsets + base, weights, np.full(workload.steps, -1, dtype=np.int64))
 
 
 def enough_bytes(workload: Workload, offsets: Ints) -> int:
     """Return the bytes of arena that `all_kept` takes."""
-    return int(_behind(workload, offsets)[-1])
-
-
-def _behind(workload: Workload, offsets: Ints) -> Ints:
-    """Return addresses of the weights of all steps behind a layout of the tensors, and where the last ones end."""
-    step = workload.weight_alignment
-    tensors = int((offsets + workload.tensors.size).max(initial=0))
-    found: Ints = np.cumsum(-(-np.concatenate([[tensors], workload.weight_bytes]) // step) * step)
-    return found
+    _, base = skyline.kept(workload, np.flatnonzero(workload.weight_bytes))
+    return base + int((offsets + workload.tensors.size).max(initial=0))
 
 
 def best(
@@ -90,6 +102,7 @@ def best(
     others: Iterable[Placement] = (),
     *,
     again: bool = False,
+    first: Sequence[int] = (),
 ) -> PlannedMemory | None:
     """Return the best plan around some layouts of the tensors; of plans as fast the one that reads least.
 
@@ -101,21 +114,22 @@ def best(
         layouts: addresses of the tensors, those worth trying first; what is near to the bound ends the search.
         others: placements to hold beside.
         again: be done in hundredths of a second: the search ends farther from the bound, and tries less.
+        first: steps whose weights stay at a smaller budget, in their order: they are kept before others, and do not move.
 
     Returns:
         None if weights find no place in any of them.
     """
-    bound = bound_ms(workload, reader, budget, mode)
+    bound = bound_ms(workload, reader, budget, mode, 1 + workload.steps // _FIRSTS_AGAIN if again else 1)
     near, shares = (_NEAR_AGAIN, _SHARES_AGAIN) if again else (NEAR, residents.SHARES)
     made: list[PlannedMemory] = []
     for offsets in layouts:
         if int((offsets + workload.tensors.size).max(initial=0)) > budget:
             continue
         if enough_bytes(workload, offsets) <= budget:  # a bound, not a wish: no more of it is taken than there is to keep
-            placed = all_kept(workload, offsets)
+            placed = all_kept(workload, offsets, first)
             timeline = simulate.run(workload, reader, placed, 1 if mode is Mode.isolated else REPEATS)
             return _priced(workload, budget, mode, bound, placed, timeline)
-        for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares):
+        for placed, timeline, frugal in _placements(workload, reader, budget, mode, offsets, shares, first):
             made.append(_priced(workload, budget, mode, bound, placed, timeline))
             if frugal and made[-1].predicted_ms <= bound * (1 + near):
                 return made[-1]
@@ -132,8 +146,46 @@ def best(
     return min(as_fast, key=lambda planned: (planned.loaded_bytes, planned.predicted_ms))
 
 
+def around(
+    workload: Workload, reader: Reader, known: PlannedMemory, offsets: Ints, staying: Sequence[int] = ()
+) -> Iterator[PlannedMemory]:
+    """Yield plans around another layout of the tensors, for the budget and mode of one that is known.
+
+    With the weights that stay in that one first, then with none; where these are about as fast, with others, too.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        known: the plan.
+        offsets: addresses of the tensors.
+        staying: steps whose weights stay at a smaller budget, in their order.
+    """
+    isolated = known.mode is Mode.isolated
+    repeats = 1 if isolated else REPEATS
+    stays = known.placement.stays
+    first = [] if isolated or not stays.any() else [stays]
+    for pinned in (*first, None):
+        if (placed := skyline.place(workload, offsets, known.budget, pinned, first=staying)) is None:
+            continue
+        timeline = simulate.run(workload, reader, placed, repeats)
+        made = _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
+        yield made
+        if isolated or pinned is not None or made.predicted_ms > _PROMISING * known.predicted_ms:
+            continue
+        for kept in residents.candidates(workload, known.budget, timeline, first=staying):
+            if (placed := skyline.place(workload, offsets, known.budget, kept, first=staying)) is not None:
+                timeline = simulate.run(workload, reader, placed, repeats)
+                yield _priced(workload, known.budget, known.mode, known.lower_bound_ms, placed, timeline)
+
+
 def _placements(
-    workload: Workload, reader: Reader, budget: int, mode: Mode, offsets: Ints, shares: Sequence[float]
+    workload: Workload,
+    reader: Reader,
+    budget: int,
+    mode: Mode,
+    offsets: Ints,
+    shares: Sequence[float],
+    first: Sequence[int],
 ) -> Iterator[tuple[Placement, simulate.Timeline, bool]]:
     """Yield placements as they run, and whether those that come behind read more; the ones that keep most come first."""
     rules = (skyline.TIGHTEST, skyline.LOWEST, skyline.HIGHEST) if mode is Mode.isolated else (skyline.TIGHTEST,)
@@ -146,8 +198,8 @@ def _placements(
         yield placed, timeline, mode is Mode.isolated
         if mode is Mode.isolated:
             continue
-        for pinned in residents.candidates(workload, budget, timeline, shares):
-            if (kept := skyline.place(workload, offsets, budget, pinned)) is not None:
+        for pinned in residents.candidates(workload, budget, timeline, shares, first):
+            if (kept := skyline.place(workload, offsets, budget, pinned, first=first)) is not None:
                 yield kept, simulate.run(workload, reader, kept, repeats), True
 
 

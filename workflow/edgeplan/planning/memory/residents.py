@@ -23,7 +23,7 @@ def stalls_ms(timeline: Timeline) -> Floats:
 
 
 def candidates(
-    workload: Workload, budget: int, timeline: Timeline, shares: Sequence[float] = SHARES
+    workload: Workload, budget: int, timeline: Timeline, shares: Sequence[float] = SHARES, first: Sequence[int] = ()
 ) -> Iterator[npt.NDArray[np.bool_]]:
     """Yield sets of weights that may be worth keeping, the largest first.
 
@@ -35,10 +35,13 @@ def candidates(
         budget: bytes.
         timeline: of inferences that stream all weights.
         shares: of the memory that tensors leave, for weights that are kept.
+        first: steps that come before all others: they stay at a smaller budget.
     """
     size = workload.weight_bytes
     benefit = np.round(stalls_ms(timeline) / np.maximum(size, 1), 12)
-    order = np.lexsort((-(workload.live_bytes + size), -benefit))
+    others = np.ones(workload.steps, dtype=np.bool_)
+    others[list(first)] = False
+    order = np.lexsort((-(workload.live_bytes + size), -benefit, others))
     rows = [
         (k, bytes_of, -(-bytes_of // workload.weight_alignment) * workload.weight_alignment)
         for k in order.tolist()

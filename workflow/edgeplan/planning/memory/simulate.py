@@ -1,8 +1,10 @@
 """The execution model that plans are priced by: when steps and loads begin and end.
 
-Loads are issued in order of their steps, by the lane that is free first, as soon as the step they
-wait for has ended; each lane reads with its share of the bandwidth. A step begins when the one
-before has ended and all loads up to its own are done.
+A lane that is free takes the next read as soon as the step that its load waits for has ended: loads
+in order of their steps, neighbours in the file together, up to the bytes of one read. Each read
+takes a time of its own before its bytes come, which other reads may use; the bytes of one read at a
+time have the whole bandwidth. A step begins when the one before has ended and all loads up to its
+own are done. These are the rules of `runtime.streaming.reader`.
 """
 
 from __future__ import annotations
@@ -54,39 +56,64 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
         placement: where they go.
         inferences: how many.
     """
+    n, rate = workload.steps, reader.bytes_per_ms
+    compute, size = workload.compute_ms.tolist() * inferences, workload.weight_bytes.tolist() * inferences
+    queue, waits, follows = _queue(workload, placement, inferences)
+    begun, done, starts, ends = ([0.0] * (n * inferences) for _ in range(4))
     lanes = [0.0] * reader.lanes  # a heap of when each is free
-    loads = placement.weight_offset >= 0
+    step, now = 0, 0.0  # the next step, and when the one before ends
+
+    def computed(last: int) -> float:
+        """When a step ends; the loads of all steps up to it are known."""
+        nonlocal step, now
+        while step <= last:
+            starts[step] = now = max(now, done[step])
+            ends[step] = now = now + compute[step]
+            step += 1
+        return ends[last] if last >= 0 else 0.0
+
+    issued = wire = 0.0
+    at, left = 0, size[queue[0]] if queue else 0  # of the load that is next: its place, and the bytes to read
+    while at < len(queue):
+        first, room = queue[at], reader.chunk_bytes
+        issued = max(issued, lanes[0], computed(waits[at]))
+        complete: list[int] = []
+        while True:
+            own = queue[at]
+            if left == size[own]:
+                begun[own] = issued
+            part = min(left, room)
+            left, room = left - part, room - part
+            if left:
+                break
+            complete.append(own)
+            at += 1
+            if at == len(queue):
+                break
+            left = size[queue[at]]
+            if not room or not follows[at] or waits[at] >= first or computed(waits[at]) > issued:
+                break
+        wire = max(wire, issued + reader.read_ms) + (reader.chunk_bytes - room) / rate
+        heapreplace(lanes, wire)
+        for own in complete:
+            done[own] = wire
+    computed(n * inferences - 1)
+    return Timeline(*(np.array(values).reshape(inferences, n) for values in (begun, done, starts, ends)))
+
+
+def _queue(workload: Workload, placement: Placement, inferences: int) -> tuple[list[int], list[int], list[bool]]:
+    """The loads in order: step, the step that it waits for (-1: none), whether it lies in the file behind the load before.
+
+    Steps are counted on from one inference to the next.
+    """
+    n = workload.steps
     own = placement.after >= 0  # loads that wait for a step of their own inference
-    takes = workload.weight_bytes / (reader.bytes_per_ms / reader.lanes)
-    waits = np.where(own, placement.after, placement.again)
-    shape = (inferences, workload.steps)
-    load_start, load_end, step_start, step_end = (np.zeros(shape) for _ in range(4))
-    before: list[float] = []
-    issued = ready = now = 0.0
+    loads = placement.weight_offset >= 0
+    place = np.cumsum(workload.weight_bytes > 0)  # in the file
+    queue, waits, follows = [], [], []
     for m in range(inferences):
-        loaded = loads & ~placement.stays if m else loads & own
-        steps = zip(
-            workload.compute_ms.tolist(), np.where(loaded, takes, -1.0).tolist(), waits.tolist(), own.tolist(), strict=True
-        )
-        begun: list[float] = []
-        done: list[float] = []
-        starts: list[float] = []
-        ends: list[float] = []
-        for ms, take, wait, same in steps:
-            if take >= 0:
-                issued = max(issued, lanes[0], ends[wait] if same else before[wait])
-                end = issued + take
-                heapreplace(lanes, end)
-                ready = max(ready, end)
-                begun.append(issued)
-                done.append(end)
-            now = max(now, ready)
-            starts.append(now)
-            now += ms
-            ends.append(now)
-        before = ends
-        step_start[m], step_end[m] = starts, ends
-        if m:
-            load_start[m], load_end[m] = load_start[m - 1], load_end[m - 1]
-        load_start[m, loaded], load_end[m, loaded] = begun, done
-    return Timeline(load_start, load_end, step_start, step_end)
+        steps = np.flatnonzero(loads & ~placement.stays if m else loads & own)
+        queue.append(steps + m * n)
+        waits.append(np.where(own[steps], placement.after[steps] + m * n, placement.again[steps] + (m - 1) * n))
+        follows.append(np.diff(place[steps], prepend=-1) == 1)
+    return tuple(np.concatenate(values).tolist() for values in (queue, waits, follows))

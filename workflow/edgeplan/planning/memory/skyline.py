@@ -13,6 +13,7 @@ for a compiler.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -28,16 +29,23 @@ TIGHTEST, LOWEST, HIGHEST = 0, 1, 2
 
 
 def place(
-    workload: Workload, tensor_offset: Ints, budget: int, pinned: npt.NDArray[np.bool_] | None = None, rule: int = TIGHTEST
+    workload: Workload,
+    tensor_offset: Ints,
+    budget: int,
+    pinned: npt.NDArray[np.bool_] | None = None,
+    rule: int = TIGHTEST,
+    first: Sequence[int] = (),
 ) -> Placement | None:
     """Find addresses for weights around the tensors.
 
     Args:
         workload: the steps.
-        tensor_offset: addresses of the tensors, none above `budget`.
+        tensor_offset: addresses of the tensors, counted from where weights that stay end.
         budget: bytes of all addresses.
-        pinned: steps whose weights stay in memory, at its upper end; none without.
+        pinned: steps whose weights stay in memory, at its lower end, which does not move with the budget;
+            none without.
         rule: `TIGHTEST`, `LOWEST` or `HIGHEST`.
+        first: steps whose weights come first there, in this order: those of a smaller budget do not move.
 
     Returns:
         None if some weights find no window.
@@ -45,8 +53,8 @@ def place(
     tensors, n = workload.tensors, workload.steps
     pinned = np.zeros(n, dtype=np.bool_) if pinned is None else pinned & (workload.weight_bytes > 0)
     unit = workload.weight_alignment
-    rounded = -(-workload.weight_bytes[pinned] // unit) * unit
-    limit = budget if not pinned.any() else budget // unit * unit - int(rounded.sum())
+    stay, base = kept(workload, np.flatnonzero(pinned), first)
+    limit = budget - base
     if limit < int((tensor_offset + tensors.size).max(initial=0)):
         return None
     order = workload.by_begin
@@ -59,13 +67,32 @@ def place(
     offsets, waits = placed
     again = [skyline.highest(low, low + size) if wait < 0 <= low else -1 for low, size, wait in zip(offsets, weights, waits)]  # noqa: B905
     offset, after, last = (np.array(values, dtype=np.int64) for values in (offsets, waits, again))
-    if pinned.any():
-        offset[pinned] = limit + np.cumsum(rounded) - rounded
-        after[pinned] = -1
-        last[pinned] = np.flatnonzero(pinned)
+    offset[offset >= 0] += base
+    for k, at in stay.items():
+        offset[k], after[k], last[k] = at, -1, k
     ends = np.where(offset >= 0, offset + workload.weight_bytes, 0)
-    height = max(int(ends.max()), int((tensor_offset + tensors.size).max(initial=0)))
-    return Placement(tensor_offset, offset, after, last, height)
+    height = max(int(ends.max()), base + int((tensor_offset + tensors.size).max(initial=0)))
+    return Placement(tensor_offset + base, offset, after, last, height)
+
+
+def kept(workload: Workload, steps: Ints, first: Sequence[int] = ()) -> tuple[dict[int, int], int]:
+    """Addresses of weights that stay, from the lower end of memory on, and where what is used again begins behind them.
+
+    Args:
+        workload: the steps.
+        steps: those whose weights stay.
+        first: steps whose weights come first, in this order.
+    """
+    unit, size = workload.weight_alignment, workload.weight_bytes
+    staying = set(steps.tolist())
+    order = [k for k in first if k in staying]
+    order += sorted(staying.difference(order))
+    found, at = {}, 0
+    for k in order:
+        found[k] = at
+        at += -(-int(size[k]) // unit) * unit
+    whole = math.lcm(unit, *np.unique(workload.tensors.alignment).tolist())
+    return found, -(-at // whole) * whole
 
 
 def _placed(

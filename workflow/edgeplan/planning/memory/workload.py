@@ -11,19 +11,28 @@ import numpy.typing as npt
 from edgeplan.planning.layout.buffers import Buffers, Ints
 
 Floats = npt.NDArray[np.float64]
+#: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
+CHUNK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader loads weights with a bandwidth, on one or more lanes.
+    """A reader loads weights in reads of bounded size, a few of them in flight.
+
+    A read takes a time of its own before its bytes come. Reads in flight share the bandwidth, and one
+    that is alone has all of it.
 
     Attributes:
         bytes_per_ms: of all lanes together.
-        lanes: reads in flight; each has its share of the bandwidth.
+        lanes: reads in flight.
+        read_ms: of each read, besides its bytes: until the disk answers and its thread runs.
+        chunk_bytes: the most bytes of one read.
     """
 
     bytes_per_ms: float
     lanes: int = 1
+    read_ms: float = 0.0
+    chunk_bytes: int = CHUNK_BYTES
 
 
 @dataclass(frozen=True)

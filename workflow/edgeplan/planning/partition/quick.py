@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+import scipy
 
 from edgeplan.planning.partition.costs import CPU, GPU, Option, PairCosts
 from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
@@ -81,5 +81,5 @@ def load_bound_ms(costs: PairCosts) -> float:
     def at(m: float) -> float:
         return float(np.minimum.reduceat(weighed @ (m, 1 - m), first).sum())
 
-    found = minimize_scalar(lambda m: -at(m), bounds=(0.0, 1.0), method="bounded")
+    found = scipy.optimize.minimize_scalar(lambda m: -at(m), bounds=(0.0, 1.0), method="bounded")
     return max(at(float(found.x)), at(0.0), at(1.0))

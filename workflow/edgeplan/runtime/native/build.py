@@ -41,13 +41,13 @@ def build(name: str) -> bytes:
     """Compile the image of the loops, or of the functions that hand out memory for code.
 
     Args:
-        name: `loops` or `code_memory`.
+        name: `loops`, `calls`, which alone a plan of memory needs, or `code_memory`.
     """
     if name == "code_memory":
         return image_of({}, ASSEMBLY)
     word: Any = types.int64
     entries = {}
-    for function, count in _ENTRIES.items():
+    for function, count in (_CALLS if name == "calls" else _ENTRIES).items():
         given: list[Any] = [word] * count
         if function is _drive:
             given[-1] = types.float64
@@ -195,18 +195,14 @@ def _mix(words: int, count: int, states: int) -> int:
 
 
 def _run_lane(
-    places: int, own: int, shared: int, items: int, calls: int, times: int, count: int, made: int, last: int, limit_ns: int
-) -> int:
+    places: int, own: int, shared: int, items: int, calls: int, times: int, count: int, made: int, first: int, end: int,
+    last: int, limit_ns: int,
+) -> int:  # fmt: skip
     return run_lane(
-        _array(places, PLACES),
-        _own(own),
-        _array(shared, PAIR_WORDS),
-        _table(items, count, ITEM_WORDS),
-        _table(calls, made, CALL_WORDS),
-        _table(times, count, 2),
-        last,
-        limit_ns,
-    )
+        _array(places, PLACES), _own(own), _array(shared, PAIR_WORDS),
+        _table(items, count, ITEM_WORDS), _table(calls, made, CALL_WORDS), _table(times, count, 2),
+        first, end, last, limit_ns,
+    )  # fmt: skip
 
 
 #: How many words each function takes.
@@ -223,5 +219,5 @@ _ENTRIES: dict[Any, int] = {
     _execute: 2,
     _advance: 10,
     _mix: 3,
-    _run_lane: 10,
 }
+_CALLS: dict[Any, int] = {_run_lane: 12}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # a process that runs a plan of memory loads no numpy
+    import numpy as np
+    import numpy.typing as npt
 
-Numbers = npt.NDArray[np.int64]
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
 
 INTEGERS, FLOATS = 18, 3  # arguments of a call, of either kind
 #: Kinds of operations: call a function that returns a status; one that returns a handle; one that returns nothing; copy a
@@ -43,8 +44,9 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     ROOM,
     DESCRIPTORS,
     FN_NAP,
+    FN_PLACE,
     PLACES,
-) = range(23)
+) = range(24)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
 #: whose kernels may be made ahead, words for calls.
 OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_CALL = range(7)
@@ -67,12 +69,16 @@ TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 39
 CONTEXT_WORDS = 40
 #: How the lane of a pair ends besides `DONE` and `FAILED`: the other processor did not come in time.
 LATE = -4
-#: Words that a pair shares: addresses of the CPU's counter and of the other one's.
+#: Words that lanes share: addresses of this one's counter and of the other one's.
 COUNTER, OTHER, PAIR_WORDS = range(3)
-#: Columns of its items: how far the other counter must be, and where the item's calls begin and end.
-NEEDED, FIRST, END, ITEM_WORDS = range(4)
-#: Columns of its calls, which are what `invoke_with_four` takes but for the stream.
+#: Columns of steps whose calls are bound: how far the other counter must be, where the step's calls begin and end, and the
+#: address of the addresses of its operands, call by call; 0 where the arguments of its calls know them.
+NEEDED, FIRST, END, OPERANDS, ITEM_WORDS = range(5)
+#: Columns of calls, which are what `invoke_with_four` takes but for the stream: steps of one kernel share them. Without
+#: arguments, as compiled kernels are called, these are the addresses of the operands.
 FUNCTION, PRIMITIVE, COUNT, ARGUMENTS, CALL_WORDS = range(5)
+#: Words of an argument of a primitive, and which of them is its memory.
+ARGUMENT_WORDS, ARGUMENT_MEMORY = 2, 1
 
 #: Memory for generated code: bytes of a slot, which oneDNN 3 asks for, and how many there are.
 SLOT_BYTES, SLOTS = 256 << 10, 512

@@ -2,8 +2,10 @@
 
 Modules:
 
-* `document`: A pair's plan folder holds sub-steps on two lanes, with kernels chosen, places given
-  and weights beside them.
+* `build`: From a partition to the program that executes it, its weights, and where and when its
+  steps run.
+* `document`: The documents of a pair's plan: where each step runs and on what, and what was
+  predicted.
 * `handshake`: The cost of handing over is that of a chain of empty steps, each of which waits for
   the other processor's one before.
 * `lanes`: The two lanes of a partition run once: by polling, or by events.

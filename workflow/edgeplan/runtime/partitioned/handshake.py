@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgeplan.runtime.native import words
+from edgeplan.runtime.native.calls import Loop, array
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, PollingLanes
 from edgeplan.runtime.partitioned.session import LIMIT_SECONDS, Synchronisation, cannot_poll, synchronisation_of
 from edgeplan.runtime.processor import Host, Processor
@@ -48,13 +50,14 @@ def handshake(
     Raises:
         DeviceError: a processor fails, or the pair cannot synchronise so.
     """
-    kernels = {1: gpu.empty(), 0: cpu.empty()}
-    items = [Item(lane, k, kernel) for k in range(steps) for lane, kernel in kernels.items()]
+    kernel = gpu.empty()
+    items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]
+    loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, array(steps * words.ITEM_WORDS), array(0))
     kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
     best, why = synchronisation_of(cpu, gpu)
     if synchronisation == Synchronisation.polling != best:
         raise cannot_poll(why, "the handshake")
-    lanes, times = kind(cpu, gpu, items, LIMIT_SECONDS), np.zeros((len(items), 2), np.int64)
+    lanes, times = kind(cpu, gpu, items, loop, LIMIT_SECONDS), np.zeros((len(items), 2), np.int64)
     found = []
     for _ in range(runs + 1):  # the first one has kernels built
         lanes.run(times)

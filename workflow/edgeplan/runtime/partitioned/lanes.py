@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
-from edgeplan.runtime import native
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.native import words
-from edgeplan.runtime.objects import library_places
+from edgeplan.runtime.native.calls import Loop
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 
 _NS_PER_S = 1e9
@@ -30,7 +29,7 @@ class Item:
     Attributes:
         lane: where it runs.
         needed: how many items of the other lane must be done before.
-        kernel: what runs.
+        kernel: what runs on the GPU; the host's steps are those of its loop, in order.
         name: of the sub-step.
     """
 
@@ -47,13 +46,14 @@ class Lanes(ABC):
         cpu: runs the CPU's lane, in the calling thread.
         gpu: runs the GPU's lane.
         items: in an order that fits both lanes.
+        loop: over the CPU's.
         limit_seconds: the longest wait for the other lane.
     """
 
-    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
-        self.cpu, self.gpu, self.items, self.limit_seconds = cpu, gpu, tuple(items), limit_seconds
+    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], loop: Loop, limit_seconds: float) -> None:
+        self.cpu, self.gpu, self.items, self.loop, self.limit_seconds = cpu, gpu, tuple(items), loop, limit_seconds
         self.on = [np.array([k for k, item in enumerate(items) if item.lane == lane], np.int64) for lane in (0, 1)]
-        self.spans: Times = np.zeros((len(self.on[_CPU]), 2), np.int64)
+        self.spans: Times = np.array(loop.times, np.int64, copy=False).reshape(-1, 2)
 
     def run(self, times: Times) -> None:
         """Run all items of both lanes once.
@@ -78,6 +78,18 @@ class Lanes(ABC):
         if len(spans := np.array(self.gpu.spans(), np.int64).reshape(-1, 2)):
             times[self.on[1 - _CPU]] = spans - begin
 
+    def run_host(self, first: int, end: int, last: int = 0) -> int:
+        """Run some of the host's items, and wait for the other lane's counter; `words.LATE` if it did not come.
+
+        Raises:
+            ModelError: an index lies outside its axis.
+            DeviceError: the library reports a failure.
+        """
+        found = self.loop.run(first, end, last, int(self.limit_seconds * _NS_PER_S))
+        if found == words.FAILED:
+            self.cpu.dnnl.check_execution(self.loop.status)
+        return found
+
     def close(self) -> None:  # noqa: B027  there may be nothing
         """Free what only these lanes use; all has run."""
 
@@ -95,6 +107,7 @@ class EventLanes(Lanes):
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
         gpu, handed = self.gpu, self.gpu.capabilities.sharing != Sharing.fine
+        self.cpu.ready()
         queued = finished = number = 0
         given = False
         for item in self.items:
@@ -112,9 +125,7 @@ class EventLanes(Lanes):
             if given and handed:
                 gpu.take()
                 given = False
-            self.spans[number, 0] = time.perf_counter_ns()
-            self.cpu.enqueue(item.kernel)
-            self.spans[number, 1] = time.perf_counter_ns()
+            self.run_host(number, number + 1)
             number += 1
         gpu.finish()
 
@@ -122,36 +133,20 @@ class EventLanes(Lanes):
 class PollingLanes(Lanes):
     """The GPU's queue is filled for the whole run; each lane waits for the other's counter. The CPU's is compiled."""
 
-    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], limit_seconds: float) -> None:
-        super().__init__(cpu, gpu, items, limit_seconds)
-        native.load()
+    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], loop: Loop, limit_seconds: float) -> None:
+        super().__init__(cpu, gpu, items, loop, limit_seconds)
         self._counters = gpu.allocate(2 * ALIGNMENT)
-        self._addresses = np.array([self._counters.address, self._counters.address + ALIGNMENT], np.int64)
-        rows: list[tuple[int, int, int]] = []
-        calls = [np.zeros((0, words.CALL_WORDS), np.int64)]
-        at = 0
-        for k in self.on[_CPU]:
-            item = self.items[k]
-            calls.append(cpu.calls(item.kernel))
-            rows.append((item.needed, at, at := sum(map(len, calls))))
-        self._rows = np.array(rows, np.int64).reshape(-1, words.ITEM_WORDS)
-        self._calls = np.concatenate(calls)
-        self._own = np.zeros(words.OWN_WORDS, np.int64)
-        self._own[words.OWN_STREAM] = cpu.worker.stream.value
-        self._places = library_places(cpu.dnnl)
+        self._addresses = (self._counters.address, self._counters.address + ALIGNMENT)
+        self._needed = [items[k].needed for k in self.on[_CPU]]
+        loop.share(*self._addresses, self._needed)
 
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
         self._counters.data[:] = 0
         self.cpu.ready()
         self._fill()
-        last = len(self.on[1 - _CPU])
-        given = (self._places, self._own, self._addresses, (self._rows, self._calls, self.spans))
-        found = native.run_lane(*given, last, int(self.limit_seconds * _NS_PER_S))
-        if found == words.LATE:
+        if self.run_host(0, len(self._needed), len(self.on[1 - _CPU])) == words.LATE:
             raise self._late()
-        if found != words.DONE:
-            self.cpu.dnnl.check_execution(int(self._own[words.OWN_STATUS]))
         self.gpu.finish()
 
     def close(self) -> None:
@@ -160,9 +155,9 @@ class PollingLanes(Lanes):
 
     def _fill(self) -> None:
         """The GPU's items with waits and signals between them, both of which are left out where nobody needs them."""
-        gpu, (own, other) = self.gpu, (int(address) for address in self._addresses)
+        gpu, (own, other) = self.gpu, self._addresses
         last = len(self.on[1 - _CPU])
-        heeded = {last, *self._rows[:, words.NEEDED].tolist()}
+        heeded = {last, *self._needed}
         awaited = signal = 0
         for number, k in enumerate(self.on[1 - _CPU], start=1):
             item = self.items[k]
@@ -180,8 +175,8 @@ class PollingLanes(Lanes):
         gpu.flush()
 
     def _late(self) -> DeviceError:
-        at = int(self._own[words.OWN_STEP])
-        where = f"before {self.items[self.on[_CPU][at]].name!r}" if at < len(self._rows) else "at the end"
+        at = self.loop.step
+        where = f"before {self.items[self.on[_CPU][at]].name!r}" if at < len(self._needed) else "at the end"
         return DeviceError(
             f"{self.gpu.capabilities.name} did not come within {self.limit_seconds:g} s",
             where=f"{where}; it has done {int(self._counters.tensor(ALIGNMENT, (1,), 'int32')[0])} of its "

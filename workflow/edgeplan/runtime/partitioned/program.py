@@ -17,12 +17,12 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation
-from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.sections import Cut, Dimension, cut
 from edgeplan.runtime.program import Program, Use, plan_buffers, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, located
+from edgeplan.runtime.streaming.program import ELSEWHERE
 from edgeplan.runtime.weights import locate_weights
 
 
@@ -184,10 +184,6 @@ def program_of(
         weights,
         lowered.types,
     )
-
-
-#: Stands in a program for the implementation of a step that another processor runs.
-ELSEWHERE = Implementation("elsewhere", "", Variant(BLOCKED, BLOCKED))
 
 
 def _misfit(lowered: Lowered, problem: str) -> ModelError:

@@ -16,13 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.runtime.executable import Executable
-from edgeplan.runtime.partitioned.document import PairProgram, pair_program
+from edgeplan.runtime.creation import aligned
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
 from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
-from edgeplan.runtime.session import Array, bind_inputs, outputs_of
+from edgeplan.runtime.program import Program
+from edgeplan.runtime.session import Array, copy_inputs
+from edgeplan.runtime.streaming.build import raw_sizes
+from edgeplan.runtime.streaming.calls import BoundCalls
+from edgeplan.runtime.streaming.program import ELSEWHERE, NOTHING, Border, StreamProgram
 
 LIMIT_SECONDS = 20.0
 _MS_PER_NS = 1e-6
@@ -54,14 +61,54 @@ def cannot_poll(why: str, where: str) -> DeviceError:
     return DeviceError(f"the pair cannot poll: {why}", where=where, next_step="synchronise by events")
 
 
+class _Elsewhere(Executable):
+    """The steps that the other processor runs, as `Processor.prepare` takes them: each by its number in the program.
+
+    Args:
+        dnnl: the library of the host.
+        program: of the pair.
+        placed: where and when its steps run.
+        arena: of its activations.
+        weights: of the program.
+    """
+
+    def __init__(self, dnnl: Dnnl, program: StreamProgram, placed: PairPlaces, arena: Buffer, weights: Buffer) -> None:
+        own = [step for step, lane in zip(program.steps, placed.lanes, strict=True) if lane]
+        steps = tuple(program.kernels[step.kernel].step for step in own)
+        self._weights, self._weights_at = weights, [step.weights_at for step in own]
+        named = {
+            tensor: placed.buffer_offset[operand.buffer] + operand.offset
+            for step, found in zip(steps, own, strict=True)
+            for tensor, operand in zip((*step.reads, *step.outputs), found.operands, strict=True)
+        }
+        inputs, outputs = (tuple(border.name for border in borders) for borders in (program.inputs, program.outputs))
+        given = Program(
+            program.model, BLOCKED, steps, (ELSEWHERE,) * len(steps), inputs, outputs, program.shapes, program.layouts,
+            named, placed.arena_bytes, placed.arena_bytes, {}, program.types,
+        )  # fmt: skip
+        super().__init__(dnnl, given, Path(), arena)
+
+    def read(self, index: int) -> Mapping[str, Array]:
+        """Return a step's weights as the model holds them: role -> values, which are the caller's own."""
+        program, found, at = self.program, dict[str, Array](), self._weights_at[index]
+        step = program.steps[index]
+        sizes = raw_sizes(program.shapes, program.types, step)
+        for role, (name, size) in zip(step.weights, sizes, strict=True):
+            found[role] = self._weights.tensor(at, program.shapes[name], program.dtype(name)).copy()
+            at += aligned(size)
+        return found
+
+
 class PairSession(Session):
     """A partition on two processors. It is used from the thread that made the processors, and closed before they are.
 
     Args:
         cpu: runs the CPU's lane.
         gpu: runs the GPU's lane.
-        made: the program, made for the CPU's blocks (`cpu.dnnl.info.block`).
-        folder: where its weights lie.
+        program: made for the CPU's blocks (`cpu.dnnl.info.block`).
+        placed: where and when its steps run.
+        weights: of the program.
+        folder: of the plan, or of the model.
         synchronisation: how the lanes wait for each other; None: the best that there is.
         limit_seconds: the longest wait for the other lane.
 
@@ -70,41 +117,54 @@ class PairSession(Session):
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
 
     Raises:
-        ModelError: a processor refuses a step, or the weights cannot be read.
+        ModelError: a processor refuses a step.
         DeviceError: memory does not suffice, a kernel cannot be made, or the processors cannot synchronise so.
+        FormatError: the program does not fit.
     """
 
     def __init__(
         self,
         cpu: Host,
         gpu: Processor,
-        made: PairProgram,
+        program: StreamProgram,
+        placed: PairPlaces,
+        weights: Buffer,
         folder: Path,
         synchronisation: Synchronisation | None = None,
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         best, why = synchronisation_of(cpu, gpu)
         if synchronisation == Synchronisation.polling != best:
-            raise cannot_poll(why, made.program.name)
-        super().__init__(made.inputs, folder)
+            raise cannot_poll(why, program.model)
+        super().__init__(program.inputs, folder)
         self.synchronisation = synchronisation or best
-        self.made, self.program, self._gpu = made, made.program, gpu
+        self.program, self.placed, self._gpu, self._weights = program, placed, gpu, weights
         self._failed, self._opened = False, ExitStack()
-        self.arena = gpu.allocate(self.program.arena_bytes)
-        with Executable(cpu.dnnl, self.program, folder, self.arena) as executable:
-            self._executable = executable
-            lanes = made.lanes
-            self.kernels: tuple[Kernel, ...] = tuple(
-                (cpu if lane == 0 else gpu).prepare(executable, k) for k, lane in enumerate(lanes)
-            )
-        self.times: npt.NDArray[np.int64] = np.full((len(lanes), 2), -1, np.int64)
-        steps = self.program.steps
-        items = [
-            Item(lane, needed, kernel, step.name)
-            for lane, needed, kernel, step in zip(lanes, made.needed, self.kernels, steps, strict=True)
-        ]
+        self.arena = gpu.allocate(placed.arena_bytes)
+        own = [k for k, lane in enumerate(placed.lanes) if not lane]
+        self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
+        segments = [weights.address + at for at in self._calls.columns.weights_at]
+        self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
+        self.kernels = self._kernels(cpu)
+        self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
+        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, strict=True)
+        items = [Item(lane, needed, kernel, name) for lane, needed, kernel, name in rows]
         kind = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
-        self._lanes: Lanes = kind(cpu, gpu, items, limit_seconds)
+        self._lanes: Lanes = kind(cpu, gpu, items, self._calls.loop, limit_seconds)
+
+    def _kernels(self, cpu: Host) -> tuple[Kernel, ...]:
+        """The kernels of all steps: the other processor's made, the host's by name."""
+        program, found = self.program, list[Kernel]()
+        with _Elsewhere(cpu.dnnl, program, self.placed, self.arena, self._weights) as elsewhere:
+            made = 0
+            for lane, kernel in zip(self.placed.lanes, self._calls.columns.kernel_of, strict=True):
+                if lane:
+                    found.append(self._gpu.prepare(elsewhere, made))
+                    made += 1
+                else:
+                    name = program.kernels[kernel].implementation.name if kernel != NOTHING else "view"
+                    found.append(Kernel(name, None))
+        return tuple(found)
 
     @classmethod
     def of(
@@ -117,8 +177,9 @@ class PairSession(Session):
         limit_seconds: float = LIMIT_SECONDS,
     ) -> Self:
         """A session of a partition that no folder holds: its weights lie in the model."""
-        made = pair_program(cpu.dnnl, partitioned, model, cpu.threads)
-        return cls(cpu, gpu, made, model.parent, synchronisation, limit_seconds)
+        built, placed = build_pair(cpu.dnnl, partitioned, cpu.threads)
+        weights = made_weights(cpu.dnnl, partitioned, built, model)
+        return cls(cpu, gpu, built.program, placed, weights, model.parent, synchronisation, limit_seconds)
 
     def holding(self, opened: ExitStack) -> Self:
         """The same, with what is to be closed behind it."""
@@ -130,9 +191,9 @@ class PairSession(Session):
 
         In ms since the run began; a lane without a part ends when the step begins.
         """
-        ran, origin, lanes = self.times * _MS_PER_NS, np.array(self.made.origin), np.array(self.made.lanes)
+        ran, origin, lanes = self.times * _MS_PER_NS, np.array(self.placed.origin), np.array(self.placed.lanes)
         found = []
-        for step in range(max(self.made.origin) + 1):
+        for step in range(max(self.placed.origin) + 1):
             own = origin == step
             start = max(float(ran[own, 0].min()), 0.0)
             here, there = (max(float(ran[own & (lanes == lane), 1].max(initial=start)), start) for lane in (0, 1))
@@ -164,7 +225,7 @@ class PairSession(Session):
         """
         self._require_open()
         self._gpu.take()
-        bind_inputs(self._executable, inputs)
+        copy_inputs({border.name: self._view(border) for border in self.program.inputs}, inputs, self.program.model)
 
     def execute(self) -> None:
         """Run all steps on the inputs bound.
@@ -185,12 +246,16 @@ class PairSession(Session):
         self._require_usable()
         if self._failed:
             what = "a processor failed in an earlier run"
-            raise DeviceError(what, where=self.program.name, next_step="open the plan again")
+            raise DeviceError(what, where=self.program.model, next_step="open the plan again")
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._gpu.take()
-        return outputs_of(self._executable)
+        return {border.name: np.array(self._view(border)) for border in self.program.outputs}
+
+    def _view(self, border: Border) -> Array:
+        at = self.placed.buffer_offset[border.operand.buffer] + border.operand.offset
+        return self.arena.tensor(at, border.shape, border.dtype)
 
     def _close(self) -> None:
         """After a failure, what the GPU may still write is left to the processor's own closing."""

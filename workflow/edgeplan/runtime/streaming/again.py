@@ -17,7 +17,7 @@ from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.creation import ALIGNMENT
-from edgeplan.runtime.streaming.program import AGAIN, PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.program import AGAIN, BUFFER_COLUMNS, PAGE_BYTES, STEP_COLUMNS, StreamProgram
 from edgeplan.runtime.streaming.session import Schedule
 
 _MIB = 1 << 20
@@ -26,9 +26,8 @@ _WARM_STEPS = 64
 
 def buffers_of(program: StreamProgram) -> Buffers:
     """Activations and scratch, as planners know them."""
-    found = program.buffers
-    sizes, alignment = [b.size for b in found], [ALIGNMENT] * len(found)
-    return buffers([b.lower for b in found], [b.upper for b in found], sizes, alignment)
+    size, lower, upper = np.frombuffer(program.buffer_rows, np.int64).reshape(-1, BUFFER_COLUMNS).T
+    return buffers(lower, upper, size, [ALIGNMENT] * len(size))
 
 
 def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload:
@@ -38,7 +37,7 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
         program: the program.
         compute_ms: of each step.
     """
-    weights = np.array([step.weight_bytes for step in program.steps], dtype=np.int64)
+    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 
@@ -71,9 +70,9 @@ class Again:
             FormatError: they are of another program.
         """
         compute, layouts = profile["compute_ms"], (profile["lowest"], layout)
-        if len(compute) != len(program.steps) or any(len(layout) != len(program.buffers) for layout in layouts):
+        if len(compute) != len(program.step_names) or any(len(layout) != len(program.buffer_names) for layout in layouts):
             raise FormatError("the profile is of another program", where=program.model, next_step=AGAIN)
-        reader = Reader(profile["bytes_per_ms"], profile["lanes"])
+        reader = Reader(profile["bytes_per_ms"], profile["lanes"], profile.get("read_ms", 0.0))
         addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
         return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.candidates import candidates, default
@@ -26,6 +28,8 @@ from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
 from edgeplan.runtime.streaming.program import (
+    ELSEWHERE,
+    NOTHING,
     PAGE_BYTES,
     WEIGHTS,
     Border,
@@ -34,6 +38,8 @@ from edgeplan.runtime.streaming.program import (
     Kernel,
     Operand,
     StreamProgram,
+    packed,
+    packed_steps,
 )
 from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
@@ -46,9 +52,12 @@ _SHIFT = 40  # a token names a buffer above this bit, and an offset in it below
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Weights of one step, or of all that a region keeps: which steps they are of, and where each one's begin."""
+    """Weights of one step, or of all that a region keeps: which steps they are of, and where each one's begin.
 
-    parts: tuple[tuple[Step, Created, int], ...]
+    Those of a step that was not created here lie as the model holds them, one after the other (`raw_segment`).
+    """
+
+    parts: tuple[tuple[Step, Created | None, int], ...]
     size: int
 
 
@@ -73,8 +82,11 @@ class Built:
 
 
 @dataclass(slots=True)
-class _Row:
-    """A step of the program in the making: which lowered step it is, and where its weights lie if it has none itself."""
+class StepInMaking:
+    """A step of the program in the making: which lowered step it is, and where its weights lie if it has none itself.
+
+    One that another processor runs has the choice `ELSEWHERE`, and no calls.
+    """
 
     step: Step
     choice: Implementation
@@ -94,6 +106,7 @@ def build(
     regions: Sequence[Region] = (),
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
     known: dict[object, Implementation] | None = None,
+    limits: Mapping[str, int] = MappingProxyType({}),
 ) -> Built:
     """Build a streamed program from a model's steps.
 
@@ -106,6 +119,7 @@ def build(
         regions: steps that run in bands of rows.
         choose: picks among a step's candidates.
         known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
+        limits: the same as `limit` for single steps, by their names.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -115,12 +129,14 @@ def build(
     plan = banded(lowered, regions)
     inside = {step.name for step, region in zip(plan.lowered.steps, plan.region, strict=True) if region >= 0}
     whole = activation_layouts(plan.lowered, home)
-    ranged = cut(plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limit)
+    ranged = cut(
+        plan.lowered, whole, dnnl.info.block, lambda step: _UNCUT if step.name in inside else limits.get(step.name, limit)
+    )
     layouts = {**whole, **{part: whole[found.whole] for part, found in ranged.tensors.items()}}
-    places = _Places(plan.lowered, ranged, layouts, dnnl.info.block)
+    places = Places(plan.lowered, ranged, layouts, dnnl.info.block)
     creator = Creator(dnnl, ranged.lowered.shapes, layouts, places.tokens, lowered.types)
     chosen: dict[object, Implementation] = {} if known is None else known
-    rows: list[_Row] = []
+    rows: list[StepInMaking] = []
     for step, k in zip(ranged.lowered.steps, ranged.origin, strict=True):
         key = signature(creator, step)
         if key not in chosen:
@@ -128,10 +144,10 @@ def build(
         choice = chosen[key]
         created = creator.create(step, choice, generate=False)
         if created.calls:  # views take no time
-            rows.append(_Row(step, choice, created, plan.origin[k], plan.region[k]))
+            rows.append(StepInMaking(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
     start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
-    program = _program(dnnl, lowered, creator, places, rows, threads, start)
+    program = program_of(creator, lowered, places, rows, threads, start)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
 
 
@@ -139,9 +155,9 @@ def _whole_pages(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _with_kept(dnnl: Dnnl, creator: Creator, places: _Places, rows: Sequence[_Row]) -> list[_Row]:
+def _with_kept(dnnl: Dnnl, creator: Creator, places: Places, rows: Sequence[StepInMaking]) -> list[StepInMaking]:
     """Each step with its segment of weights; those of a region in one, which a step before it copies to where they stay."""
-    found: list[_Row] = []
+    found: list[StepInMaking] = []
     for number, members in groupby(rows, key=lambda row: row.region):
         region = list(members)
         if number < 0:
@@ -175,22 +191,41 @@ def _same_layout(dnnl: Dnnl, one: Created, other: Created) -> bool:
     return all(a.offset == b.offset and dnnl.equal(a.target, b.target) for a, b in pairs)
 
 
-def _keeping(creator: Creator, places: _Places, region: int, segment: Segment) -> _Row:
+def _keeping(creator: Creator, places: Places, region: int, segment: Segment) -> StepInMaking:
     name = f"weights of region {region}"
     places.add(name, segment.size)
     settings: dict[str, Setting] = {"size": segment.size // _FLOAT_BYTES}
     step = Step(f"keep {name}", "keep", (), (), (name,), settings=MappingProxyType(settings))
     choice = Implementation("reorder", "reorder", Variant(NCHW, NCHW))
     created = creator.create(step, choice, generate=False)
-    return _Row(step, choice, created, -1, region, segment)
+    return StepInMaking(step, choice, created, -1, region, segment)
 
 
-def _program(
-    dnnl: Dnnl, lowered: Lowered, creator: Creator, places: _Places, rows: Sequence[_Row], threads: int, start: int
+def program_of(
+    creator: Creator,
+    lowered: Lowered,
+    places: Places,
+    rows: Sequence[StepInMaking],
+    threads: int,
+    start: int = 0,
+    lanes: int = 1,
 ) -> StreamProgram:
+    """Put a program together from its steps.
+
+    Args:
+        creator: made the steps.
+        lowered: the model's steps, before any was cut.
+        places: of its activations.
+        rows: the steps that are executed.
+        threads: of each kernel.
+        start: where weights of steps begin in the file.
+        lanes: processors that run it.
+    """
+    dnnl = creator.dnnl
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, end = _executed(rows, numbers, places, start)
+    executed, end = _executed(dnnl, rows, numbers, places, start)
+    steps, operands = packed_steps(executed)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -207,12 +242,16 @@ def _program(
         )
 
     return StreamProgram(
+        lanes,
         lowered.name,
         threads,
         (dnnl.info.version, dnnl.info.commit, dnnl.info.isa),
         kernels,
-        executed,
-        buffers,
+        tuple(step.name for step in executed),
+        steps,
+        operands,
+        tuple(buffer.name for buffer in buffers),
+        packed((buffer.size, buffer.lower, buffer.upper) for buffer in buffers),
         border(lowered.inputs),
         border(lowered.outputs),
         MappingProxyType({name: creator.shapes[name] for name in sorted(named) if name in creator.shapes}),
@@ -238,7 +277,7 @@ def _frugal(
     return choose(frugal) if not frugal[0].kernel.startswith("ref") else wanted
 
 
-class _Places:
+class Places:
     """The buffer of every activation, and tokens that stand for places in them until there are addresses."""
 
     def __init__(self, lowered: Lowered, ranged: Ranged, layouts: Mapping[str, str], block: int) -> None:
@@ -264,7 +303,7 @@ class _Places:
         """Return the operand that a token stands for."""
         return Operand(self._order[token >> _SHIFT], token & ((1 << _SHIFT) - 1))
 
-    def buffers(self, lowered: Lowered, rows: Sequence[_Row]) -> tuple[Buffer, ...]:
+    def buffers(self, lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
         """Return all buffers in use, with their lifetimes; then the scratch of each step that needs any."""
         lives: dict[str, list[int]] = {}
         uses = [(t, 0) for t in lowered.inputs] + [(t, len(rows) - 1) for t in lowered.outputs]
@@ -291,13 +330,20 @@ class _Places:
         return self._scratch[step]
 
 
-def _kernels(creator: Creator, rows: Sequence[_Row]) -> tuple[tuple[Kernel, ...], list[int]]:
+def _kernels(creator: Creator, rows: Sequence[StepInMaking]) -> tuple[tuple[Kernel, ...], list[int]]:
     """The distinct kernels, and which one each step runs."""
     known: dict[object, int] = {}
     kernels: list[Kernel] = []
     numbers = []
     for row in rows:
         step = row.step
+        if row.choice is ELSEWHERE:  # it is told its operands by name
+            numbers.append(len(kernels))
+            kernels.append(Kernel(step, ELSEWHERE))
+            continue
+        if not row.created.calls:
+            numbers.append(NOTHING)
+            continue
         arguments = tuple(_form(call) for call in row.created.calls)
         same = step
         if step.kind in ("cut_rows", "paste_rows"):  # which rows is a matter of the place
@@ -320,14 +366,17 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
     return call.places if isinstance(call, KernelCall) else tuple(argument.place for argument in call.arguments)
 
 
-def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, start: int) -> tuple[tuple[Executed, ...], int]:
-    """The steps, and the size of the file, whose first weights begin at `start`."""
+def _executed(
+    dnnl: Dnnl, rows: Sequence[StepInMaking], kernels: Sequence[int], places: Places, start: int
+) -> tuple[tuple[Executed, ...], int]:
+    """The steps, and the size of the file, whose first weights begin at `start`; equal segments lie there once."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
     found: list[Executed] = []
+    stored: dict[object, list[tuple[Segment, int]]] = {}
     at = start
     for k, (row, kernel) in enumerate(zip(rows, kernels, strict=True)):
 
-        def operand(region: str, offset: int, k: int = k, row: _Row = row) -> Operand:
+        def operand(region: str, offset: int, k: int = k, row: StepInMaking = row) -> Operand:
             if region == "arena":
                 return places.operand(offset)
             if region == "scratch":
@@ -336,11 +385,47 @@ def _executed(rows: Sequence[_Row], kernels: Sequence[int], places: _Places, sta
                 return Operand(WEIGHTS, offset)
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)
 
-        calls = tuple(tuple(operand(place.region, place.offset) for place in places_of(call)) for call in row.created.calls)
-        size = _whole_pages(row.segment.size) if row.segment else 0
-        found.append(Executed(row.step.name, kernel, calls, at, size))
-        at += size
+        if row.choice is ELSEWHERE:
+            operands = tuple(places.operand(places.tokens[tensor]) for tensor in (*row.step.reads, *row.step.outputs))
+        else:
+            operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in places_of(call))
+        size, begins = 0, at
+        if row.segment is not None:
+            size = _whole_pages(row.segment.size)
+            same = stored.setdefault(_values_of(row.segment), [])
+            known = next((where for segment, where in same if _alike(dnnl, segment, row.segment)), None)
+            if known is None:
+                same.append((row.segment, at))
+                at += size
+            else:
+                begins = known
+        found.append(Executed(row.step.name, kernel, operands, begins, size))
     return tuple(found), at
+
+
+def _values_of(segment: Segment) -> object:
+    """Return a key that decides which values a segment holds, though not in which layouts."""
+    steps = [step for step, _, _ in segment.parts]
+    return tuple((step.kind, tuple(step.weights.items()), repr(dict(step.settings))) for step in steps)
+
+
+def _alike(dnnl: Dnnl, one: Segment, other: Segment) -> bool:
+    """Tell whether two segments of the same values hold the same bytes."""
+
+    def same(a: Created | None, b: Created | None) -> bool:
+        return a is b is None or (a is not None and b is not None and _same_layout(dnnl, a, b))
+
+    return all(a[2] == b[2] and same(a[1], b[1]) for a, b in zip(one.parts, other.parts, strict=True))
+
+
+def raw_segment(lowered: Lowered, step: Step) -> Segment:
+    """The weights of a step as the model holds them: each where a cache line begins."""
+    return Segment(((step, None, 0),), sum(aligned(size) for _, size in raw_sizes(lowered.shapes, lowered.types, step)))
+
+
+def raw_sizes(shapes: Mapping[str, Shape], types: Mapping[str, str], step: Step) -> list[tuple[str, int]]:
+    """The names and bytes of a step's weights, in the order in which they lie in its segment."""
+    return [(name, BYTES_PER_ELEMENT[types.get(name, FLOAT32)] * math.prod(shapes[name])) for name in step.weights.values()]
 
 
 def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, target: Path) -> None:
@@ -357,22 +442,34 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
         ModelError: the weights cannot be read.
         OSError: the file cannot be written.
     """
-    worker = Worker(dnnl, built.program.threads)
-    with _Values(model, lowered, built.ranged) as values, target.open("wb") as file:
-        for table in built.tables:
-            file.seek(table.at)
-            file.write(values.whole(table.weight).data)
-        for segment, executed in zip(built.segments, built.program.steps, strict=True):
-            if segment is None:
-                continue
-            for step, created, at in segment.parts:
-                file.seek(executed.weights_at + at)
-                raw = {role: values.of(name) for role, name in step.weights.items()}
-                made = transformed(dnnl, step, created, raw, worker)
-                file.write(made.data[: created.weight_bytes].data)
+    with target.open("wb") as file:
+        for at, content in contents(dnnl, model, lowered, built):
+            file.seek(at)
+            file.write(content)
         file.truncate(built.program.weights_bytes)
         file.flush()
         os.fsync(file.fileno())
+
+
+def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterator[tuple[int, memoryview]]:
+    """The weights of all steps, each once: where in the file they lie, and their bytes; see `write_weights`."""
+    worker, written = Worker(dnnl, built.program.threads), set[int]()
+    with _Values(model, lowered, built.ranged) as values:
+        for table in built.tables:
+            yield table.at, values.whole(table.weight).data
+        for segment, executed in zip(built.segments, built.program.steps, strict=True):
+            if segment is None or executed.weights_at in written:
+                continue
+            written.add(executed.weights_at)
+            for step, created, at in segment.parts:
+                raw = {role: values.of(name) for role, name in step.weights.items()}
+                begin = executed.weights_at + at
+                if created is not None:
+                    yield begin, transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes].data
+                    continue
+                for value in raw.values():
+                    yield begin, value.reshape(-1).view(np.uint8).data
+                    begin += aligned(value.nbytes)
 
 
 class _Values:

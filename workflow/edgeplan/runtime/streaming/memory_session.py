@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,19 @@ import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
+from edgeplan.runtime.folder import (
+    FINER_NAME,
+    MEMORY,
+    SCHEDULES_NAME,
+    WEIGHTS_NAME,
+    PlanFolder,
+    plan_again,
+    read_folder,
+)
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
+from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.machine import fingerprint
 
@@ -67,6 +76,12 @@ class _Latency(msgspec.Struct, frozen=True):
     ms: float = 0.0
 
 
+class _Mode(msgspec.Struct, frozen=True):
+    """The mode of a stored schedule alone."""
+
+    mode: str
+
+
 class MemorySession(Session):
     """A plan of memory that is open.
 
@@ -97,6 +112,7 @@ class MemorySession(Session):
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
+        self._dnnl, self._given = dnnl, plan
 
     @cached_property
     def again(self) -> Again:
@@ -107,7 +123,7 @@ class MemorySession(Session):
         from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
 
         warm_up()  # so that a change of the budget waits for planning alone
-        return again_of(self._plan)
+        return again_of(self._finest)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
@@ -116,27 +132,87 @@ class MemorySession(Session):
         return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
 
     def adapt(self, budget: int) -> tuple[float, float]:
-        """Plan again for another budget and run by that plan from now on.
+        """Run by the fastest stored schedule that a budget is enough for from now on.
+
+        A budget that is too small for the parts of the plan's steps is one for the plan in finer parts that lies beside it: its
+        kernels are made then, which takes longer.
 
         Args:
             budget: bytes over idle.
 
         Returns:
-            The milliseconds predicted of an inference, and those that planning took.
+            The milliseconds predicted of an inference, and those that choosing took.
 
         Raises:
             InfeasibleError: the budget is too small.
         """
         began = time.perf_counter()
-        made = self.again.planned(budget, self.mode)
+        if (chosen := choose(by_coarseness(self._given), budget)) is not None:
+            plan, stored, schedule = chosen
+            chosen_ms = (time.perf_counter() - began) * 1e3
+            self._use(plan, schedule)
+            return stored.predicted_ms, chosen_ms
+        made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
         from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
 
-        self.stream.apply(schedule_of(made))
+        self._use(self._finest, schedule_of(made))
         return made.predicted_ms, planned_ms
+
+    @property
+    def _finest(self) -> PlanFolder:
+        """The plan in the finest parts that there are."""
+        *_, finest = by_coarseness(self._given)
+        return finest
+
+    def _use(self, plan: PlanFolder, schedule: Schedule) -> None:
+        """Run by a schedule of this plan or of the one in finer parts."""
+        if plan.path == self._plan.path:
+            self.stream.apply(schedule)
+            return
+        read = plan.require_whole(WEIGHTS_NAME)
+        program = plan.program_of(StreamProgram)
+        file = WeightsFile(plan.path / WEIGHTS_NAME, program.weights_bytes, drop=read)
+        self.stream.close()  # both at once would take too much
+        processors = plan.scheduled(MemorySchedule).reader
+        self.stream = StreamSession(self._dnnl, program, schedule, file, processors=processors)
+        self.program, self._plan = program, plan
 
     def _close(self) -> None:
         self.stream.close()
+
+
+def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:
+    """Yield a plan, then the one in finer parts beside it, if there is one."""
+    yield plan
+    if (plan.path / FINER_NAME).is_dir():
+        yield read_folder(plan.path / FINER_NAME, MEMORY)
+
+
+def choose(plans: Iterable[PlanFolder], budget: int) -> tuple[PlanFolder, StoredSchedule, Schedule] | None:
+    """The fastest stored schedule that a budget is enough for, of the first of some plans that has any; None without one.
+
+    Raises:
+        FormatError: schedules are damaged.
+    """
+    for plan in plans:
+        schedules = schedules_of(plan)
+        if schedules is not None and (stored := schedules.fitting(budget)) is not None:
+            return plan, stored, schedules.schedule(stored)
+    return None
+
+
+def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
+    """The stored schedules of a plan; None if it has none, as plans of before.
+
+    Raises:
+        FormatError: they are damaged.
+    """
+    if SCHEDULES_NAME not in plan.files:
+        return None
+    plan.require_whole(SCHEDULES_NAME)
+    program, mode = plan.program_of(StreamProgram), plan.scheduled(_Mode).mode
+    return ScheduleFile(plan.path / SCHEDULES_NAME, len(program.steps), len(program.buffers), back_to_back=mode != ISOLATED)
 
 
 def again_of(plan: PlanFolder) -> Again:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.streaming.memory_session import MemorySession
 
 Taken = TypeVar("Taken")
@@ -39,8 +40,8 @@ def run_budgets(
     repeat: int,
     budgets: Sequence[int],
     take: Callable[[str, memoryview], Taken],
-) -> tuple[list[Phase], dict[str, Taken]]:
-    """Run by one budget after the other.
+) -> tuple[list[Phase], dict[str, Taken], InfeasibleError | None]:
+    """Run by one budget after the other; one that is refused leaves the results of the others.
 
     Args:
         session: the plan, opened.
@@ -50,19 +51,24 @@ def run_budgets(
         take: see `StreamSession.run_taking`.
 
     Returns:
-        The inferences by budget, and what was taken of the last outputs.
+        The inferences by budget, what was taken of the last outputs, and why the first of the budgets that are too small
+        was refused.
 
     Raises:
-        InfeasibleError: a budget is too small.
+        InfeasibleError: all budgets are too small.
         EdgeplanError: see `StreamSession.run_taking`.
     """
-    phases, stream = [], session.stream
+    phases: list[Phase] = []
     outputs: dict[str, Taken] = {}
-    if budgets:
-        session.again  # noqa: B018  so that a change of the budget waits for planning alone
+    refused: InfeasibleError | None = None
     for budget in budgets or (session.budget_bytes,):
         began = time.perf_counter()
-        predicted_ms, replan_ms = session.adapt(budget) if budgets else (session.predicted_ms, 0.0)
+        try:
+            predicted_ms, replan_ms = session.adapt(budget) if budgets else (session.predicted_ms, 0.0)
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        stream = session.stream  # another one where the budget asked for finer parts
         stream.fill()
         pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
         read, times = stream.bytes_read, []
@@ -75,4 +81,6 @@ def run_budgets(
             outputs = stream.run_taking(inputs, take)
             times.append((time.perf_counter() - began) * 1e3)
         phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
-    return phases, outputs
+    if refused is not None and not phases:
+        raise refused
+    return phases, outputs, refused

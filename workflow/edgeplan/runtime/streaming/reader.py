@@ -9,6 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,6 +147,7 @@ class Loader:
         self._memory: memoryview | None = None
         self._flight: deque[_Chunk] = deque()
         self._stopped, self._paused = False, True
+        self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
         self._reset()
         self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
@@ -160,17 +162,26 @@ class Loader:
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
 
-    def start(self, loads: Sequence[Load], steps: int, memory: memoryview, horizon: int = 1) -> None:
-        """Begin anew: nothing is in memory.
+    def start(
+        self,
+        loads: Sequence[Load],
+        steps: int,
+        memory: memoryview,
+        horizon: int = 1,
+        present: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Load from the first inference on, as nothing but `present` is in memory.
 
         Args:
             loads: of one inference, in order of execution.
             steps: of one inference.
             memory: the arena.
             horizon: inferences to load weights for.
+            present: steps whose weights stay and are in memory already; nothing else is.
         """
         with self._change:
             self._reset()
+            self._present = present
             self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
             self._error, self._paused = None, False
             self._change.notify_all()
@@ -213,6 +224,10 @@ class Loader:
                 self._change.wait()
             self._check()
 
+    def has_loaded(self, count: int) -> bool:
+        """Tell whether so many loads are complete, counted from the beginning; it only grows."""
+        return self._loaded >= count
+
     def ended(self, steps: int) -> None:
         """So many steps have ended since the beginning: what they used is free."""
         self._ended = steps
@@ -241,9 +256,10 @@ class Loader:
 
     def _skip(self) -> None:
         """Pass by weights that stay in memory."""
-        while self._inference and self._inference < self._horizon and self._offset == 0 and self._loads:
+        while self._inference < self._horizon and self._offset == 0 and self._loads:
             load = self._loads[self._load]
-            if load.after >= 0 or load.again != load.step:
+            stays = load.after < 0 and load.again == load.step
+            if not stays or (not self._inference and load.step not in self._present):
                 return
             self._next_load()
 

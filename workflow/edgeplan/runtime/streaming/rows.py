@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -63,7 +62,7 @@ def _gathers_rows(step: Step, lowered: Lowered) -> bool:
 
 
 class Rows:
-    """The call of such a step. It is called as a kernel is, and allocates nothing.
+    """Rows that such a step reads, into memory that is there already.
 
     Args:
         file: of the weights.
@@ -85,10 +84,15 @@ class Rows:
         self._pages = mmap.mmap(-1, pages * PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
 
-    def __call__(self, _block: int, _stream: int, _count: int, addresses: Sequence[int]) -> int:
-        """Read the rows; each once, in the order of the file."""
+    def read(self, indices: int, target: int) -> int:
+        """Read the rows, each once, in the order of the file; return a status.
+
+        Args:
+            indices: their address.
+            target: the address that the rows go to.
+        """
         assert self._index is not None  # noqa: S101  checked when it was made
-        picked = (self._index * self._count).from_address(addresses[0])
+        picked = (self._index * self._count).from_address(indices)
         places: dict[int, list[int]] = {}
         for place, index in enumerate(picked):
             row = index + self._rows if index < 0 else index
@@ -102,5 +106,5 @@ class Rows:
                 pages = -(-(begin + self._bytes - first) // PAGE_BYTES)
                 self._file.read(first, [memory[: pages * PAGE_BYTES]])
                 for place in places[row]:
-                    ctypes.memmove(addresses[1] + place * self._bytes, self._address + begin - first, self._bytes)
+                    ctypes.memmove(target + place * self._bytes, self._address + begin - first, self._bytes)
         return SUCCESS

@@ -15,19 +15,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from edgeplan.errors import FormatError, InputError
-from edgeplan.runtime import kernels
-from edgeplan.runtime.creation import ROWS_KERNEL, Created, Creator, KernelCall
-from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.signatures import ExecArg
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import AGAIN, WEIGHTS, Border, Operand, StreamProgram
+from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
-from edgeplan.runtime.streaming.rows import Rows
 
 Taken = TypeVar("Taken")
 _FLOAT_BYTES = 4
 _COPIED_BYTES = 64 << 10  # of inputs at a time
-_DROP_EVERY = 8  # kernels made
 _LIBC = ctypes.CDLL(None)
 _POPULATE_WRITE, _TOUCHED_BYTES = 23, 8 << 20  # of madvise(2), Linux 5.14
 _GETPPID: Any = _LIBC.getppid  # a call that takes nothing and lets other threads have the interpreter
@@ -64,24 +60,10 @@ class Schedule:
             plan["again"],
         )
 
-    def loads(self, program: StreamProgram) -> tuple[Load, ...]:
+    def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
-        rows = zip(program.steps, self.weight_offset, self.after, self.again, strict=True)
-        return tuple(
-            Load(k, step.weights_at, step.weight_bytes, offset, after, again)
-            for k, (step, offset, after, again) in enumerate(rows)
-            if step.weight_bytes
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the library, ready to be made, with the memories that its arguments point to."""
-
-    function: Callable[..., int]
-    primitive: int
-    count: int
-    arguments: ctypes.Array[Any]
+        rows = zip(steps.weights_at, steps.weight_bytes, self.weight_offset, self.after, self.again, strict=True)
+        return tuple(Load(k, at, size, offset, after, again) for k, (at, size, offset, after, again) in enumerate(rows) if size)
 
 
 class StreamSession:
@@ -125,63 +107,19 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
-        self._stream, self._library = dnnl.stream(), LibraryPages(dnnl.info.path)
-        self._addresses: list[tuple[ctypes.Array[ctypes.c_int64], tuple[Operand, ...], int]] = []
-        self._blocks: list[object] = []
-        self._memories: dict[tuple[int, int, int, int], Handle] = {}
-        self._loaded_before = _counts(program)
+        self._library = LibraryPages(dnnl.info.path)
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-            made = _made(dnnl, program, self._library)
-        self._calls = [self._bound(made, k) for k in range(len(program.steps))]
-        calls = [call for created in made for call in created.calls if not isinstance(call, KernelCall)]
-        self._primitives = [call.primitive for call in calls if call.primitive is not None]
-        for primitive in self._primitives:
-            primitive.forget()
-        del made
+            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._columns = self._calls.columns
+        self._loaded_before = _counts(self._columns.weight_bytes)
+        self.times = self._calls.loop.times
         self._loader, self._processors = Loader(file, lanes, processors), processors
         self._touching: threading.Thread | None = None
-        self.times: list[int] = [0] * (2 * len(program.steps))
         self.slowed: Sequence[int] = ()
         self._executed = False  # every kernel has run once
+        self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
-
-    def _bound(self, made: Sequence[Created], k: int) -> tuple[_Call, ...]:
-        """The calls of a step; its memories have no address yet."""
-        step = self.program.steps[k]
-        created = made[step.kernel]
-        wanted = [len(call.places if isinstance(call, KernelCall) else call.arguments) for call in created.calls]
-        if wanted != [len(operands) for operands in step.calls]:
-            raise FormatError(f"the program does not fit: step {step.name!r}", where=self.program.model, next_step=AGAIN)
-        calls = []
-        for call, operands in zip(created.calls, step.calls, strict=True):
-            if isinstance(call, KernelCall):
-                calls.append(self._compiled(call, operands, k))
-                continue
-            given = []
-            for argument, operand in zip(call.arguments, operands, strict=True):
-                owner = k if operand.buffer == WEIGHTS else -1
-                key = (argument.descriptor, operand.buffer, operand.offset, owner)
-                if key not in self._memories:
-                    self._memories[key] = self.dnnl.memory(argument.descriptor, 0)
-                given.append(ExecArg(argument.number, self._memories[key].value))
-            assert call.primitive is not None  # noqa: S101  created to be run
-            calls.append(_Call(self.dnnl.execute, call.primitive.value, len(given), (ExecArg * len(given))(*given)))
-        return tuple(calls)
-
-    def _compiled(self, call: KernelCall, operands: Sequence[Operand], k: int) -> _Call:
-        """A call of a compiled kernel, or of what reads rows: it takes addresses, and a block in place of a primitive."""
-        addresses = (ctypes.c_int64 * len(operands))()
-        self._addresses.append((addresses, tuple(operands), k))
-        if call.kernel.startswith(ROWS_KERNEL):
-            rows = Rows(self._file, call, self.program.weights_bytes, self.program.model)
-            return _Call(rows, 0, len(operands), addresses)
-        block = (ctypes.c_int64 * len(call.block))(*call.block)
-        self._blocks.append(block)
-        return _Call(kernels.function(call.kernel), ctypes.addressof(block), len(operands), addresses)
-
-    def _place(self, buffer: int, step: int) -> int:
-        return self.schedule.weight_offset[step] if buffer == WEIGHTS else self.schedule.buffer_offset[buffer]
 
     def apply(self, schedule: Schedule) -> None:
         """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
@@ -190,12 +128,13 @@ class StreamSession:
             FormatError: it is for another program.
         """
         program = self.program
-        if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.steps), len(program.buffers)):
+        if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         with self._lock:
             self._apply(schedule)
 
     def _apply(self, schedule: Schedule) -> None:
+        present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
         self._clean = False  # should something fail here, the next run begins anew by the schedule before
         self._loader.pause()
         self.wait_touched()
@@ -209,21 +148,37 @@ class StreamSession:
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
         self._touching = _touching(self._base, size, self._processors)
         self.schedule = schedule
-        point = self.dnnl.function("dnnl_memory_set_data_handle", brief=True)
-        for (_, buffer, offset, owner), memory in self._memories.items():
-            place = self._base + self._place(buffer, owner) + offset
-            self.dnnl.check(point(memory.value, place), "dnnl_memory_set_data_handle")
-        for addresses, operands, step in self._addresses:
-            addresses[:] = [self._base + self._place(operand.buffer, step) + operand.offset for operand in operands]
-        self._freed = _freed(self.program, schedule) if self._free else {}
-        self._loads = schedule.loads(self.program)
-        self._restart()
+        base = self._base
+        self._calls.place([base + at for at in schedule.buffer_offset], [base + at for at in schedule.weight_offset])
+        self._freed = _freed(self.program.buffers, self._columns.weight_bytes, schedule) if self._free else {}
+        self._loads = schedule.loads(self._columns)
+        self._alone = self._stops()
+        self._restart(present)
 
-    def _restart(self) -> None:
+    def _stops(self) -> bytearray:
+        """Mark the steps that do not follow the one before at once: a load waits for that one, or Python runs one of them."""
+        found = bytearray(len(self._loaded_before) + 1)
+        waited_for = {load.after for load in self._loads} | {load.again for load in self._loads}
+        for k in (*waited_for, *self._calls.rows):
+            found[k + 1] = 1
+        for k in self._calls.rows:
+            found[k] = 1
+        return found
+
+    def _staying(self, schedule: Schedule) -> frozenset[int]:
+        """Steps whose weights stay by the present schedule and by another one, at the same address: they are in memory."""
+        before = self.schedule
+        return frozenset(
+            k
+            for k, (offset, again) in enumerate(zip(schedule.weight_offset, schedule.again, strict=True))
+            if again == k == before.again[k] and offset == before.weight_offset[k] >= 0
+        )
+
+    def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
         self._inference, self._clean = 0, True
-        self._loader.start(self._loads, len(self.program.steps), memoryview(self._arena))
+        self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
     def bytes_read(self) -> int:
@@ -290,35 +245,42 @@ class StreamSession:
         self._execute()
         outputs = {border.name: self._read(border, take) for border in self.program.outputs}
         self._inference += 1
-        self._loader.ended(self._inference * len(self.program.steps))
+        self._loader.ended(self._inference * len(self._loaded_before))
         self._file.require_unchanged()
         self._clean = True
         return outputs
 
     def _execute(self) -> None:
         """Execute all steps; the last one has not ended before its outputs were read."""
-        loader, counts, times, steps = self._loader, self._loaded_before, self.times, len(self._calls)
+        loader, counts, steps = self._loader, self._loaded_before, len(self._loaded_before)
         self.dnnl.set_threads(self.program.threads)
-        stream = self._stream.value
         first, loads = self._inference * steps, self._inference * len(self._loads)
+        by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        for k, calls in enumerate(self._calls):
+        k = 0
+        while k < steps:
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
-            times[2 * k] = perf_counter_ns()
-            for call in calls:
-                if status := call.function(call.primitive, stream, call.count, call.arguments):
-                    self.dnnl.check_execution(status)
-            if self.slowed:
-                _stay_awake(perf_counter_ns() + self.slowed[k])
-            times[2 * k + 1] = perf_counter_ns()
-            if not self._executed:
-                self._library.drop()  # what the first execution alone needs
-            if self._free:
-                self._free(k)
-            if k + 1 < steps:
-                loader.ended(first + k + 1)
+            end = k + 1
+            while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
+                end += 1
+            self._calls.run(k, end)
+            if by_one:
+                self._after(k)
+            k = end
+            if k < steps:
+                loader.ended(first + k)
         self._executed = True
+
+    def _after(self, k: int) -> None:
+        """Do what follows a step that was executed by itself."""
+        if self.slowed:
+            _stay_awake(perf_counter_ns() + self.slowed[k])
+            self.times[2 * k + 1] = perf_counter_ns()
+        if not self._executed:
+            self._library.drop()  # what the first execution alone needs
+        if self._free:
+            self._free(k)
 
     def _poison(self, k: int) -> None:
         for at, size in self._freed.get(k, ()):
@@ -378,11 +340,35 @@ class StreamSession:
             loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
             self._loader.pause()
             begin = perf_counter_ns()
-            self._loader.start(loads, len(self.program.steps), memoryview(self._arena))
+            self._loader.start(loads, len(self._loaded_before), memoryview(self._arena))
             self._loader.wait_filled()
             took = (perf_counter_ns() - begin) / 1e6
             self._clean = False
         return took
+
+    def read_ms(self, reads: int = 33) -> float:
+        """Milliseconds of a small load that nothing else is read beside, from the end of a step on; the next run begins anew.
+
+        Args:
+            reads: whose median it is; pages from all over the file.
+        """
+        pages = self.program.weights_bytes // mmap.PAGESIZE
+        if not pages:
+            return 0.0
+        with self._lock:
+            assert self._arena is not None  # noqa: S101  made with the session
+            places = (k * pages // reads % pages * mmap.PAGESIZE for k in range(reads))
+            loads = [Load(k, at, mmap.PAGESIZE, 0, k - 1, -1) for k, at in enumerate(places)]
+            self._loader.pause()
+            self._clean = False
+            self._loader.start(loads, reads + 1, memoryview(self._arena))
+            took = []
+            for k in range(reads):
+                begin = perf_counter_ns()
+                self._loader.ended(k)
+                self._loader.wait_loaded(k + 1)
+                took.append((perf_counter_ns() - begin) / 1e6)
+        return sorted(took[1:])[len(took) // 2 - 1] if reads > 1 else took[0]
 
     def close(self) -> None:
         """Stop reading and free the memory."""
@@ -422,40 +408,23 @@ def _stay_awake(until: int) -> None:
         _GETPPID()
 
 
-def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages) -> tuple[Created, ...]:
-    """The kernels; what only their making needs of the library is dropped again.
-
-    Every tensor has an offset of its own here, so that none is taken for a view of another.
-    """
-    offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
-    dnnl.set_threads(program.threads)
-    creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
-    made: list[Created] = []
-    for kernel in program.kernels:
-        if len(made) % _DROP_EVERY == 0:
-            library.drop()
-        made.append(creator.create(kernel.step, kernel.implementation))
-    library.drop()
-    return tuple(made)
-
-
-def _counts(program: StreamProgram) -> list[int]:
+def _counts(weight_bytes: Sequence[int]) -> list[int]:
     """For each step with weights, how many loads of an inference are complete when it may run; 0 without weights."""
     counts, loads = [], 0
-    for step in program.steps:
-        loads += step.weight_bytes > 0
-        counts.append(loads if step.weight_bytes else 0)
+    for size in weight_bytes:
+        loads += size > 0
+        counts.append(loads if size else 0)
     return counts
 
 
-def _freed(program: StreamProgram, schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
+def _freed(buffers: Sequence[Buffer], weight_bytes: Sequence[int], schedule: Schedule) -> dict[int, list[tuple[int, int]]]:
     """Ranges of memory that become free with each step: what nothing needs any more."""
     found: dict[int, list[tuple[int, int]]] = {}
-    steps = len(program.steps)
-    for buffer, offset in zip(program.buffers, schedule.buffer_offset, strict=True):
+    steps = len(weight_bytes)
+    for buffer, offset in zip(buffers, schedule.buffer_offset, strict=True):
         if buffer.upper < steps:  # outputs are still to be read
             found.setdefault(buffer.upper - 1, []).append((offset, buffer.size))
-    for k, step in enumerate(program.steps):
-        if step.weight_bytes and schedule.again[k] != k:
-            found.setdefault(k, []).append((schedule.weight_offset[k], step.weight_bytes))
+    for k, size in enumerate(weight_bytes):
+        if size and schedule.again[k] != k:
+            found.setdefault(k, []).append((schedule.weight_offset[k], size))
     return found

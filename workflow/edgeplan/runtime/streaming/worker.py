@@ -17,14 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
+from edgeplan.runtime.folder import MEMORY, SCHEDULES_NAME, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of
+from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
-from edgeplan.support.memory_counters import reset_peak, resident, wait_at
+from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
@@ -62,7 +63,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     wait_at(job.get("gate", ""))
     reset_peak()
-    idle, faults = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    idle, tables, faults = resident(), page_tables(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     started = time.perf_counter()
     plan = read_folder(folder, MEMORY)
     program = plan.program_of(StreamProgram)
@@ -93,10 +94,12 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     result = {
         "idle": idle,
         "peak": peak,
+        "table_bytes": max(0, page_tables() - tables),
         "open_ms": opened,
         "phases": phases,
         "direct": file.direct,
         "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
+        "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
         "bytes_per_ms": [session.streamed_bytes / session.stream_ms() for _ in range(int(job.get("bandwidth_passes", 0)))],
     }
     session.close()
@@ -104,13 +107,15 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Plans:
-    """Schedules of a job: of plan documents, or made here for budgets, which takes numpy: it is loaded before idle counts."""
+    """Schedules of a job: of plan documents, stored ones, or made here, by numpy, which is loaded before idle counts."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         self._mode = job["mode"]
         self._again: Any = None
         self._made_by: Any = None
-        if any(isinstance(wanted, int) for wanted in job["schedules"]):
+        self._stored: Any = None
+        stored = (Path(job["folder"]) / SCHEDULES_NAME).exists()
+        if not stored and any(isinstance(wanted, int) for wanted in job["schedules"]):
             from edgeplan.runtime.streaming import again  # noqa: PLC0415  see above
 
             again.warm_up()
@@ -119,6 +124,7 @@ class _Plans:
     def open(self, plan: PlanFolder) -> None:
         """Read what plans are made from."""
         self._plan = plan
+        self._stored = schedules_of(plan)
         if self._made_by is not None:
             self._again = again_of(plan)
 
@@ -129,6 +135,10 @@ class _Plans:
         if isinstance(wanted, Mapping):
             return Schedule.of(wanted), 0.0
         began = time.perf_counter()
+        if self._stored is not None:
+            if (fitting := self._stored.fitting(wanted)) is None:
+                raise InfeasibleError(f"no stored schedule fits {wanted} bytes", where="--budgets", next_step="give more")
+            return self._stored.schedule(fitting), (time.perf_counter() - began) * 1e3
         schedule = self._made_by.schedule_of(self._again.planned(wanted, self._mode))
         return schedule, (time.perf_counter() - began) * 1e3
 

@@ -22,7 +22,7 @@ FIXED, CONTINUOUS = "edgeplan-fixed", "edgeplan-continuous"
 #: Plans of the ablation besides the pipelined one (Figure 13): shown in both states of the page cache.
 ABLATION = ("warm", "K", "K+C")
 #: Plans that stand for their schedule, and run without stealing: an idle lane would turn a sequence into a pipeline, and one
-#: that stands for a slower core would prepare slowly what it takes. Older rows of them are of runs with stealing.
+#: that stands for a slower core would prepare slowly what it takes.
 FOLLOWED = (*ABLATION, "asymmetric", "asymmetric-nnv12")
 #: States of the page cache.
 CACHED, EVICTED = "cached", "evicted"
@@ -76,13 +76,13 @@ class ColdEvidence:
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
-            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, profiled_makespan_ms, note, document (JSON).
+            makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, note, document (JSON).
         models: model, parameters, model_bytes, macs.
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.
-        spans: timelines: model, plan, threads, kind (planned, measured), core, step, stage, start_ms, end_ms.
+        spans: the optimal plans: model, plan, threads, kind (planned), core, step, stage, start_ms, end_ms.
+        notes: why something was not measured, by topic.
         energy: model, setting, joules of a process; empty where the machine counts none.
-        notes: why something was not measured, by topic; `predicted.<model>` for a model without a plan from predicted costs.
         environment: the captured environment, with `measured_at`.
     """
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
-from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, OWN, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OWN, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.tables_continuous import figure_14, mode_over_without, shown_models
-from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, figure_06, figure_09, focus, title
+from edgeplan.chapters.cold_start.evaluation.tables_stages import STAGES, figure_06, figure_09, title
 from edgeplan.reporting.drawing import (
     HATCHES,
     INK,
@@ -31,7 +30,6 @@ from edgeplan.reporting.drawing import (
     series_style,
     setting_place,
 )
-from edgeplan.reporting.gantt import gantt
 from edgeplan.reporting.kit import FigureSpec, NotMeasuredError, registry
 
 _STATES = {"cached": "page cache warm", "evicted": "page cache evicted"}
@@ -187,57 +185,13 @@ def continuous(e: ColdEvidence) -> Any:
     return figure
 
 
-def _gantt(e: ColdEvidence) -> Any:
-    if e.spans.empty:
-        raise NotMeasuredError(e.notes.get("spans", "no timeline was recorded"))
-    known = set(e.spans["model"])
-    wanted = focus(e, "resnet50")
-    model = wanted if wanted in known else str(e.spans["model"].iloc[0])
-    spans = e.spans[(e.spans["model"] == model) & (e.spans["plan"] == OPTIMAL)]
-    return gantt(spans, model)
-
-
 #: Every figure by id, in the order of the report.
 COLD_FIGURES: Mapping[str, FigureSpec[ColdEvidence]] = registry(
-    FigureSpec(
-        "cold_gantt",
-        "A cold start, planned and measured",
-        _gantt,
-    ),
-    FigureSpec(
-        "cold_figure_08",
-        "Cold latency of stock engines over our own",
-        speed,
-    ),
-    FigureSpec(
-        "cold_figure_02",
-        "Cold over warm",
-        cold_over_warm,
-        note=findings.own_optimal,
-    ),
-    FigureSpec(
-        "cold_figure_06",
-        "Stages by the number of cores",
-        stages,
-        note=findings.widths,
-    ),
+    FigureSpec("cold_figure_08", "Cold latency of stock engines over our own", speed),
+    FigureSpec("cold_figure_02", "Cold over warm", cold_over_warm),
+    FigureSpec("cold_figure_06", "Stages by the number of cores", stages),
     FigureSpec("cold_figure_09", "Cold latency by the number of cores", cores),
-    FigureSpec(
-        "cold_figure_11",
-        "Background load",
-        load,
-        note=findings.load_runs,
-    ),
-    FigureSpec(
-        "cold_figure_13",
-        "Ablation",
-        ablation,
-        note=findings.sequences("warm", "K", "K+C"),
-    ),
-    FigureSpec(
-        "cold_figure_14",
-        "Continuous inference",
-        continuous,
-        note=findings.continuous,
-    ),
+    FigureSpec("cold_figure_11", "Background load", load),
+    FigureSpec("cold_figure_13", "Ablation", ablation),
+    FigureSpec("cold_figure_14", "Continuous inference", continuous),
 )

@@ -9,7 +9,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start import paper
 from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
-from edgeplan.chapters.cold_start.evaluation.findings import beside, continuous, counts, disturbed, evicted_plans, warm_plans
+from edgeplan.chapters.cold_start.evaluation.findings import beside, continuous, counts, disturbed
 from edgeplan.chapters.cold_start.evaluation.metrics import BARS, cold_metrics, counted, geomean
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.reporting.chapter_report import ChapterReport
@@ -54,9 +54,7 @@ def grade(evidence: ColdEvidence) -> Graded | None:
 
 def findings(evidence: ColdEvidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, float]) -> list[str]:
     """Sentences tell what the medians rest on, what bounds the starts, and what the continuous mode gains."""
-    told = [
-        text for finding in (beside, counts, disturbed, evicted_plans, warm_plans, continuous) if (text := finding(evidence))
-    ]
+    told = [text for finding in (beside, counts, disturbed, continuous) if (text := finding(evidence))]
     frame = tables.get("cold_bounds", pd.DataFrame())
     key = "cold.over_work_bound_cached"
     if "evicted_bounded_by" in frame.columns:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import tables_bounds as bounds
 from edgeplan.chapters.cold_start.evaluation import tables_continuous as continuous
 from edgeplan.chapters.cold_start.evaluation import tables_plans as plans
-from edgeplan.chapters.cold_start.evaluation import tables_predictions as predictions
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
 from edgeplan.chapters.cold_start.evaluation import tables_stages as stages
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
@@ -16,26 +14,23 @@ from edgeplan.reporting.kit import TableSpec, registry
 
 #: Every table by id, in the order of the report.
 COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
-    TableSpec("cold_beside", "Our start against the best stock setting of each model", runs.beside, note=findings.own_optimal),
-    TableSpec("cold_bounds", "What bounds a cold start", bounds.bounds, note=findings.bounds),
+    TableSpec("cold_beside", "Our start against the best stock setting of each model", runs.beside),
+    TableSpec("cold_bounds", "What bounds a cold start", bounds.bounds),
     TableSpec(
         "cold_bounds_evicted",
         "What bounds a cold start with the page cache evicted",
         bounds.bounds_evicted,
-        note=findings.bounds_of_disk,
     ),
-    TableSpec("cold_table_01", "Stages of a cold start", stages.table_01, note=findings.stages_of_lanes),
+    TableSpec("cold_table_01", "Stages of a cold start", stages.table_01),
     TableSpec("cold_table_02", "Kernel alternatives of one convolution", plans.table_02),
     TableSpec("cold_table_04", "Models, storage and planning", plans.table_04),
-    TableSpec("cold_table_05", "Speed-up over stock engines", runs.table_05, note=findings.own_optimal),
-    TableSpec("cold_figure_08", "Cold latency of every model", runs.figure_08, note=findings.own_optimal),
-    TableSpec("cold_figure_02", "Cold over warm", runs.figure_02_summary, note=findings.own_optimal),
-    TableSpec("cold_figure_06", "Stages by the number of cores", stages.figure_06, note=findings.widths),
-    TableSpec("cold_figure_09", "Cold latency by the number of cores", stages.figure_09, note=findings.own_optimal),
-    TableSpec("cold_figure_11", "Background load", runs.figure_11, note=findings.stealing),
+    TableSpec("cold_table_05", "Speed-up over stock engines", runs.table_05),
+    TableSpec("cold_figure_08", "Cold latency of every model", runs.figure_08),
+    TableSpec("cold_figure_02", "Cold over warm", runs.figure_02_summary),
+    TableSpec("cold_figure_06", "Stages by the number of cores", stages.figure_06),
+    TableSpec("cold_figure_09", "Cold latency by the number of cores", stages.figure_09),
+    TableSpec("cold_figure_11", "Background load", runs.figure_11),
     TableSpec("cold_figure_12", "Energy", runs.figure_12),
-    TableSpec("cold_figure_13", "Ablation", runs.figure_13, note=findings.ablation),
-    TableSpec("cold_figure_14", "Continuous inference", continuous.figure_14, note=findings.continuous),
-    TableSpec("cold_planners", "Heuristic against optimal plan", plans.planners),
-    TableSpec("cold_predictions", "Planning from predictions", predictions.from_predictions),
+    TableSpec("cold_figure_13", "Ablation", runs.figure_13),
+    TableSpec("cold_figure_14", "Continuous inference", continuous.figure_14),
 )

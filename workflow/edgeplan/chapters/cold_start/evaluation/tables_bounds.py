@@ -148,18 +148,3 @@ def _parts(e: ColdEvidence, model: str, planned: pd.DataFrame) -> dict[str, floa
     busy = float(np.nansum(list(parts.values())))
     idle = max(0.0, (made["makespan_ms"] - start) * e.threads - busy)
     return parts | {"start": start * e.threads, "idle": idle}
-
-
-def evicted_gains(e: ColdEvidence) -> pd.DataFrame:
-    """Plans for weights in memory take so many times as long as those for weights on the disk, page cache evicted.
-
-    Returns:
-        model, threads, gain; not a number where one of them was not started.
-    """
-    found = e.plans[e.plans["plan"] == EVICTED_PLAN]
-    if found.empty:
-        raise NotMeasuredError(e.notes.get("disk", "no plan for an evicted page cache was made"))
-    cold = metrics.own(metrics.medians(e.runs))
-    cold = cold[cold["state"] == EVICTED].pivot_table("cold_ms", ["model", "threads"], "plan")
-    cold = cold.reindex(index=pd.MultiIndex.from_frame(found[["model", "threads"]]), columns=[OPTIMAL, EVICTED_PLAN])
-    return (cold[OPTIMAL] / cold[EVICTED_PLAN]).rename("gain").reset_index()

@@ -1,4 +1,4 @@
-"""Tables of profiles and plans: kernel alternatives, storage, planners against each other."""
+"""These tables show profiles and plans: kernel alternatives, storage, planning time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.cold_start import paper
-from edgeplan.chapters.cold_start.evaluation import metrics
-from edgeplan.chapters.cold_start.evaluation.evidence import CACHED, OPTIMAL, TABLE2_CONV, ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.evidence import OPTIMAL, TABLE2_CONV, ColdEvidence
 from edgeplan.planning.profile import BIG, Candidate
 from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.zoo.cold_start_models import TABLE4
@@ -88,9 +87,10 @@ def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table_04(e: ColdEvidence) -> pd.DataFrame:
     """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
-    plans: dict[str, dict[str, Any]] = {str(p["model"]): p for p in _records(plans_named(e, OPTIMAL))}
+    widest = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.plans["threads"].max())]
+    plans: dict[str, Any] = {plan["model"]: plan for plan in widest.to_dict("records")}
     rows = []
-    for row in _records(e.models):
+    for row in e.models.to_dict("records"):
         model = str(row["model"])
         told, plan = TABLE4[model], plans.get(model)
         rows.append(
@@ -112,43 +112,3 @@ def table_04(e: ColdEvidence) -> pd.DataFrame:
     if not rows:
         raise NotMeasuredError("no model was measured")
     return pd.DataFrame(rows)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
-
-
-def plans_named(e: ColdEvidence, plan: str) -> pd.DataFrame:
-    """Plans of that name for all cores."""
-    found: pd.DataFrame = e.plans[(e.plans["plan"] == plan) & (e.plans["threads"] == e.plans["threads"].max())]
-    return found
-
-
-def planners(e: ColdEvidence) -> pd.DataFrame:
-    """Heuristic against optimal plan: predicted, measured, the proven bound, and the planners' time."""
-    optimal, heuristic = (plans_named(e, name).set_index("model") for name in (OPTIMAL, "nnv12"))
-    if heuristic.empty or optimal.empty:
-        raise NotMeasuredError("both planners have to plan: cold_start.plans names optimal and nnv12")
-    own = e.runs[e.runs["threads"] == e.threads]
-    cold = {name: metrics.own_cold(own, CACHED, name) for name in (OPTIMAL, "nnv12")}
-    frame = pd.DataFrame(
-        {
-            "bound_ms": optimal["lower_bound_ms"],
-            "optimal_ms": optimal["makespan_ms"],
-            "optimal_gap_percent": 100 * (optimal["makespan_ms"] / optimal["lower_bound_ms"] - 1),
-            "nnv12_ms": heuristic["makespan_ms"],
-            "nnv12_gap_percent": 100 * (heuristic["makespan_ms"] / optimal["lower_bound_ms"] - 1),
-            "optimal_measured_ms": cold[OPTIMAL]["cold_ms"],
-            "nnv12_measured_ms": cold["nnv12"]["cold_ms"],
-            **{f"{name}_runs": metrics.spread_of(own, chosen) for name, chosen in cold.items()},
-            "runs": metrics.fewest_runs(*cold.values()),
-            "steps": optimal["steps"],
-            "optimal_widen_from": optimal["widen_from"],
-            "nnv12_widen_from": heuristic["widen_from"],
-            "optimal_planning_s": optimal["planning_ms"] / 1e3,
-            "nnv12_planning_s": heuristic["planning_ms"] / 1e3,
-            "layout": optimal["layout"],
-            "nnv12_search": heuristic["note"],
-        }
-    )
-    return frame.reindex([m for m in e.names if m in frame.index]).rename_axis("model").reset_index()

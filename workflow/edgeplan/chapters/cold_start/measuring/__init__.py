@@ -15,7 +15,6 @@ Modules:
 * `runs`: Cold runs of models x settings x threads x states x repeats: interleaved, journalled,
   resumable.
 * `slowness`: The slowness of the machine is estimated around each cold start of a table.
-* `timeline`: The measured timeline of a plan, from a fresh process.
 * `tools`: Tools of the chapter call the profiler and the executor, each in one place.
 * `variants`: The plans of the chapter: which are made, and how a plan document relates to the
   profile it was made from.

@@ -19,6 +19,8 @@ from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.planning.document import Plan
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
+from edgeplan.profiling.disk import kept_disk
+from edgeplan.profiling.target import target_of
 from edgeplan.support.table_store import TableStore
 
 _WARM = "warm"  # Figure 6 draws it over the number of cores
@@ -79,21 +81,10 @@ class Planning:
             if row is not None:
                 made[job] = row
         found.rows += [made[job] for job in jobs if job in made]
-        self._tell_left_out(left_out, {name for _, name, _ in made}, found.notes)
-        return found
-
-    def _tell_left_out(self, left_out: Sequence[_Job], made: set[str], notes: dict[str, str]) -> None:
-        """In the notes of all plans, and in those that tables without such a plan look at."""
         if left_out:
             listed = ", ".join(f"{model}-{name}-{threads}" for model, name, threads in left_out)
-            notes["plans"] = f"left out were {listed}: {self._no_time}"
-        for model, name, _ in left_out:
-            variant = VARIANTS[name]
-            if variant.costs == "predicted":
-                notes[f"predicted.{model}"] = self._no_time
-            for topic in ("disk",) * variant.disk + ("asymmetric",) * variant.uneven:
-                if name not in made:
-                    notes.setdefault(topic, self._no_time)
+            found.notes["plans"] = f"left out were {listed}: {self._no_time}"
+        return found
 
     def _measured_disk(self, models: Sequence[ColdModel], notes: dict[str, str]) -> Disk | None:
         """The disk, read through the largest model; None where it cannot be measured, or no plan asks for it."""
@@ -101,7 +92,8 @@ class Planning:
             return None
         largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
         try:
-            return self._tools.disk(largest.files)
+            lock_timeout_seconds = self._settings.lock_timeout_seconds
+            return kept_disk(self._tools.profiles / "disk.json", largest.files, lock_timeout_seconds=lock_timeout_seconds)
         except DeviceError as error:
             notes["disk"] = error.what
             return None
@@ -141,11 +133,11 @@ class Planning:
                 found.notes[f"predicted.{model.name}"] = error.what
                 return None
         reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
-        target = self._tools.target(model.path, threads)
+        target = target_of(model.path, self._tools.dnnl, threads)
         made = planned_once(self._plans, self._search, name, costs, target, reprofiler, disk if variant.disk else None)
         if variant.continuous:
             made = with_warm_kernels(made, known)
         stem = f"{model.name}-{name}-{threads}"
         found.folders[model.name, name, threads] = self._tools.plan_folder(model, made, self._work / stem)
         found.documents[stem] = made
-        return plan_row(model.name, name, made, known)
+        return plan_row(model.name, name, made)

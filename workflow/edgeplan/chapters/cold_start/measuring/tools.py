@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,9 @@ from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.measurement.process.prepared_plan import prepared
-from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.profile import Disk, Profile
+from edgeplan.planning.document import Plan
+from edgeplan.planning.profile import Profile
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.profiling.disk import kept_disk
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.profiler import is_known, profile_model
 from edgeplan.profiling.reprofile import Reprofiler
@@ -29,7 +27,6 @@ from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, identity
 from edgeplan.profiling.subjects import signatures
-from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -111,21 +108,9 @@ class Tools:
         )  # fmt: skip
         return profiles
 
-    def disk(self, files: Sequence[Path]) -> Disk:
-        """Return the disk that weights come from, measured once for the machine.
-
-        Raises:
-            DeviceError: the files cannot be evicted.
-        """
-        return kept_disk(self.profiles / "disk.json", files, lock_timeout_seconds=self.settings.lock_timeout_seconds)
-
     def reprofiler(self, model: Path, graph: Graph) -> Reprofiler:
         """A reprofiler measures again what a planner tries (Algorithm 1, line 5); while open, it holds the machine."""
         return Reprofiler(ModelToProfile.of(self.dnnl, model, graph), self._profile_settings, self.cores, self._store)
-
-    def target(self, model: Path, threads: int) -> Target:
-        """Return the target that plans of a model are for."""
-        return target_of(model, self.dnnl, threads)
 
     def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
         """A plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.

@@ -127,13 +127,6 @@ def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
     return Schedule(tuple(choice), places, made.widen_from)
 
 
-def makespan_under(made: Plan, profiles: Sequence[Profile]) -> float:
-    """Return a plan's makespan under other costs (ms); not a number where a candidate has none."""
-    profile = profile_for(made, profiles)
-    schedule = schedule_of(made, profile)
-    return simulate(profile, schedule, made.disk)[0] if schedule is not None else float("nan")
-
-
 def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
     """Return the planned spans: stage, core, begin and end."""
     profile = profile_for(made, profiles)
@@ -147,9 +140,7 @@ _COPIED: tuple[str, ...] = (
 )
 
 
-def plan_row(model: str, name: str, made: Plan, profiles: Sequence[Profile]) -> dict[str, Any]:
-    """A plan as a row of `plans.parquet`; `profiles` are the profiled ones on the plan's cores."""
-    row: dict[str, Any] = {field: getattr(made, field) for field in _COPIED}
-    under = makespan_under(made, profiles) if made.costs == "predicted" else made.makespan_ms
-    about = {"model": model, "plan": name, "steps": len(made.steps), "profiled_makespan_ms": under}
-    return {**about, **row, "document": plan_text(made)}
+def plan_row(model: str, name: str, made: Plan) -> dict[str, Any]:
+    """Return a plan as a row of `plans.parquet`."""
+    row = {field: getattr(made, field) for field in _COPIED}
+    return {"model": model, "plan": name, "steps": len(made.steps), **row, "document": plan_text(made)}

@@ -18,8 +18,6 @@ from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUM
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
 from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
 from edgeplan.chapters.cold_start.measuring.planning import Planning, PlanningResult
-from edgeplan.chapters.cold_start.measuring.timeline import COLUMNS as SPAN_COLUMNS
-from edgeplan.chapters.cold_start.measuring.timeline import measured_timeline, timeline_rows
 from edgeplan.chapters.cold_start.measuring.tools import Tools
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
 from edgeplan.chapters.cold_start.settings import ColdStartParams
@@ -43,7 +41,7 @@ log = logging.getLogger(__name__)
 #: Files of the stage.
 DOCUMENTS = (*(f"{name}.parquet" for name in FRAMES), "notes.json", "environment.json")
 _PROFILES_SHARE = 0.5  # of the budget
-_CHECKS_SHARE, _PLANS_SHARE, _TIMELINES_SHARE = 0.2, 0.3, 0.1  # of what is left before each; the rest is for runs
+_CHECKS_SHARE, _PLANS_SHARE = 0.2, 0.3  # of what is left before each; the rest is for runs
 
 
 def measure_cold_start(
@@ -55,7 +53,7 @@ def measure_cold_start(
         params: params.yaml.
         device: the device file.
         predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
-        rows: rows of earlier runs: profiles, plans, runs, checks, timelines.
+        rows: rows of earlier runs: profiles, plans, runs, checks.
         work: models, artefacts and plan folders; may be deleted, costs only building again.
         measured: where the tables of this stage go.
 
@@ -91,7 +89,6 @@ class _Stage:
         self._predictors = predictors
         self._plans = table_store(rows / "plans", *PLAN_COLUMNS)
         self._checked = table_store(rows / "checks", *CHECK_COLUMNS)
-        self._recorded = table_store(rows / "timelines", *SPAN_COLUMNS)
 
     def write(self, measured: Path) -> float:
         """Do all of it, and write the tables; says when the newest run was (POSIX seconds)."""
@@ -113,7 +110,6 @@ class _Stage:
         )
         planned = planning.plan(models, graphs, profiles)
         self._notes |= planned.notes
-        spans = self._timelines(models, profiles, planned)
         with shared_journal(self._rows / "runs.jsonl", self._tools.device.name) as journal:
             bench = ColdStartBench(self._settings, self._tools.cores.all, self._seed, store, journal, self._budget)
             runs, bandwidth, left_out = measure_all(bench, models, planned.folders)
@@ -134,10 +130,10 @@ class _Stage:
             "plans": pd.DataFrame(planned.rows),
             "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
             "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
-            "spans": spans,
+            "spans": _spans(planned, profiles, max(self._settings.threads)),
             "energy": energy,
         }
-        for kept in (self._plans, self._checked, self._recorded):
+        for kept in (self._plans, self._checked):
             kept.merge()
         for name in FRAMES:
             write_parquet(frames[name], measured / f"{name}.parquet")
@@ -199,39 +195,17 @@ class _Stage:
             found.append(checked)
         return found
 
-    def _timelines(
-        self, models: Sequence[ColdModel], profiles: Mapping[str, Sequence[Profile]], planned: PlanningResult
-    ) -> pd.DataFrame:
-        """The optimal plan on all cores, planned and measured, of one start where there is no time for more."""
-        threads, budget = max(self._settings.threads), self._budget.part(_TIMELINES_SHARE)
-        parts, fewer = [], []
-        for model in models:
-            made = planned.documents.get(f"{model.name}-{OPTIMAL}-{threads}")
-            if made is None:
-                continue
-            spans = planned_timeline(made, on_cores(profiles[model.name], threads))
-            both = [pd.DataFrame(timeline_rows("planned", spans), columns=list(SPAN_COLUMNS))]
-            if runs := self._settings.timeline_runs:
-                if runs > 1 and budget.over:
-                    runs = 1
-                    fewer.append(model.name)
-                both.append(
-                    measured_timeline(
-                        planned.folders[model.name, OPTIMAL, threads],
-                        threads=threads,
-                        cores=self._tools.cores.big,
-                        inputs=model.inputs,
-                        seed=self._seed,
-                        runs=runs,
-                        kept=self._recorded,
-                        lock_timeout_seconds=self._settings.lock_timeout_seconds,
-                    )
-                )
-            parts.append(pd.concat(both, ignore_index=True).assign(model=model.name, plan=OPTIMAL, threads=threads))
-        if fewer:
-            self._notes["timelines"] = f"of one start, not the median of several, for {', '.join(fewer)}: {self._no_time}"
-        columns = ["model", "plan", "threads", *SPAN_COLUMNS]
-        return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+def _spans(planned: PlanningResult, profiles: Mapping[str, Sequence[Profile]], threads: int) -> pd.DataFrame:
+    """Lay out the optimal plan of each model on all cores, a row a span."""
+    columns = ["model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"]
+    rows = [
+        (model, OPTIMAL, threads, "planned", s.core, s.layer, s.stage, s.start_ms, s.end_ms)
+        for model, known in profiles.items()
+        if (made := planned.documents.get(f"{model}-{OPTIMAL}-{threads}")) is not None
+        for s in planned_timeline(made, on_cores(known, threads))
+    ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:

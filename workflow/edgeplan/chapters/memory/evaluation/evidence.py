@@ -88,6 +88,8 @@ class MemoryEvidence:
     held = _case("held")
     #: Sessions that changed their budget.
     switched = _case("switched")
+    #: Budgets that a stored schedule is chosen for.
+    changed = _case("changed")
     #: Layers of each model, no step cut, in order.
     layers = _case("layer")
     #: Ways to cut each model that were profiled.

@@ -27,7 +27,11 @@ BARS = (
     Bar("memory.points_below_bound", "share of budgets faster than the bound, for which it is none", high=0),
     Bar("memory.plan_gap_max", "plan over its bound, largest", high=0.02, aim="0.01"),
     Bar("memory.replan_ms_max", "ms to plan again, largest", high=20, aim="10"),
-    Bar("memory.switch_pause_ms_max", "ms of a change of budget besides reading", high=100, aim="30"),
+    Bar("memory.replan_ms_p95", "ms to choose a schedule for another budget, 95 % of changes", high=5, aim="2"),
+    Bar("memory.chosen_over_fresh_max", "time by the chosen schedule over that by a fresh plan, largest", high=1.05),
+    Bar("memory.refused_between_least_and_plan", "budgets refused that the model can run in", high=0),
+    Bar("memory.switch_pause_ms_p95", "ms of a change of budget besides reading, 95 % of changes", high=60, aim="20"),
+    Bar("memory.switch_pause_ms_max", "the same, largest", high=100, aim="30"),
     Bar("memory.layout_gap_max", "layout of activations over the proven least, largest", high=0.02, aim="0"),
     Bar("memory.cgroup_killed", "plans that the system killed when held to their budget", high=0),
     Bar("memory.cgroup_latency_ratio_max", "latency held to the budget over free, largest that lived", high=1.15, aim="1.05"),
@@ -127,6 +131,26 @@ def switch_pause_ms_max(e: MemoryEvidence) -> float:
     return float(e.switched["pause_ms"].max())
 
 
+def replan_ms_p95(e: MemoryEvidence) -> float:
+    """95th percentile over changes of the budget of the time from the call to the chosen schedule."""
+    return float(e.changed["replan_ms"].quantile(0.95))
+
+
+def chosen_over_fresh_max(e: MemoryEvidence) -> float:
+    """Max over changes of the budget of the chosen schedule's predicted time / that of a plan made for the budget."""
+    return float((e.changed["predicted_ms"] / e.changed["fresh_ms"]).max())
+
+
+def refused_between_least_and_plan(e: MemoryEvidence) -> float:
+    """Budgets from the least of the model up that no stored schedule fits."""
+    return float(e.changed["failures"].sum()) if len(e.changed) else math.nan
+
+
+def switch_pause_ms_p95(e: MemoryEvidence) -> float:
+    """95th percentile over changes of the budget in a running session of their cost (see `switch_pause_ms_max`)."""
+    return float(e.switched["pause_ms"].quantile(0.95))
+
+
 def layout_gap_max(e: MemoryEvidence) -> float:
     """Max over models of the height of the layout of activations and scratch / the proven least height - 1."""
     own = e.layouts[e.layouts["setting"] == OWN]
@@ -205,6 +229,10 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyT
         "points_below_bound": points_below_bound,
         "plan_gap_max": plan_gap_max,
         "replan_ms_max": replan_ms_max,
+        "replan_ms_p95": replan_ms_p95,
+        "chosen_over_fresh_max": chosen_over_fresh_max,
+        "refused_between_least_and_plan": refused_between_least_and_plan,
+        "switch_pause_ms_p95": switch_pause_ms_p95,
         "switch_pause_ms_max": switch_pause_ms_max,
         "layout_gap_max": layout_gap_max,
         "cgroup_killed": cgroup_killed,

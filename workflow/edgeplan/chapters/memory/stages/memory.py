@@ -14,7 +14,7 @@ import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS, TEXTS, measured
+from edgeplan.chapters.memory.measuring import COLUMNS, EARLIER_COLUMNS, LATER_COLUMNS, NUMBERS, TEXTS, measured
 from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel
@@ -52,12 +52,13 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
-    kept, again = table_store(rows, *COLUMNS, _WHEN), _kept_again(rows)
+    kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
     frames: list[pd.DataFrame] = []
     measured_now = False
     for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
-        key = _key(name, params.seed, settings)
-        found = kept.get(key)
+        keys = [_key(name, params.seed, settings, by) for by in protocol("memory").readable]
+        key, known = keys[0], keys if stored_rows_only() else keys[:1]
+        found = next((table for one in known if (table := kept.get(one)) is not None), None)
         if found is None and stored_rows_only():
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
@@ -67,7 +68,7 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
                 found = _framed(list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work)))
                 kept.commit({key: found})
             measured_now = True
-        frames.append(_with_newer(found, again, key))
+        frames.append(_with_newer(found, again, keys))
     kept.merge()
     if not frames:
         raise nothing_stored("there are no rows of any model", rows)
@@ -80,10 +81,10 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_json(environment_path, about | others_share(rows))
 
 
-def _key(name: str, seed: int, settings: MemorySettings) -> str:
-    """Digest everything that decides the rows of a model."""
+def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
+    """Digest everything that decides the rows of a model, by the name of a protocol."""
     if name == _LAYOUTS:
-        return key_of([protocol("memory").name, *settings.layout_models], 16)
+        return key_of([by, *settings.layout_models], 16)
     alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
@@ -93,7 +94,7 @@ def _key(name: str, seed: int, settings: MemorySettings) -> str:
         alone |= {"slowed_model", "slowed_ratio", "slowed_pairs"}
     if name != settings.limited_model:
         alone |= {"limited_model", "limited_mib"}
-    what = [protocol("memory").name, name, seed, settings.model_dump(mode="json", exclude=alone)]
+    what = [by, name, seed, settings.model_dump(mode="json", exclude=alone)]
     return key_of(what, 16)
 
 
@@ -102,20 +103,24 @@ def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
     here = environment()
     machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
     row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: machine})
+    key = _key(_LAYOUTS, params.seed, params.memory, protocol("memory").name)
     again = _kept_again(rows)
-    again.commit({f"{_key(_LAYOUTS, params.seed, params.memory)}-floor-{time.time_ns()}": row})
+    again.commit({f"{key}-floor-{time.time_ns()}": row})
     again.merge()
 
 
 def _kept_again(rows: Path) -> TableStore:
-    return table_store(rows / "again", *COLUMNS, _WHEN, MACHINE)
+    return table_store(rows / "again", *EARLIER_COLUMNS, _WHEN, MACHINE, later=LATER_COLUMNS)
 
 
-def _with_newer(found: pd.DataFrame, again: TableStore, key: str) -> pd.DataFrame:
-    """The rows of a model, each case that was measured again in the place of the earlier one, the latest of several."""
+def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows of a model, each case that was measured again in the place of the earlier one, the latest of several.
+
+    The model's keys are those of all protocols whose rows may be used.
+    """
     for name, newer in sorted(again.query().items()):
         own, _, rest = name.partition("-")
-        if own == key:
+        if own in keys:
             earlier = found["case"] == rest.rpartition("-")[0]
             place = int(earlier.to_numpy().argmax()) if earlier.any() else len(found)
             found = pd.concat([found[~earlier].iloc[:place], newer, found[~earlier].iloc[place:]], ignore_index=True)

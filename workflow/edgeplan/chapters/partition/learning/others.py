@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.graph.ir import Shape
@@ -47,5 +47,5 @@ def fit(rows: Floats, latency_us: Floats) -> tuple[float, ...]:
         latency_us: of each.
     """
     scale = np.maximum(rows.max(axis=0), 1.0)
-    factors = nnls(rows / scale / latency_us[:, None], np.ones(len(latency_us)))[0] / scale
+    factors = scipy.optimize.nnls(rows / scale / latency_us[:, None], np.ones(len(latency_us)))[0] / scale
     return tuple(float(f) for f in factors)

@@ -174,7 +174,7 @@ def anchor_session(pair: Opened, lane: int, folder: Path) -> Iterator[PairSessio
 
 def _fill(session: PairSession) -> None:
     """Values in place of what nobody writes."""
-    arena = session.arena.tensor(0, (session.program.arena_bytes // _FLOAT_BYTES,), "float32")
+    arena = session.arena.tensor(0, (session.placed.arena_bytes // _FLOAT_BYTES,), "float32")
     arena[:] = np.random.default_rng(0).random(len(arena), dtype=np.float32)
 
 

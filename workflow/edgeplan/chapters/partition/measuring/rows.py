@@ -79,8 +79,9 @@ class PartitionRows:
             NotThereError: they are not stored, and nothing may be measured.
             BusyError: another process is measuring on this machine, and did not end in time.
         """
-        store, key = self.stores[kind], self._key(kind, what)
-        stored = store.get(key)
+        store, (key, *earlier) = self.stores[kind], self._keys(kind, what)
+        known = (key, *earlier) if stored_rows_only() else (key,)
+        stored = next((rows for one in known if (rows := store.get(one)) is not None), None)
         share = 0.0 if stored is None else float(stored[_OTHERS].max())
         if stored is not None and (stored_rows_only() or not worth_again(share)):
             return stored.drop(columns=_OTHERS)
@@ -97,8 +98,9 @@ class PartitionRows:
         store.commit({key: made.assign(**{_OTHERS: own})})
         return made
 
-    def _key(self, kind: str, what: object) -> str:
-        return key_of([protocol(self.protocol).name, kind, self.identity, what], 16)
+    def _keys(self, kind: str, what: object) -> list[str]:
+        """Key what is measured now, then what tables may be built from besides."""
+        return [key_of([name, kind, self.identity, what], 16) for name in protocol(self.protocol).readable]
 
     def merge(self, kind: str) -> None:
         """Bring rows that were added together in one file."""

@@ -45,23 +45,7 @@ _HANDSHAKE_STEPS = 20
 _LONGEST_HANDSHAKE = 2.0
 
 
-def measure_partition(
-    params: PartitionParams,
-    *,
-    pair_path: Path,
-    rows: Path,
-    work: Path,
-    predictors: Path,
-    samples: Path,
-    layers: Path,
-    models: Path,
-    handshakes: Path,
-    curves: Path,
-    tuning: Path,
-    errors: Path,
-    importance: Path,
-    environment_path: Path,
-) -> None:
+def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:
     """Measure what the rows lack, train, and write all of it.
 
     Args:
@@ -69,16 +53,7 @@ def measure_partition(
         pair_path: the pair file.
         rows: rows of earlier runs.
         work: models and weights; may be deleted.
-        predictors: where the predictors go.
-        samples: where the sampled layers go.
-        layers: where the layers that were split go.
-        models: where the models go.
-        handshakes: where the handshakes go.
-        curves: where the curves of figures go.
-        tuning: where kernels that the dispatcher could have chosen go.
-        errors: where what predictors say of every sample goes.
-        importance: where the gain of their features goes.
-        environment_path: where the state of the machine goes.
+        measured: where the predictors, what was measured and the state of the machine go.
 
     Raises:
         StoreError: nothing may be measured, and there are no rows.
@@ -90,14 +65,12 @@ def measure_partition(
     with watched(rows, pair.cores):
         run = _Run(pair, settings, params.seed, rows, folder)
         run.go()
-    write_parquet(run.samples, samples)
-    save(run.trained.predictors, predictors)
-    write_parquet(run.trained.errors, errors)
-    write_parquet(run.trained.importance, importance)
-    frames = {layers: run.layers, models: run.models, handshakes: run.handshakes, curves: run.curves, tuning: run.tuning}
-    for path, frame in frames.items():
-        write_parquet(frame, path)
-    write_json(environment_path, run.environment())
+    save(run.trained.predictors, measured / "predictors")
+    frames = {"samples": run.samples, "errors": run.trained.errors, "importance": run.trained.importance}
+    frames |= {"layers": run.layers, "models": run.models, "handshakes": run.handshakes, "curves": run.curves}
+    for name, frame in (frames | {"tuning": run.tuning}).items():
+        write_parquet(frame, measured / f"{name}.parquet")
+    write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
 
 

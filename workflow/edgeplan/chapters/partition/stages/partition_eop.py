@@ -75,20 +75,7 @@ _DEEP = 3e-5
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
 
 
-def measure_eop(
-    *,
-    params: PartitionParams,
-    pair_path: Path,
-    rows: Path,
-    work: Path,
-    predictors: Path,
-    sampled: Path,
-    contention: Path,
-    sweeps: Path,
-    plans: Path,
-    key: Path,
-    environment_path: Path,
-) -> None:
+def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, predictors: Path, measured: Path) -> None:
     """Measure a pair for EOP, or read what is stored of it.
 
     Args:
@@ -97,12 +84,7 @@ def measure_eop(
         rows: rows of earlier runs.
         work: models; may be deleted.
         predictors: of the pair.
-        sampled: where operators alone go.
-        contention: where factors of steps side by side go.
-        sweeps: where steps split at every share go.
-        plans: where all ways to run the models go.
-        key: where key operators at tuned and at best ratios go.
-        environment_path: where the state of the machine goes.
+        measured: where what was measured and the state of the machine go.
 
     Raises:
         StoreError: nothing may be measured, and there are no rows.
@@ -115,10 +97,9 @@ def measure_eop(
     with watched(rows, pair.cores):
         run = _Run(pair, params, rows, folder, load(predictors, pair))
         run.go()
-    written = {sampled: run.sampled, contention: run.contention, sweeps: run.sweeps, plans: run.plans, key: run.key}
-    for path, frame in written.items():
-        write_parquet(frame, path)
-    write_json(environment_path, run.environment())
+    for name in COLUMNS:
+        write_parquet(getattr(run, name), measured / f"{name}.parquet")
+    write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
 
 

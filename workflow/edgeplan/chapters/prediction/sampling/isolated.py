@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
+import scipy
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -69,7 +69,7 @@ def fit_boundary(pairs: Sequence[tuple[Graph, Graph]], times: Sequence[tuple[Mea
         slope = (three.latency_us - one.latency_us) / (_CHAIN[1] - _CHAIN[0])
         design.append([1.0, *_sizes(single)])
         boundary.append(one.latency_us - _CHAIN[0] * slope)
-    solution, _ = nnls(np.array(design), np.array(boundary))
+    solution, _ = scipy.optimize.nnls(np.array(design), np.array(boundary))
     return np.asarray(solution)
 
 

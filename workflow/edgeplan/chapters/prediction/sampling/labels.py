@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import lsq_linear
+import scipy
 
 from edgeplan.engines.base import EngineNode
 from edgeplan.graph.ir import Graph
@@ -60,7 +60,7 @@ def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
     solution = np.array([0.0, 1.0, 0.0])
     for _ in range(_FIT_ROUNDS):
         weight = 1.0 / plain[keep]
-        fit = lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=(_LOWEST, _HIGHEST))
+        fit = scipy.optimize.lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=(_LOWEST, _HIGHEST))
         solution = fit.x
         keep = np.abs(design @ solution / plain - 1) < _OUTLIER
         if keep.sum() < len(solution):

@@ -1,0 +1,54 @@
+"""The planner's reader is the one that runs: sizes of reads, times of loads that are alone and that share the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamed_models import streamed
+
+from edgeplan.planning.layout.buffers import Ints, buffers
+from edgeplan.planning.memory import simulate
+from edgeplan.planning.memory.workload import CHUNK_BYTES, Floats, Placement, Reader, Workload
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.streaming import reader as running
+
+LANE = "fast"  # see tests/conftest.py
+
+
+def _loads(weights: list[int], after: list[int], reader: Reader) -> Floats:
+    """When the loads of one inference end whose steps take no time."""
+    none = np.zeros(0, dtype=np.int64)
+    work = Workload(np.zeros(len(weights)), np.array(weights, dtype=np.int64), buffers([], [], [], []))
+    begins: Ints = np.cumsum(work.weight_bytes) - work.weight_bytes
+    waits = np.array(after, dtype=np.int64)
+    placed = Placement(none, np.where(work.weight_bytes > 0, begins, -1), waits, waits, int(work.weight_bytes.sum()))
+    return simulate.run(work, reader, placed).load_end[0]
+
+
+def test_reads_are_as_large_as_planned() -> None:
+    assert running.CHUNK_BYTES == CHUNK_BYTES
+
+
+def test_a_load_that_is_alone_has_all_of_the_bandwidth_and_waits_for_its_read() -> None:
+    assert _loads([0, 1000, 1000], [-1, 0, 1], Reader(100.0, 2, 3.0)) == pytest.approx([0.0, 13.0, 26.0])
+
+
+def test_two_reads_in_flight_share_the_bandwidth_and_hide_their_waiting() -> None:
+    # pieces of 600 bytes: the second waits for its answer while the first is read
+    assert _loads([0, 1200, 600], [-1, 0, 0], Reader(100.0, 2, 3.0, 600)) == pytest.approx([0.0, 15.0, 21.0])
+    assert _loads([0, 1200, 600], [-1, 0, 0], Reader(100.0, 1, 3.0, 600)) == pytest.approx([0.0, 18.0, 27.0])
+
+
+def test_neighbours_that_may_be_loaded_are_read_together() -> None:
+    assert _loads([0, 100, 100, 100], [-1, 0, 0, 0], Reader(100.0, 1, 3.0)) == pytest.approx([0.0, 6.0, 6.0, 6.0])
+    assert _loads([0, 100, 100, 100], [-1, 0, 1, 1], Reader(100.0, 1, 3.0)) == pytest.approx([0.0, 4.0, 9.0, 9.0])
+
+
+def test_a_lone_read_is_measured(dnnl: Dnnl, tmp_path: Path) -> None:
+    found = streamed(dnnl, "plain", tmp_path, 8192)
+    with found.session(dnnl, found.resident()) as session:
+        expected = session.run({name: value.tobytes() for name, value in found.inputs.items()})
+        assert 0 < session.read_ms(5) < 1000
+        assert session.run({name: value.tobytes() for name, value in found.inputs.items()}) == expected

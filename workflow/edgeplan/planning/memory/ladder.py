@@ -1,0 +1,87 @@
+"""Plans of one program for a ladder of budgets, made beforehand: a change of the budget takes the largest that fits.
+
+Budgets lie closer where a little more memory saves more time. What stays in memory at one of them stays
+at the same addresses at all larger ones, so that a change reads only what is new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, enough_bytes
+from edgeplan.planning.memory.search import improved
+from edgeplan.planning.memory.workload import Reader, Workload
+
+#: Budgets of a ladder.
+STEPS = 24
+_NEAREST = 1.002  # budgets that are no nearer to each other than this
+_WORK = 30_000  # of the search for layouts, for each budget: see `search.WORK`
+
+
+def budgets(
+    workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], least: int, most: int, count: int = STEPS
+) -> list[int]:
+    """Budgets from the least to the most (bytes), ascending: where plans of two neighbours differ most, one between them.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        mode: which inferences.
+        layouts: of the tensors.
+        least: the smallest of them.
+        most: the largest of them.
+        count: how many budgets.
+    """
+    times = {budget: _predicted(workload, reader, mode, layouts, budget) for budget in sorted({least, max(least, most)})}
+    while len(times) < count:
+        ordered = sorted(times)
+        wide = [(low, high) for low, high in pairwise(ordered) if high > low * _NEAREST]
+        if not wide:
+            break
+        low, high = max(wide, key=lambda pair: (times[pair[0]] - times[pair[1]], pair[1] / pair[0]))
+        between = math.isqrt(low * high)
+        times[between] = _predicted(workload, reader, mode, layouts, between)
+    return sorted(times)
+
+
+def _predicted(workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], budget: int) -> float:
+    """The milliseconds of a plan made fast; very many where none is found."""
+    made = best(workload, reader, budget, mode, layouts, again=True)
+    return made.predicted_ms if made is not None else 1e9
+
+
+def plans(
+    workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], wanted: Sequence[int], work: int = _WORK
+) -> Iterator[PlannedMemory]:
+    """Plan for each budget, from the smallest on; those that do not fit are left out.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        mode: which inferences.
+        layouts: of the tensors, to begin with.
+        wanted: budgets, ascending.
+        work: of the search for better layouts, for each budget.
+    """
+    known: list[Ints] = list(layouts)
+    before: PlannedMemory | None = None
+    for budget in wanted:
+        staying = before.staying if before is not None else []
+        made = best(workload, reader, budget, mode, known, first=staying)
+        if made is None:
+            continue
+        made = improved(workload, reader, made, work, first=staying)
+        if before is not None and before.predicted_ms <= made.predicted_ms:
+            continue  # a smaller budget is as good, and nothing moves
+        yield made
+        before = made
+        offsets = made.placement.tensor_offset
+        known = [*layouts, offsets - int(offsets.min(initial=int(offsets.max(initial=0))))]
+
+
+def smallest(workload: Workload, layouts: Sequence[Ints]) -> int:
+    """The least budget with all weights in memory by the best of some layouts."""
+    return min(enough_bytes(workload, offsets) for offsets in layouts)

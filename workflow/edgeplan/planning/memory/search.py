@@ -1,0 +1,148 @@
+"""A search for the layout of tensors that weights stream around best: random restarts, seeded, and small changes of the best.
+
+The lowest layout of tensors leaves the most room at the top, but windows of memory become free
+elsewhere: which layout is best to stream around is seen when it is priced. An order of the tensors
+and an end of memory for each, the lower or the upper one, make a layout; orders are drawn by size,
+area, lifetime or begin, with noise, and the best ones are changed a little, most where a load waits. Work is counted in steps
+that are placed, not in seconds: the same plan is found on a slow machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from operator import itemgetter
+
+import numpy as np
+
+from edgeplan.planning.layout.buffers import Buffers, Ints
+from edgeplan.planning.memory import residents, simulate
+from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around
+from edgeplan.planning.memory.workload import Reader, Workload
+
+#: Steps that are placed and simulated by one search: about five seconds.
+WORK = 600_000
+_MOST_TRIES = 3000  # of small models
+_SHORTEST_MS = 1e-6  # of a wait
+_NEAR_A_WAIT = 0.8  # of the changes: of a tensor that lives while a load has to wait
+_BESIDE = 0.8  # of the layouts: beside the weights that stay in the best plan
+_FRESH = 0.2  # of the layouts that are tried: not made from the best one
+_NOISES, _UPPER, _CHANGES = (0.0, 0.1, 0.3, 1.0), (0.0, 0.2, 0.5), (1, 2, 4)
+
+
+def improved(
+    workload: Workload, reader: Reader, planned: PlannedMemory, work: int = WORK, seed: int = 0, first: Sequence[int] = ()
+) -> PlannedMemory:
+    """A plan for the same budget and mode that is at least as fast.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        planned: the plan to begin with.
+        work: steps that are placed at most, over all that is tried.
+        seed: of what is drawn.
+        first: steps whose weights stay at a smaller budget, in their order.
+    """
+    count = len(workload.tensors)
+    if count < 2 or planned.gap <= NEAR:
+        return planned
+    draw = random.Random(seed)  # noqa: S311  no secret
+    layouts = _TensorLayouts(workload.tensors)
+    best, order, upper = planned, layouts.order(draw), [False] * count
+    held_up: list[tuple[float, list[int]]] = []  # waits of the best plan found here, and the tensors that may be in the way
+    for _ in range(min(work // workload.steps, _MOST_TRIES)):
+        if work <= 0 or best.gap <= NEAR:
+            break
+        if not held_up or draw.random() < _FRESH:
+            tried, ends = layouts.order(draw), layouts.ends(draw)
+        else:
+            tried, ends = list(order), list(upper)
+            (_, near), *_ = draw.choices(held_up, [wait for wait, _ in held_up])
+            for _ in range(draw.choice(_CHANGES)):
+                tensor = draw.choice(near) if draw.random() < _NEAR_A_WAIT else draw.randrange(count)
+                tried.remove(tensor)
+                tried.insert(draw.randrange(count), tensor)
+                ends[tensor] ^= draw.random() < 0.5
+        stays = workload.weight_bytes[best.placement.stays]
+        taken = int((-(-stays // workload.weight_alignment) * workload.weight_alignment).sum())
+        offsets = layouts.laid_out(tried, ends, planned.budget - (taken if draw.random() < _BESIDE else 0))
+        work -= workload.steps
+        if offsets is None:
+            continue
+        faster = None
+        for made in around(workload, reader, best, offsets, first):
+            work -= workload.steps
+            if made.predicted_ms < best.predicted_ms:
+                best = faster = made
+        if faster is not None:
+            order, upper, held_up = tried, ends, _held_up(workload, reader, faster)
+    return best
+
+
+def _held_up(workload: Workload, reader: Reader, planned: PlannedMemory) -> list[tuple[float, list[int]]]:
+    """List the waits of steps for their weights, each with the tensors that live from what the load waits for on."""
+    repeats = 1 if planned.mode is Mode.isolated else REPEATS
+    waits = residents.stalls_ms(simulate.run(workload, reader, planned.placement, repeats))
+    lower, upper = workload.tensors.lower, workload.tensors.upper
+    found = []
+    for k in np.flatnonzero(waits > _SHORTEST_MS).tolist():
+        since = max(int(planned.placement.after[k]), 0)
+        near = np.flatnonzero((lower <= k) & (upper > since)).tolist()
+        if near:
+            found.append((float(waits[k]), near))
+    return found
+
+
+class _TensorLayouts:
+    """Layouts of tensors within a budget, each by an order and an end of memory for each tensor."""
+
+    def __init__(self, tensors: Buffers) -> None:
+        self._size, self._unit = tensors.size.tolist(), tensors.alignment.tolist()
+        lower, upper = tensors.lower, tensors.upper
+        self._beside = [np.flatnonzero((lower < b) & (a < upper)).tolist() for a, b in zip(lower, upper, strict=True)]
+        length = (upper - lower).astype(np.float64)
+        keys = (tensors.size, tensors.size * length, length, -lower)
+        self._keys = [(key / max(1.0, float(np.abs(key).max()))).tolist() for key in keys]
+
+    def order(self, draw: random.Random) -> list[int]:
+        """The tensors in a random order: one of the keys decides, with more or less noise."""
+        key, noise = draw.choice(self._keys), draw.choice(_NOISES)
+        ranks = [value + noise * draw.random() for value in key]
+        return sorted(range(len(ranks)), key=lambda t: -ranks[t])
+
+    def ends(self, draw: random.Random) -> list[bool]:
+        """For each tensor, whether it goes to the upper end of memory."""
+        share = draw.choice(_UPPER)
+        return [draw.random() < share for _ in self._size]
+
+    def laid_out(self, order: Sequence[int], upper: Sequence[bool], room: int) -> Ints | None:
+        """Addresses of the tensors, each as near to its end of memory as those before it leave; None if one does not fit.
+
+        Args:
+            order: of the tensors.
+            upper: for each, whether it goes to the upper end.
+            room: bytes.
+        """
+        found = [-1] * len(order)
+        for t in order:
+            size, unit = self._size[t], self._unit[t]
+            beside = [(found[j], found[j] + self._size[j]) for j in self._beside[t] if found[j] >= 0]
+            if upper[t]:
+                at = (room - size) // unit * unit
+                for low, high in sorted(beside, key=itemgetter(1), reverse=True):
+                    if high <= at:
+                        break
+                    if low < at + size:
+                        at = (low - size) // unit * unit
+                if at < 0:
+                    return None
+            else:
+                at = 0
+                for low, high in sorted(beside):
+                    if at + size <= low:
+                        break
+                    at = max(at, -(-high // unit) * unit)
+                if at + size > room:
+                    return None
+            found[t] = at
+        return np.array(found, dtype=np.int64)

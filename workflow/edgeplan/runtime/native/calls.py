@@ -1,0 +1,100 @@
+"""The compiled loop over steps whose calls are bound, as Python calls it: nothing heavy is imported."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+from edgeplan.runtime.native import words
+from edgeplan.support.machine_code import Images, addresses
+
+_IMAGES = Images("edgeplan.runtime.native.build", ("runtime/native/*.py",))
+_WORD = ctypes.c_int64
+#: What the loop calls, by rows of `words`' places.
+_SYSTEM = {words.FN_CLOCK: "clock_gettime", words.FN_NAP: "usleep"}
+_PLACE = "dnnl_memory_set_data_handle"
+_LIBC = ctypes.CDLL(None)
+Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
+
+
+@cache
+def load() -> Any:
+    """Load the loop's machine code, compiled if none is kept."""
+    return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 12)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
+
+
+def array(count: int) -> Words:
+    """Allocate words, all of them 0."""
+    return (_WORD * count)()
+
+
+def function_address(function: Any) -> int:
+    """The address of a C function."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@cache
+def places_of(path: str) -> Words:
+    """Addresses of the functions that the loop calls.
+
+    Args:
+        path: of oneDNN's library, which is loaded.
+    """
+    found = array(words.PLACES)
+    for row, name in _SYSTEM.items():
+        found[row] = function_address(getattr(_LIBC, name))
+    found[words.FN_PLACE] = function_address(getattr(ctypes.CDLL(path), _PLACE))
+    return found
+
+
+class Loop:
+    """The loop over the steps of one lane, in the thread that calls it.
+
+    Args:
+        path: of oneDNN's library.
+        stream: of the calling thread.
+        items: the steps, `words.ITEM_WORDS` for each.
+        calls: of all steps, `words.CALL_WORDS` for each.
+
+    Attributes:
+        times: nanoseconds at which each step began and ended in the last run, two words for each (`time.perf_counter_ns`).
+    """
+
+    def __init__(self, path: str, stream: int, items: Words, calls: Words) -> None:
+        self._run, self._places = load(), places_of(path)
+        self._own, self._shared, self._counters = array(words.OWN_WORDS), array(words.PAIR_WORDS), array(words.PAIR_WORDS)
+        self._own[words.OWN_STREAM] = stream
+        steps = len(items) // words.ITEM_WORDS
+        self.times, self._items, self._calls = array(2 * steps), items, calls
+        unused = ctypes.addressof(self._counters)
+        self._shared[:] = [unused, unused + words.WORD]
+        given = (self._places, self._own, self._shared, items, calls, self.times)
+        self._given = (*map(ctypes.addressof, given), steps, len(calls) // words.CALL_WORDS)
+
+    def share(self, own: int, other: int, needed: Sequence[int]) -> None:
+        """Have the loop wait for another lane.
+
+        Args:
+            own: address of this lane's counter, in memory that both see.
+            other: of the other one's.
+            needed: for each step, how far the other one has to be before.
+        """
+        self._shared[:] = [own, other]
+        for k, count in enumerate(needed):
+            self._items[words.ITEM_WORDS * k + words.NEEDED] = count
+
+    def run(self, first: int, end: int, last: int = 0, limit_ns: int = 0) -> int:
+        """Run steps from one on to before another, then wait until the other counter is so far; see `partner.run_lane`."""
+        return int(self._run(*self._given, first, end, last, limit_ns))
+
+    @property
+    def status(self) -> int:
+        """The status of the call that failed."""
+        return int(self._own[words.OWN_STATUS])
+
+    @property
+    def step(self) -> int:
+        """The step at hand when the loop ended."""
+        return int(self._own[words.OWN_STEP])

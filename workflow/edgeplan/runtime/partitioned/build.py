@@ -1,0 +1,114 @@
+"""From a partition to the program that executes it, its weights, and where and when its steps run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from edgeplan.runtime.candidates import candidates, default
+from edgeplan.runtime.creation import Created, Creator, Implementation
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, allocate
+from edgeplan.runtime.partitioned.program import Partitioned
+from edgeplan.runtime.program import signature
+from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, contents, program_of, raw_segment
+from edgeplan.runtime.streaming.program import ELSEWHERE
+
+_OTHER = 1
+_NO_CALLS = Created((), (), 0, 0)
+
+
+class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and when the steps of a program run on two lanes.
+
+    Attributes:
+        lanes: of each step: 0, the host's, or 1, the other processor's.
+        needed: how many steps of the other lane must be done before each starts.
+        origin: for each step, the number of the model's step that it is (a part of).
+        buffer_offset: address of each buffer in the arena.
+        arena_bytes: of the arena.
+    """
+
+    lanes: tuple[int, ...]
+    needed: tuple[int, ...]
+    origin: tuple[int, ...]
+    buffer_offset: tuple[int, ...]
+    arena_bytes: int
+
+
+def build_pair(
+    dnnl: Dnnl,
+    partitioned: Partitioned,
+    threads: int = 1,
+    choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
+) -> tuple[Built, PairPlaces]:
+    """Build the program of a partition.
+
+    Args:
+        dnnl: the library of the host.
+        partitioned: the partition, made for the host's blocks.
+        threads: of the host's steps.
+        choose: picks among a step's candidates.
+
+    Raises:
+        ModelError: oneDNN offers no implementation of a step.
+    """
+    ranged = partitioned.ranged
+    steps = ranged.lowered
+    whole = replace(partitioned.lowered, shapes=steps.shapes)  # copies of rows have a place, too
+    places = Places(whole, ranged, partitioned.layouts, dnnl.info.block)
+    dnnl.set_threads(threads)
+    creator = Creator(dnnl, steps.shapes, partitioned.layouts, places.tokens, steps.types)
+    chosen: dict[object, Implementation] = {}
+    rows: list[StepInMaking] = []
+    with dnnl.without_primitive_cache():  # a fresh process is to be offered what is chosen
+        for step, lane, origin in zip(steps.steps, partitioned.lanes, ranged.origin, strict=True):
+            if lane == _OTHER:
+                segment = raw_segment(steps, step) if step.weights else None
+                rows.append(StepInMaking(step, ELSEWHERE, _NO_CALLS, origin, -1, segment))
+                continue
+            key = signature(creator, step)
+            if key not in chosen:
+                chosen[key] = choose(candidates(creator, step))
+            created = creator.create(step, chosen[key], generate=False)
+            segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
+            rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))
+    program = program_of(creator, whole, places, rows, threads, lanes=1 + _OTHER)
+    scratch = max((row.created.scratch_bytes for row in rows), default=0)
+    offsets = tuple(partitioned.offsets.get(name, partitioned.arena_bytes) for name in program.buffer_names)
+    found = PairPlaces(
+        tuple(int(lane) for lane in partitioned.lanes), partitioned.needed, tuple(ranged.origin), offsets,
+        partitioned.arena_bytes + scratch,
+    )  # fmt: skip
+    return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), ()), found
+
+
+def made_weights(dnnl: Dnnl, partitioned: Partitioned, built: Built, model: Path) -> Buffer:
+    """The weights of a program as its file holds them, which is not written: a session needs it once.
+
+    Raises:
+        ModelError: the weights cannot be read.
+    """
+    found = allocate(built.program.weights_bytes)
+    for at, content in contents(dnnl, model, partitioned.lowered, built):
+        found.data[at : at + len(content)] = content
+    return found
+
+
+def read_weights(path: Path, size: int) -> Buffer:
+    """The weights of a program, read whole.
+
+    Raises:
+        OSError: the file cannot be read, or is shorter.
+    """
+    found = allocate(size)
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while at < size and (got := file.readinto(found.data[at:].data)):
+            at += got
+    if at < size:
+        raise OSError(0, f"it ends before byte {size}")
+    return found
