@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan import plan_memory
@@ -25,21 +25,8 @@ from edgeplan.runtime.streaming.memory_session import MemoryPrediction
 LANE = "processes"  # see tests/conftest.py
 
 _MIB = 1 << 20
-#: Libraries that no process that runs a plan loads, and what beside them a plan of memory does without.
-_HEAVY = ("numba", "llvmlite", "onnx", "onnxruntime", "pydantic", "pandas", "scipy", "yaml", "matplotlib")
+#: What a plan of memory does without, beside what others do.
 _OF_OTHERS = ("numpy", "typer", "rich")
-_TOLD = """
-import atexit, sys
-def tell():
-    maps = open("/proc/self/maps").read()
-    names = sys.argv.pop().split(",")
-    print("loaded:", sorted(name for name in names if name in sys.modules or f"/{name}/" in maps))
-names = sys.argv.pop()
-atexit.register(lambda: (sys.argv.append(names), tell()))
-from edgeplan.cli import main
-sys.argv[0] = "edgeplan"
-main()
-"""
 
 
 def _saved(path: Path, *, chosen: bool) -> Path:
@@ -73,16 +60,9 @@ def plans(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Pa
     return found
 
 
-def _loaded(*words: str, names: tuple[str, ...]) -> str:
-    command = [sys.executable, "-c", _TOLD, "run", *words, ",".join(names)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    return next(line for line in done.stdout.splitlines() if line.startswith("loaded:"))
-
-
 def test_a_plan_of_memory_runs_in_a_process_with_the_session_alone(plans: dict[bool, Path], tmp_path: Path) -> None:
-    told = _loaded(str(plans[True]), "--check", "-o", str(tmp_path / "y.npz"), names=(*_HEAVY, *_OF_OTHERS))
-    assert told == "loaded: []"
+    words = ("run", plans[True], "--check", "-o", tmp_path / "y.npz")
+    assert loaded_by(COMMAND, *words, names=(*HEAVY, *_OF_OTHERS)) == []
     assert (tmp_path / "y.npz").is_file()
 
 
@@ -91,7 +71,12 @@ def test_a_cold_start_runs_in_a_process_without_compilers_and_readers_of_models(
 ) -> None:
     model = _saved(tmp_path / "model.onnx", chosen=True)
     folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
-    assert _loaded(str(folder), "--check", "--repeat", "2", names=_HEAVY) == "loaded: []"
+    assert loaded_by(COMMAND, "run", folder, "--check", "--repeat", "2") == []
+    assert loaded_by(OPENED, folder) == []
+
+
+def test_a_plan_of_memory_is_opened_from_python_without_them(plans: dict[bool, Path]) -> None:
+    assert loaded_by(OPENED, plans[True]) == []
 
 
 def test_a_compiled_step_takes_less_than_a_mebibyte(plans: dict[bool, Path]) -> None:

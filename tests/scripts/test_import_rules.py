@@ -24,6 +24,7 @@ OF_PLANNING = {
     "ortools",
     "edgeplan.errors",
     "edgeplan.support.compiled",
+    "edgeplan.support.lazy",
     "edgeplan.support.topology",
 }
 OF_DOCUMENTS = {"pydantic", "edgeplan.support.files"}

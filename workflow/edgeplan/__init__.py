@@ -14,18 +14,18 @@ Modules:
 * `cli/`: The command line starts `edgeplan run` without typer and rich: what they take counts
   beside a budget.
 * `devices/`: Devices: an engine with its settings on the cores of a machine.
-* `engines/`: Inference engines, one file each.
+* `engines/`: This package holds inference engines, a folder each, and what they have in common.
 * `errors`: The errors edgeplan raises on purpose.
-* `graph/`: Neural networks as static graphs of operators: reading, costing, and splitting into
-  kernels.
-* `measurement/`: Measuring: references, blocks, the lock and the row store.
+* `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
+  into kernels.
+* `measurement/`: This package measures: it has references, blocks, the lock and the row store.
 * `opencl/`: Own OpenCL kernels: which run a step, over how many work items, and what they read.
 * `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
-* `planning/`: Planning: pure functions from a profile and a budget to a plan; they know no engine,
-  no device and no runtime.
+* `planning/`: Planners are pure functions from a profile and a budget to a plan; they know no
+  engine, no device and no runtime.
 * `predictors/`: Predictors: features, gradient-boosted trees per kernel kind and implementation,
   whole-model prediction.
-* `processors/`: Processors that run steps of one program side by side, on memory that they share.
+* `processors/`: Processors run steps of one program side by side, on memory that they share.
 * `profiling/`: Profiling finds the cost of each candidate of each step: measured on the runtime
   that executes plans, or predicted.
 * `progress`: The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere
@@ -38,9 +38,8 @@ Modules:
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
 * `terminal`: Output to a terminal takes text in any encoding, names from files without their
   control characters, and pipes that close.
-* `testing/`: Suites that hold what others add to what edgeplan asks of it.
-* `workloads/`: The models that chapters on planning run, beside the zoo:
-  `edgeplan.workloads.registry` lists them.
+* `testing/`: Suites of tests hold what others add to what edgeplan asks of it.
+* `workloads/`: This package holds the models that chapters on planning run, beside the zoo.
 * `workspace`: Where device files, measured rows and results are: in a workspace found upwards from
   here, or in what the package ships.
 * `writable`: Folders that may not be written to: tried before anything is measured, and told by

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.runtime.folder import read_folder
 from edgeplan.support.subprocesses import module_command, run
@@ -75,8 +76,6 @@ def main() -> None:
         if what == "model":
             found = str(read_folder(Path(first)).require_model(Path(others[0]) if others[0] else None))
         else:
-            from edgeplan.engines.onnxruntime.reference import reference_outputs  # noqa: PLC0415  takes a second
-
             _write(Path(others[1]), reference_outputs(Path(first), _read(Path(others[0]))))
             found = others[1]
     except EdgeplanError as error:

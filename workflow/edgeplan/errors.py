@@ -10,7 +10,7 @@ from edgeplan.terminal import escaped
 
 
 class EdgeplanError(Exception):
-    """Base of every error that a user can mend."""
+    """Base of every error that a user can correct."""
 
     exit_code = 1
 

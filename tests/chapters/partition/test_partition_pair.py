@@ -14,10 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from loaded_libraries import COMMAND, OPENED, loaded_by
 from partition_frames import trained
 from plan_folders import body_of, changed_plan
 from typer.testing import CliRunner
@@ -35,11 +37,11 @@ from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, P
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning
-from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
 from edgeplan.chapters.partition.settings import PartitionSettings
-from edgeplan.cli import app
+from edgeplan.cli import app, run_pair
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InputError, ModelError
+from edgeplan.reporting.partition_gantt import TimedPlan
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Dispatcher
@@ -249,8 +251,9 @@ def test_a_plan_is_written_run_and_refused_elsewhere(
     checked = run(folder, check=True, model=tmp_path / "elsewhere.onnx")
     assert checked.difference is not None
     assert checked.difference <= 1e-4
-    plan, ran = pair_plan(found.plan), as_it_ran(pair_plan(found.plan), found.spans_ms)
-    assert plan == planned.plan
+    plan = run_pair.planned(found.plan)
+    assert plan == msgspec.convert(planned.plan.model_dump(), TimedPlan)
+    ran = run_pair.as_it_ran(plan, found.spans_ms)
     assert ran.makespan_ms > 0
     for step in ran.steps:
         assert (step.cpu_end_ms > step.start_ms) == (step.on != "gpu") or step.cpu_end_ms == step.start_ms
@@ -263,6 +266,15 @@ def test_a_plan_is_written_run_and_refused_elsewhere(
     save_workload(WORKLOADS["squeezenet"](), own, 4)
     with pytest.raises(ModelError, match="is not the model that was planned"):
         run(folder, check=True, model=own)
+
+
+def test_a_plan_of_a_pair_runs_in_a_process_without_compilers_and_readers_of_models(
+    predictors: Path, model: Path, tmp_path: Path
+) -> None:
+    assert predictors.is_dir()
+    plan_partition(model, tmp_path / "plan", "pair-pocl")
+    assert loaded_by(COMMAND, "run", tmp_path / "plan", "--check", "--repeat", "2") == []
+    assert loaded_by(OPENED, tmp_path / "plan") == []
 
 
 def _run_in_fork(session: edgeplan.Session, values: Mapping[str, np.ndarray], told: Any) -> None:

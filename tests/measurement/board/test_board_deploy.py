@@ -23,7 +23,7 @@ from edgeplan.measurement.board.bundle import bundle_digest
 from edgeplan.measurement.board.deploy import deploy
 from edgeplan.measurement.board.wheels import BoardTarget, pinned
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PI = BoardTarget((3, 11), "aarch64", 36)
 LOCK = """\
 filelock==1.0 \\

@@ -163,5 +163,5 @@ def _run(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; errors a user can mend end with their message and exit code."""
+    """Run the command line; errors a user can correct end with their message and exit code."""
     guarded(app)

@@ -17,7 +17,7 @@ from edgeplan.writable import expected
 
 
 def guarded(work: Callable[[], object]) -> NoReturn:
-    """Do a command's work and end the process; errors a user can mend end with their message and exit code.
+    """Do a command's work and end the process; errors a user can correct end with their message and exit code.
 
     Args:
         work: prints what it has to say.
@@ -28,7 +28,7 @@ def guarded(work: Callable[[], object]) -> NoReturn:
     try:
         work()
     except EdgeplanError as error:
-        code = _told(error)
+        code = _reported(error)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
         if sys.stdout is not output:  # what typer does when the reader has left
@@ -37,7 +37,7 @@ def guarded(work: Callable[[], object]) -> NoReturn:
         if (full := ending(output, suspected=True)) is None:
             if (message := expected(error)) is None:
                 raise
-            code = _told(message)
+            code = _reported(message)
         else:
             sys.exit(_unwritten(*full))
     if (full := ending(output)) is not None:
@@ -45,7 +45,7 @@ def guarded(work: Callable[[], object]) -> NoReturn:
     sys.exit(code)
 
 
-def _told(error: EdgeplanError) -> int:
+def _reported(error: EdgeplanError) -> int:
     with suppress(OSError):  # nobody can be told where the error stream is full or closed
         say(f"error: {error}", err=True)
     return error.exit_code

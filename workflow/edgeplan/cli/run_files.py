@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeplan.cli.ending import guarded
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
@@ -53,8 +54,6 @@ def _outputs(job: Mapping[str, Any]) -> None:
         write_outputs(Path(job["output"]), outputs)
         say(f"outputs: {', '.join(outputs)} in {job['output']}")
     if job["check"]:
-        from edgeplan.engines.onnxruntime.reference import reference_outputs  # noqa: PLC0415  only where it is asked for
-
         inputs = _arrays(job, expected, "in")
         reference = reference_outputs(_model(plan, job), inputs)
         difference = relative_error(list(outputs.values()), [reference[name] for name in outputs])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgeplan.chapters.partition.planned import as_it_ran, pair_plan
-from edgeplan.reporting.partition_gantt import text_lines
-from edgeplan.runtime.partitioned.document import PairSchedule
+import msgspec
+from msgspec.structs import replace
+
+from edgeplan.cli.times import median
+from edgeplan.errors import FormatError
+from edgeplan.reporting.partition_gantt import TimedPlan, text_lines
+from edgeplan.runtime.folder import PLAN_NAME, PlanFolder, plan_again
+from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
 from edgeplan.terminal import escaped
 
 if TYPE_CHECKING:
@@ -16,15 +21,38 @@ if TYPE_CHECKING:
 
 def run_lines(found: Run) -> list[str]:
     """Show the times of a run beside the plan's, and both as pictures."""
-    plan, times = pair_plan(found.plan), found.warm_ms
+    plan, times = planned(found.plan), found.warm_ms
     split = sum(step.on == "split" for step in plan.steps)
     middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
     waits = found.plan.scheduled(PairSchedule).synchronisation
     return [
         f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {waits}",
-        f"{statistics.median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
+        f"{median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
         "planned",
         *text_lines(plan),
         "last run",
         *text_lines(as_it_ran(plan, found.spans_ms)),
     ]
+
+
+def planned(folder: PlanFolder) -> TimedPlan:
+    """The plan of a pair's folder, as far as it is shown.
+
+    Raises:
+        FormatError: it is of another kind, or does not fit.
+    """
+    parts = folder.scheduled(PairSchedule).plan | folder.predicted(PairPrediction).plan
+    try:
+        return msgspec.convert(parts, TimedPlan)
+    except msgspec.ValidationError as error:
+        where = str(folder.path / PLAN_NAME)
+        raise FormatError(f"the plan does not fit: {error}", where=where, next_step=plan_again(folder.kind)) from error
+
+
+def as_it_ran(plan: TimedPlan, spans: Sequence[tuple[float, float, float]]) -> TimedPlan:
+    """A plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
+    steps = tuple(
+        replace(step, start_ms=start, cpu_end_ms=cpu_end, gpu_end_ms=gpu_end)
+        for step, (start, cpu_end, gpu_end) in zip(plan.steps, spans, strict=True)
+    )
+    return replace(plan, steps=steps, makespan_ms=max(max(span[1:]) for span in spans))

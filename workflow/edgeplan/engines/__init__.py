@@ -1,4 +1,4 @@
-"""Inference engines, one file each.
+"""This package holds inference engines, a folder each, and what they have in common.
 
 Modules:
 
@@ -12,8 +12,8 @@ Modules:
 * `ncnn/`: This package starts ncnn cold as a stock engine.
 * `onednn/`: oneDNN, through the package's own runtime: measured by node, and started cold by plans.
 * `onnxruntime/`: ONNX Runtime: measured by node, and started cold.
-* `opencl/`: An OpenCL device by itself, through the package's own kernels: the second processor of
-  a pair, measured alone.
+* `opencl/`: An OpenCL device is measured by itself, through the package's own kernels: the second
+  processor of a pair.
 * `openvino/`: OpenVINO: measured by node, and started cold.
 * `pair`: A plan folder of a pair, opened: both processors, and the session that runs on them.
 * `registry`: The engines edgeplan knows: its own, one folder each, and those that other packages

@@ -33,7 +33,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineNode:
-    """One node the engine executes.
+    """An engine node is executed by an engine as a whole.
 
     Attributes:
         name: the engine's own name.
@@ -59,7 +59,7 @@ class EngineNode:
 
 
 class Session(ABC):
-    """A loaded model with its inputs bound."""
+    """A session holds a loaded model with its inputs bound."""
 
     @abstractmethod
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Session(ABC):
 
 
 class ProfiledSession(Session):
-    """A session whose engine counts the time of each node."""
+    """A profiled session belongs to an engine that counts the time of each node."""
 
     @abstractmethod
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
@@ -95,7 +95,7 @@ class ProfiledSession(Session):
 
 
 class Engine(ABC):
-    """An inference engine, loaded on demand."""
+    """An engine runs models; its library is loaded on demand."""
 
     name: ClassVar[str]
     #: Whether `load_profiled` and `executed` work.
@@ -107,7 +107,7 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def version(cls) -> str:
-        """Version of the installed engine.
+        """Return the version of the installed engine.
 
         Raises:
             DeviceError: the engine is not installed.

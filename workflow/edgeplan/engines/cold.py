@@ -11,6 +11,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external_file, external_locations
+from edgeplan.graph.model_file import read_model
+from edgeplan.support.lazy import lazily
+
+onnx = lazily("onnx")  # preparing alone needs it
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +70,7 @@ class BaselineSession(ABC):
 
 
 class Baseline(ABC):
-    """One setting of one engine.
+    """A baseline starts one setting of one engine cold.
 
     The worker calls, in this order: `load_library` (not timed), `prepare_inputs` (not timed), `open` and the session's first
     run (timed). `prepare` runs in a process of its own, once a model and thread count.
@@ -81,7 +86,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Version of the engine, once its library is loaded."""
+        """Return the version of the engine, once its library is loaded."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         """Build offline, in `folder`, what `open` loads; by default the ONNX file itself.
@@ -102,14 +107,11 @@ class Baseline(ABC):
 
 
 def model_files(model: Path) -> tuple[Path, ...]:
-    """The ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
+    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
 
     Raises:
         ModelError: one of them cannot be read, or lies elsewhere.
     """
-    from edgeplan.graph.external_data import external_file, external_locations
-    from edgeplan.graph.model_file import read_model
-
     return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
 
 
@@ -126,8 +128,6 @@ def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
     Raises:
         ModelError: a shape is dynamic.
     """
-    import onnx
-
     found = {}
     for output in onnx.load(model, load_external_data=False).graph.output:
         shape = tuple(axis.dim_value for axis in output.type.tensor_type.shape.dim)

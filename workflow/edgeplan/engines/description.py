@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgeplan.engines.cold import Baseline
+if TYPE_CHECKING:
+    from edgeplan.engines.cold import Baseline
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of an engine that is started cold, and what it is in the tables.
+    """A setting names one way in which an engine is started cold, and what it is in the tables.
 
     Attributes:
         cls: its class as `module:Class`; imported only in the process that measures or prepares it.
@@ -31,14 +32,14 @@ class Setting:
     stock: bool = True
 
     def create(self) -> Baseline:
-        """An instance of the setting's class, imported now."""
+        """Return an instance of the setting's class, imported now."""
         created: Baseline = imported(self.cls)()
         return created
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An engine: each face is named, none is imported.
+    """A description names each face of an engine and imports none.
 
     Attributes:
         name: by which device files ask for it.

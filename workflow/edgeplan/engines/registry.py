@@ -33,7 +33,7 @@ def _own() -> Mapping[str, Description]:
 
 @cache
 def _brought() -> Mapping[str, Description]:
-    """Engines of other packages; one that cannot be imported is left out with a warning, and takes no other's name."""
+    """Return engines of other packages; one that cannot be imported is left out with a warning, and takes no other's name."""
     found: dict[str, Description] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
@@ -82,7 +82,7 @@ _OWNERS: Mapping[str, Description] = _Registered(
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The engine of that name.
+    """Return the engine of that name.
 
     Raises:
         DeviceError: there is no such engine, or it is not installed.
@@ -92,7 +92,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def face(registered: Mapping[str, Description], name: str, kind: str, attribute: str) -> Any:
-    """The class that an attribute of a description names, imported now.
+    """Return the class that an attribute of a description names, imported now.
 
     Args:
         registered: the descriptions.
@@ -117,7 +117,7 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
 
 
 def setting(name: str) -> Setting:
-    """The setting of that name.
+    """Return the setting of that name.
 
     Raises:
         DeviceError: there is no such setting.
@@ -128,7 +128,7 @@ def setting(name: str) -> Setting:
 
 
 def engine_protocol(face: str, engine: str) -> Protocol:
-    """The protocol by which a face of an engine is measured.
+    """Return the protocol by which a face of an engine is measured.
 
     Args:
         face: "measure", "mapping" or "cold".
@@ -144,7 +144,7 @@ def engine_protocol(face: str, engine: str) -> Protocol:
 
 
 def owner(name: str) -> Description:
-    """The engine that a setting is of.
+    """Return the engine that a setting is of.
 
     Raises:
         DeviceError: there is no such setting.
@@ -154,7 +154,7 @@ def owner(name: str) -> Description:
 
 
 def setting_protocol(name: str) -> Protocol:
-    """The protocol by which cold starts of a setting are timed.
+    """Return the protocol by which cold starts of a setting are timed.
 
     Raises:
         DeviceError: there is no such setting, or its engine names no protocol.

@@ -1,4 +1,4 @@
-"""Neural networks as static graphs of operators: reading, costing, and splitting into kernels.
+"""Neural networks are static graphs of operators here: they are read, costed, and split into kernels.
 
 Modules:
 
@@ -27,9 +27,9 @@ Modules:
   and kernels use them.
 * `model_file`: Reading the message of an ONNX file; whatever else a path may lead to is said by
   name.
-* `onnx/`: ONNX files in and out.
-* `operators/`: Operators, a file a family: how each is read, checked, costed, named and lowered to
-  steps.
+* `onnx/`: This package reads and writes ONNX files.
+* `operators/`: Operators stand in a file a family, which tells how each is read, checked, costed,
+  named and lowered to steps.
 * `parts`: The steps of one operator, being put together.
 * `simplify`: The optimisations every framework makes whatever its backend (nn-Meter, section 2.2),
   made before a graph is split or costed.

@@ -24,7 +24,7 @@ _Taps = tuple[Integers, Array]
 
 
 def axis_matrix(step: Step) -> Array:
-    """The matrix of a step of kind `mix`: (places written, places read).
+    """Return the matrix of a step of kind `mix`: (places written, places read).
 
     Args:
         step: its settings are `form` (`mean`, `sum`, `pick`, `average` or a mode of Resize), `size` and `out`, and those of the
@@ -110,7 +110,7 @@ def _resized(step: Step, mode: str) -> _Taps:
 
 
 def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
-    """Weights of pixels that lie so far from a place; any shape."""
+    """Return weights of pixels that lie so far from a place; any shape."""
     far = np.polynomial.Polynomial((-4 * a, 8 * a, -5 * a, a))(distances)
     near = np.polynomial.Polynomial((1, 0, -(a + 3), a + 2))(distances)
     return np.where(distances <= 1, near, np.where(distances < 2, far, 0))  # where the filter ends
@@ -130,7 +130,7 @@ def _places_of(step: Step) -> tuple[Array, npt.NDArray[np.bool_]]:
 
 
 def picked(size: int, out: int, scale: float, coordinates: str, rounding: str) -> Integers:
-    """The pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest` (out,)."""
+    """Return the pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest` (out,)."""
     places = _places(size, out, np.float32(scale), coordinates)
     return np.asarray(_ROUNDINGS[rounding](places).clip(0, size - 1), np.int64)
 

@@ -38,7 +38,7 @@ class Walked(NamedTuple):
 
 
 def block(axes: Shape, row: int, operands: Sequence[Walked]) -> tuple[int, ...]:
-    """A block from a loop, the length of a row and the operands."""
+    """Return a block from a loop, the length of a row and the operands."""
     found = [len(axes), len(operands), row, *axes]
     for one in operands:
         found += [BYTES_PER_ELEMENT[one.dtype], one.start, one.reach, one.step, *one.strides]
@@ -46,18 +46,18 @@ def block(axes: Shape, row: int, operands: Sequence[Walked]) -> tuple[int, ...]:
 
 
 def dense(shape: Shape) -> tuple[int, ...]:
-    """Strides of a row-major tensor."""
+    """Return strides of a row-major tensor."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def broadcast(shape: Shape, out: Shape) -> tuple[int, ...]:
-    """Strides of a row-major tensor as numpy broadcasts it to another shape."""
+    """Return strides of a row-major tensor as numpy broadcasts it to another shape."""
     own = [0 if size == 1 else stride for size, stride in zip(shape, dense(shape), strict=True)]
     return (*[0] * (len(out) - len(shape)), *own)
 
 
 def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str) -> tuple[int, ...]:
-    """A block for operands that are broadcast to a shape.
+    """Return a block for operands that are broadcast to a shape.
 
     Args:
         out: the shape.
@@ -71,7 +71,7 @@ def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str
 def strided(
     out: Shape, strides: Sequence[tuple[int, ...]], dtypes: Sequence[str], starts: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """A block over a shape, with the strides of every operand; axes that all operands go through as one are joined."""
+    """Return a block over a shape, with the strides of every operand; axes that all operands go through as one are joined."""
     sizes: list[int] = []
     ways: list[list[int]] = []
     for axis, size in enumerate(out):
@@ -91,7 +91,7 @@ def strided(
 
 
 def along(shape: Shape, axis: int, dtypes: tuple[str, str], *, kept: bool, backwards: bool = False) -> tuple[int, ...]:
-    """A block whose rows go along one axis of a row-major tensor, for a kernel that reads it and writes another.
+    """Return a block whose rows go along one axis of a row-major tensor, for a kernel that reads it and writes another.
 
     Args:
         shape: of what is read.
@@ -108,7 +108,7 @@ def along(shape: Shape, axis: int, dtypes: tuple[str, str], *, kept: bool, backw
 
 
 def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> tuple[int, ...]:
-    """A block that picks slices of a row-major tensor by indices, of which there are `count`."""
+    """Return a block that picks slices of a row-major tensor by indices, of which there are `count`."""
     size, after = shape[axis], math.prod(shape[axis + 1 :])
     read = Walked(dtype, (size * after, 0), 1, reach=(size - 1) * after)
     written = Walked(dtype, (count * after, after), 1)
@@ -116,13 +116,13 @@ def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> t
 
 
 def picked(before: int, size: int, after: int, dtype: str, out: int) -> tuple[int, ...]:
-    """A block that fills `out` places of an axis from those that a table names, or from a value where it names none."""
+    """Return a block that fills `out` places of an axis from those that a table names, or from a value where it names none."""
     read, written = _slices(size, after, dtype, out)
     return block((before, out), after, [read, Walked("int64", (0, 1), 0), Walked(dtype, (0, 0), 0), written])
 
 
 def mixed(before: int, size: int, after: int, out: int, taps: int) -> tuple[int, ...]:
-    """A block that mixes each of `out` places of an axis of as many others as there are taps, by two tables."""
+    """Return a block that mixes each of `out` places of an axis of as many others as there are taps, by two tables."""
     read, written = _slices(size, after, FLOAT32, out)
     tables = [Walked(dtype, (0, taps), 0, reach=taps - 1) for dtype in ("int64", FLOAT32)]
     return block((before, out), after, [read, *tables, written])
@@ -134,13 +134,13 @@ def _slices(size: int, after: int, dtype: str, out: int) -> tuple[Walked, Walked
 
 
 def runs(shapes: Sequence[Shape], axis: int, dtype: str) -> tuple[int, ...]:
-    """A block over row-major tensors that hold, or are held by, the last of them along an axis: runs of each."""
+    """Return a block over row-major tensors that hold, or are held by, the last of them along an axis: runs of each."""
     lengths = [math.prod(shape[axis:]) for shape in shapes]
     return block((math.prod(shapes[-1][:axis]),), 1, [Walked(dtype, (size,), 0, reach=size - 1) for size in lengths])
 
 
 def selected(shape: Shape, axis: int, count: int, dtype: str) -> tuple[int, ...]:
-    """A block of a kernel that writes so many places along an axis, and where they were."""
+    """Return a block of a kernel that writes so many places along an axis, and where they were."""
     size, after = shape[axis], math.prod(shape[axis + 1 :])
     read = Walked(dtype, (size * after, 1), after, reach=(size - count) * after)
     written = [Walked(kind, (count * after, 1), after) for kind in (dtype, "int64")]
@@ -148,7 +148,7 @@ def selected(shape: Shape, axis: int, count: int, dtype: str) -> tuple[int, ...]
 
 
 def triangle(shape: Shape, dtype: str) -> tuple[int, ...]:
-    """A block over the rows of matrices, with a number for each row."""
+    """Return a block over the rows of matrices, with a number for each row."""
     *batch, rows, columns = shape
     whole = Walked(dtype, (rows * columns, columns), 1)
     return block((math.prod(batch), rows), columns, [whole, Walked("int64", (0, 1), 0), whole])

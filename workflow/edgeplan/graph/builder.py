@@ -23,7 +23,7 @@ Padding = Size | tuple[int, int, int, int]
 
 
 class GraphBuilder:
-    """Builds a `Graph` operator by operator.
+    """A builder makes a `Graph` operator by operator.
 
     Operators are named `<op_type lower>_<n>` unless a name is given; each output tensor carries its operator's name (with a
     suffix when there are several), so engine reports can be mapped back.
@@ -43,11 +43,11 @@ class GraphBuilder:
         return name
 
     def shape(self, tensor: str) -> Shape:
-        """Shape of a tensor built so far."""
+        """Return the shape of a tensor built so far."""
         return self._tensors[tensor].shape
 
     def channels(self, tensor: str) -> int:
-        """Size of the channel axis (axis 1)."""
+        """Return the size of the channel axis (axis 1)."""
         return self.shape(tensor)[1]
 
     def count(self, *op_types: str) -> int:
@@ -122,7 +122,7 @@ class GraphBuilder:
         return self._op("BatchNormalization", [x], [self.shape(x)], weights=weights, attributes={"epsilon": 1e-5}, name=name)[0]
 
     def activation(self, x: str, which: str, *, name: str = "") -> str:
-        """One of relu, relu6, leakyrelu (slope 0.1), hswish, hsigmoid, sigmoid, tanh; `""` adds nothing."""
+        """Return one of relu, relu6, leakyrelu (slope 0.1), hswish, hsigmoid, sigmoid, tanh; `""` adds nothing."""
         if not which:
             return x
         op_type, attributes = _ACTIVATIONS[which]
@@ -200,7 +200,7 @@ class GraphBuilder:
         return self._op("Split", [x], [(n, s, *rest) for s in sizes], attributes={"axis": 1, "split": tuple(sizes)}, name=name)
 
     def reshape(self, x: str, shape: Shape, *, name: str = "") -> str:
-        """Reshape to a static shape."""
+        """Return the reshape to a static shape."""
         return self._op("Reshape", [x], [tuple(shape)], attributes={"shape": tuple(shape)}, name=name)[0]
 
     def transpose(self, x: str, perm: Sequence[int], *, name: str = "") -> str:
@@ -263,7 +263,7 @@ class GraphBuilder:
         return self._op("LRN", [x], [self.shape(x)], attributes=attributes, name=name)[0]
 
     def softmax(self, x: str, *, name: str = "") -> str:
-        """Softmax over the last axis."""
+        """Return the softmax over the last axis."""
         return self._op("Softmax", [x], [self.shape(x)], attributes={"axis": -1}, name=name)[0]
 
     def conv_bn(self, x: str, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: str = "relu") -> str:
@@ -271,7 +271,7 @@ class GraphBuilder:
         return self.activation(self.bn(self.conv(x, out_channels, kernel, stride, groups=groups)), act)
 
     def build(self, *outputs: str) -> Graph:
-        """The finished graph; its outputs are the named tensors."""
+        """Return the finished graph; its outputs are the named tensors."""
         return Graph(
             self.name, tuple(self._operators), tuple(self._inputs), tuple(outputs), MappingProxyType(dict(self._tensors))
         )
@@ -282,7 +282,7 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def _sides(pad: Padding) -> tuple[int, int, int, int]:
-    """Padding at the top, left, bottom and right."""
+    """Return the padding at the top, left, bottom and right."""
     if isinstance(pad, tuple) and len(pad) == 4:  # two sides an axis, two axes
         return pad
     height, width = _pair(pad)

@@ -39,7 +39,7 @@ def weight_bytes(graph: Graph, op: Operator) -> int:
 
 
 def graph_macs(graph: Graph) -> int:
-    """Multiply-adds of the whole graph (the paper's FLOPs)."""
+    """Return the multiply-adds of the whole graph (the paper's FLOPs)."""
     return sum(operator_macs(graph, op) for op in graph.operators)
 
 

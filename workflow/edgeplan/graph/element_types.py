@@ -12,7 +12,7 @@ NEXT_STEP = f"export it in {FLOAT32}"
 
 
 def whole_type(types: Iterable[str]) -> str:
-    """The element type of a model none of whose numbers are float32; "" where some are, or there are none.
+    """Return the element type of a model none of whose numbers are float32; "" where some are, or there are none.
 
     Args:
         types: of its tensors or kernels, repeated or not; several are joined by "and".

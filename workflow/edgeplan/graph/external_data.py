@@ -11,12 +11,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import onnx
-from onnx import TensorProto
+from typing import TYPE_CHECKING
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind
+from edgeplan.support.lazy import lazily
+
+if TYPE_CHECKING:
+    import onnx
+else:
+    onnx = lazily("onnx")
 
 _BESIDE = "keep the external data beside the model, under the names it had when the model was saved"
 _AGAIN = "the file may be truncated: copy or export the model again, with its external data"
@@ -50,7 +54,7 @@ def external(entries: Mapping[str, str]) -> External | None:
 
 
 def external_file(model: Path, location: str, needed: int, what: str) -> Path:
-    """The file of external data.
+    """Return the file of external data.
 
     Args:
         model: the model's file.
@@ -93,12 +97,12 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
 
 
 def external_locations(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The files of external data that a model names, sorted."""
+    """Return the files of external data that a model names, sorted."""
     return tuple(
         sorted({entry.value for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"})
     )
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     found = [*model.graph.initializer, *(a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute)]
-    yield from (tensor for tensor in found if tensor.data_location == TensorProto.EXTERNAL)
+    yield from (tensor for tensor in found if tensor.data_location == onnx.TensorProto.EXTERNAL)

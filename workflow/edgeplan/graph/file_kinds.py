@@ -17,7 +17,7 @@ _DOWNLOAD = "download it again: open its address in a browser, and take the link
 
 
 class FileKind(NamedTuple):
-    """A kind of file ("a Git LFS pointer"), and the advice for it."""
+    """A file kind names what a file is ("a Git LFS pointer"), with advice for it."""
 
     what: str
     next_step: str

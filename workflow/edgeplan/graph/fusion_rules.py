@@ -51,7 +51,7 @@ class Alignments(BaseModel):
 
 
 class Contexts(BaseModel):
-    """Which channel classes behave alike, by the label of their group.
+    """Contexts tell which channel classes behave alike, by the label of their group.
 
     Attributes:
         classes: how channel counts are classed.
@@ -168,14 +168,14 @@ class FusionRules(BaseModel):
         return None
 
     def worst(self, labels: Sequence[str]) -> str:
-        """The label that fuses least; for no labels, the least of all (a graph input is held as it came)."""
+        """Return the label that fuses least; for no labels, the least of all (a graph input is held as it came)."""
         order = self.contexts.order
         if not order:
             return ""
         return max(labels, key=order.index) if labels else order[-1]
 
     def labels(self, graph: Graph, kinds: Sequence[str]) -> Sequence[str]:
-        """Context of each operator's output, by walking the graph once."""
+        """Return the context of each operator's output, by walking the graph once."""
         contexts = self.contexts
         if not contexts.order:
             return [""] * len(kinds)

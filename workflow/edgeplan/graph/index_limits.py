@@ -42,7 +42,7 @@ def index_limits(graph: Graph) -> Mapping[str, int]:
 
 
 def _sources(graph: Graph, tensor: str) -> Iterator[str]:
-    """The inputs whose values a tensor holds."""
+    """Yield the inputs whose values a tensor holds."""
     seen, waiting = {tensor}, [tensor]
     while waiting:
         name = waiting.pop()

@@ -22,7 +22,7 @@ BYTES_PER_ELEMENT: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of static shape."""
+    """A tensor has a static shape and an element type."""
 
     name: str
     shape: Shape
@@ -35,7 +35,7 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes when stored densely."""
+        """Return the size in bytes when stored densely."""
         return self.elements * BYTES_PER_ELEMENT[self.dtype]
 
 
@@ -74,22 +74,22 @@ class Operator:
         return tuple(next(weights) if place in places else next(inputs) for place in range(count))
 
     def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """An attribute that is a list of integers."""
+        """Return an attribute that is a list of integers."""
         value = self.attributes.get(key, default)
         return tuple(int(v) for v in value) if isinstance(value, tuple) else (int(value),)
 
     def integer(self, key: str, default: int) -> int:
-        """An attribute that is one integer."""
+        """Return an attribute that is one integer."""
         return int(self.attributes.get(key, default))  # type: ignore[arg-type]
 
     def number(self, key: str, default: float) -> float:
-        """An attribute that is one number."""
+        """Return an attribute that is one number."""
         return float(self.attributes.get(key, default))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A static graph: operators in topological order over named tensors (activations and weights).
+    """A graph holds operators in topological order over named tensors (activations and weights).
 
     Attributes:
         name: of the graph.
@@ -109,12 +109,12 @@ class Graph:
 
     @cached_property
     def producer(self) -> Mapping[str, Operator]:
-        """The operator that writes each activation (graph inputs have none)."""
+        """Return the operator that writes each activation (graph inputs have none)."""
         return {output: op for op in self.operators for output in op.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
-        """The operators that read each activation, in topological order, one entry per operator."""
+        """Return the operators that read each activation, in topological order, one entry per operator."""
         found: dict[str, list[Operator]] = {}
         for op in self.operators:
             for name in dict.fromkeys(op.inputs):
@@ -140,7 +140,7 @@ class Graph:
         return op.op_type, inputs, tuple(sorted(op.attributes.items())), written
 
     def predecessors(self, op: Operator) -> tuple[Operator, ...]:
-        """Operators that feed `op`, in input order, without repeats."""
+        """Return operators that feed `op`, in input order, without repeats."""
         return tuple({p.name: p for i in op.inputs if (p := self.producer.get(i))}.values())
 
     def successors(self, op: Operator) -> tuple[Operator, ...]:

@@ -94,7 +94,7 @@ class KernelConfig:
 
 
 def without_context(text: str) -> str:
-    """The JSON of a configuration without the model around it: equal for kernels that compute the same."""
+    """Return the JSON of a configuration without the model around it: equal for kernels that compute the same."""
     return json.dumps({k: v for k, v in json.loads(text).items() if k not in CONTEXT}, separators=(",", ":"))
 
 
@@ -103,7 +103,7 @@ _DEFAULTS: Mapping[str, Any] = {f.name: f.default for f in fields(KernelConfig)}
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a model.
+    """A kernel consists of operators that an engine runs as one.
 
     Attributes:
         name: name of the anchor operator.
@@ -121,7 +121,7 @@ class Kernel:
 
 
 def make_kernel(graph: Graph, members: Iterable[str]) -> Kernel:
-    """The kernel made of the named operators (in topological order) of a graph."""
+    """Return the kernel made of the named operators (in topological order) of a graph."""
     ops = [graph.by_name[name] for name in members]
     kinds = [kind(graph, op) for op in ops]
     anchor = min(range(len(ops)), key=lambda i: (RANKS[kinds[i]], i))
@@ -208,7 +208,7 @@ def _product(graph: Graph, op: Operator) -> tuple[int, int, int, int]:
 
 
 def _window(graph: Graph, op: Operator) -> dict[str, int]:
-    """The window of a convolution or pooling; axes behind the second fold into it, as they do in the sizes."""
+    """Return the window of a convolution or pooling; axes behind the second fold into it, as they do in the sizes."""
     values: dict[str, int] = {}
     kernel = op.integers("kernel_shape", (1,) * (len(graph.shape(op.inputs[0])) - 2))
     sizes = graph.shape(op.inputs[0])[2:], graph.shape(op.outputs[0])[2:]

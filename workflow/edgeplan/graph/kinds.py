@@ -13,7 +13,7 @@ KNOWN_ONNX_TYPES = frozenset(SPECS)
 
 
 def kind(graph: Graph, op: Operator) -> str:
-    """The kind of an operator.
+    """Return the kind of an operator.
 
     A `Conv` with as many groups as input and output channels is `dwconv`; a `Clip` to [0, 6] is `relu6`; a `Resize` that
     interpolates is `resize_linear` or `resize_cubic`. A product of an activation and a matrix of weights behind it is `fc`, any

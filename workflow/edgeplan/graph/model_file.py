@@ -5,14 +5,19 @@ from __future__ import annotations
 import shlex
 import stat
 from pathlib import Path
-
-import onnx
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind, folder_kind, foreign_graph
 from edgeplan.support.files import files_sha256
+from edgeplan.support.lazy import lazily
+
+if TYPE_CHECKING:
+    import onnx
+    from google.protobuf import message
+else:
+    onnx, message = lazily("onnx"), lazily("google.protobuf.message")
 
 #: What protobuf can read; larger models keep their weights in files of their own.
 _LARGEST_FILE_BYTES = (1 << 31) - 1
@@ -21,7 +26,7 @@ _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """The message of an ONNX file, without external data.
+    """Return the message of an ONNX file, without external data.
 
     Raises:
         ModelError: there is no file, it cannot be read, or it is no ONNX model; where it is known what it is instead, that
@@ -30,7 +35,7 @@ def read_model(path: Path) -> onnx.ModelProto:
     content = _content(path)
     try:
         model = onnx.load_model_from_string(content)
-    except (DecodeError, ValueError) as error:
+    except (message.DecodeError, ValueError) as error:
         if found := foreign_graph(content[:_LOOKED_AT_BYTES], path):
             raise _no_model(found.what, path, found.next_step) from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -54,7 +59,7 @@ def model_sha256(model: Path) -> str:
 
 
 def cannot_read(path: Path, error: OSError) -> ModelError:
-    """The error for a file, of a model or beside it, that the system does not hand out."""
+    """Return the error for a file, of a model or beside it, that the system does not hand out."""
     if isinstance(error, PermissionError):
         next_step = f"chmod u+r {shlex.quote(str(path))}, or ask its owner; ls -l shows who may read it"
     else:

@@ -31,7 +31,7 @@ def moved(dtype: str) -> str:
 
 
 class Part(NamedTuple):
-    """The start of a step; the fields of `runtime.lowering.Draft`."""
+    """A part starts a step; it has the fields of `runtime.lowering.Draft`."""
 
     name: str
     kind: str
@@ -43,13 +43,13 @@ class Part(NamedTuple):
 
 
 def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, Setting]) -> Part:
-    """The one step of an operator, whose weights have these roles."""
+    """Return the one step of an operator, whose weights have these roles."""
     weights = dict(zip(roles, op.weights, strict=False))
     return Part(op.name, kind, [op.name], list(op.inputs), list(op.outputs), weights, dict(settings))
 
 
 class Chain:
-    """Several steps one after the other.
+    """A chain consists of several steps one after the other.
 
     Args:
         op: the operator.
@@ -81,11 +81,11 @@ class Chain:
         return written
 
     def reshaped(self, tensor: str, shape: Shape) -> str:
-        """An activation in another shape, itself if it has that one."""
+        """Return an activation in another shape, itself if it has that one."""
         return tensor if self._shapes[tensor] == shape else self.step("reshape", [tensor], shape)
 
     def raised(self, tensor: str, rank: int) -> str:
-        """An activation with axes of size 1 before its own, as many axes as wanted in all."""
+        """Return an activation with axes of size 1 before its own, as many axes as wanted in all."""
         shape = self._shapes[tensor]
         return self.reshaped(tensor, (1,) * (rank - len(shape)) + shape)
 
@@ -97,11 +97,11 @@ class Chain:
         block: tuple[int, ...],
         settings: Mapping[str, Setting] | None = None,
     ) -> str:
-        """A compiled kernel; with a `form` among the settings it reads the tables of that, too."""
+        """Return a compiled kernel; with a `form` among the settings it reads the tables of that, too."""
         return self.step("compiled", reads, shape, {"kernel": kernel, "block": block, **(settings or {})})
 
     def mixed(self, tensor: str, axis: int, out: int, settings: Mapping[str, Setting]) -> str:
-        """An activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
+        """Return an activation whose places along one axis are mixed into `out` ones (`axis_matrices`)."""
         shape = self._shapes[tensor]
         before, size, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
         if size * out > _LARGEST_MATRIX and out > 1:
@@ -115,20 +115,20 @@ class Chain:
         return self.reshaped(mixed, (*shape[:axis], out, *shape[axis + 1 :]))
 
     def linear(self, tensor: str, factor: float, summand: float = 0.0) -> str:
-        """An activation times a number, plus another."""
+        """Return an activation times a number, plus another."""
         return self.eltwise(tensor, "linear", factor, summand)
 
     def eltwise(self, tensor: str, algorithm: str, alpha: float = 0.0, beta: float = 0.0) -> str:
-        """An element-wise operation of oneDNN."""
+        """Return an element-wise operation of oneDNN."""
         return self.step("eltwise", [tensor], self._shapes[tensor], {"algorithm": algorithm, "alpha": alpha, "beta": beta})
 
     def transposed(self, tensor: str, permutation: tuple[int, ...]) -> str:
-        """An activation with its axes in another order."""
+        """Return an activation with its axes in another order."""
         shape = self._shapes[tensor]
         return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
 
     def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int | None = None) -> str:
-        """An activation with some of the places along an axis, in any order and as often as wanted; -1: a value.
+        """Return an activation with some of the places along an axis, in any order and as often as wanted; -1: a value.
 
         Args:
             tensor: the activation.
@@ -164,7 +164,7 @@ class Chain:
         return reads[0] if len(reads) == 1 else self.step("concat", reads, shape, {"axis": axis})
 
     def repeated(self, tensor: str, out: Shape) -> str:
-        """An activation in a shape whose sizes are multiples of its own, repeated along these axes."""
+        """Return an activation in a shape whose sizes are multiples of its own, repeated along these axes."""
         tensor = self.raised(tensor, len(out))
         for axis, wanted in enumerate(out):
             size = self._shapes[tensor][axis]
@@ -173,7 +173,7 @@ class Chain:
         return tensor
 
     def cut(self, tensor: str, axis: int, start: int, count: int) -> str:
-        """An activation with the places along an axis that lie side by side from one on."""
+        """Return an activation with the places along an axis that lie side by side from one on."""
         shape = self._shapes[tensor]
         cut = (*shape[:axis], count, *shape[axis + 1 :])
         return self.step("split", [tensor], cut, {"axis": axis, "start": start})
@@ -187,7 +187,7 @@ class Chain:
 
 
 def _runs(places: Sequence[int]) -> list[_Run]:
-    """Places that follow each other, and those that there are none of, together."""
+    """Return places that follow each other, and those that there are none of, together."""
     found: list[_Run] = []
     for place in places:
         start, count = found[-1] if found else (0, 0)

@@ -12,7 +12,7 @@ from edgeplan.graph.ir import Graph, Operator
 
 
 def simplify(graph: Graph) -> Graph:
-    """The graph without dead operators and common subexpressions. Operators that own weights are never merged."""
+    """Return the graph without dead operators and common subexpressions. Operators that own weights are never merged."""
     live: set[str] = set(graph.outputs)
     kept: list[Operator] = []
     for op in reversed(graph.operators):

@@ -15,7 +15,7 @@ _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 
 def split(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
-    """The kernels of a graph, in topological order; together they hold each operator once.
+    """Return the kernels of a graph, in topological order; together they hold each operator once.
 
     Operators are visited in topological order and join the kernel of a producer where the rules allow it: the outcome of
     Algorithm 1's recursive traversal, without its recursion. The type of a fused kernel is that of its first operator
@@ -25,12 +25,12 @@ def split(graph: Graph, rules: FusionRules) -> tuple[Kernel, ...]:
 
 
 def split_operators(graph: Graph) -> tuple[Kernel, ...]:
-    """Every operator a kernel of its own (the operator-level baseline)."""
+    """Make every operator a kernel of its own (the operator-level baseline)."""
     return tuple(make_kernel(graph, (op.name,)) for op in graph.operators)
 
 
 def split_members(graph: Graph, rules: FusionRules) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """Names of the operators of each kernel, in topological order, and of the duplicates that it spares."""
+    """Return names of the operators of each kernel, in topological order, and of the duplicates that it spares."""
     state = _Splitting(graph, rules)
     for index in range(len(graph.operators)):
         state.visit(index)
@@ -187,7 +187,7 @@ class _Splitting:
         return False
 
     def _order(self) -> list[int]:
-        """Kernels in topological order, those that could run first at their earliest operator's place."""
+        """Return kernels in topological order, those that could run first at their earliest operator's place."""
         if not self.several_outputs:  # only the last operator's output leaves a kernel
             return sorted(self.members, key=lambda first: self.members[first][-1])
         firsts = sorted(self.members)

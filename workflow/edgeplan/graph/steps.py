@@ -15,7 +15,7 @@ GATHERED = "gathered_by_"
 
 @dataclass(frozen=True, slots=True)
 class PostOp:
-    """One operation fused behind a step's main one.
+    """A post-operation is fused behind a step's main one.
 
     Attributes:
         kind: `eltwise`, `sum` (adds to what the output buffer holds: `tensor`, whose buffer becomes the output's), `binary`.
@@ -33,7 +33,7 @@ class PostOp:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the fixed execution order ("layer" of the papers).
+    """A step has its place in the fixed execution order ("layer" of the papers).
 
     Attributes:
         name: name of the operator that does the work.
@@ -70,20 +70,20 @@ class Step:
         return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
 
     def sizes(self, key: str) -> tuple[int, ...]:
-        """A setting that is a list of integers."""
+        """Return a setting that is a list of integers."""
         value = self.settings[key]
         return value if isinstance(value, tuple) else (int(value),)
 
     def integer(self, key: str) -> int:
-        """A setting that is an integer."""
+        """Return a setting that is an integer."""
         return int(self.settings[key])  # type: ignore[arg-type]
 
     def number(self, key: str) -> float:
-        """A setting that is a number."""
+        """Return a setting that is a number."""
         return float(self.settings[key])  # type: ignore[arg-type]
 
     def text(self, key: str) -> str:
-        """A setting that is a text."""
+        """Return a setting that is a text."""
         return str(self.settings[key])
 
 

@@ -1,4 +1,4 @@
-"""Measuring: references, blocks, the lock and the row store.
+"""This package measures: it has references, blocks, the lock and the row store.
 
 Modules:
 

@@ -59,7 +59,7 @@ def _recorded(*identities: Path) -> dict[str, Any]:
 def row_key(
     device: DeviceFile, settings: MeasurementSettings, version: str, machine: str, measured_by: str
 ) -> tuple[str, dict[str, Any]]:
-    """The key of a device's rows, and what it is made of.
+    """Return the key of a device's rows, and what it is made of.
 
     Args:
         device: the device.
@@ -80,7 +80,7 @@ def row_key(
 
 
 class Bench:
-    """Measures subjects on a device, each only once.
+    """A bench measures subjects on a device, each only once.
 
     Args:
         device: the device.
@@ -127,7 +127,7 @@ class Bench:
         return key, {**identity, "environment": dict(facts.environment)}
 
     def _shipped(self, rows: Path) -> tuple[str, dict[str, Any]]:
-        """The one key of the store whose rows tables may be built from, whatever machine measured them."""
+        """Return the one key of the store whose rows tables may be built from, whatever machine measured them."""
         found = {p.stem: read_json(p, _Identity, "identity of rows") for p in rows.glob("*.json")}
         usable = {key: identity for key, identity in found.items() if identity.sources in self._protocol.readable}
         if len(usable) != 1:
@@ -164,7 +164,7 @@ class Bench:
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
-        """Measurements of the subjects, in order; only missing ones touch the device.
+        """Return measurements of the subjects, in order; only missing ones touch the device.
 
         Noise ends nothing: what is noisy is come back to, and kept as noisy as it stays. Only where
         `settings.on_noise` refuses it, a stage that stays noisy as a whole ends.
@@ -288,14 +288,14 @@ class Bench:
         self._budget = TimeBudget.of(seconds)
 
     def _hurried(self, began: float, done: int, left: int) -> MeasurementSettings:
-        """The settings, without further blocks and pauses where the rest would not fit into the time left."""
+        """Return the settings, without further blocks and pauses where the rest would not fit into the time left."""
         each = (time.monotonic() - began) / max(done, 1)
         if each * left < self._budget.left_s:
             return self.settings
         return self.settings.model_copy(update={"extra_blocks": 0, "min_gap_seconds": 0.0})
 
     def _progress(self, description: str, count: int) -> AbstractContextManager[Callable[[int], None]]:
-        """A bar of the subjects, unless the stage has one of its own."""
+        """Return a bar of the subjects, unless the stage has one of its own."""
         return nullcontext(lambda _: None) if self.spending else progress(f"{self.device.name}: {description}", count)
 
     def _observe(self) -> None:

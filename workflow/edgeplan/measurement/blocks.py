@@ -25,7 +25,7 @@ from edgeplan.support.scratch import ScratchFolder
 
 @dataclass
 class _Loaded:
-    """A subject with its sessions and the times gathered so far."""
+    """A loaded subject holds its sessions and the times gathered so far."""
 
     subject: Subject
     plain: Session

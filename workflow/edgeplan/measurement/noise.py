@@ -19,7 +19,7 @@ _FEW = 16
 
 
 class NoisePolicy:
-    """Decides, over a stage, which measurements are kept.
+    """A policy decides, over a stage, which measurements are kept.
 
     Args:
         settings: how noise is dealt with.

@@ -99,7 +99,7 @@ def worth_again(share: float, processors: Sequence[int] = ()) -> bool:
 
 
 class _Account:
-    """Counts while this process holds the machine: seconds of the processors, and those of them that others had."""
+    """An account holds seconds of the processors while this process has the machine, and those that others had."""
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors

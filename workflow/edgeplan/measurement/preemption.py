@@ -41,7 +41,7 @@ def waited_ms() -> float:
 
 
 def thread_waited_ms() -> float:
-    """The same of the calling thread alone."""
+    """Return the same of the calling thread alone."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e6
     return 0.0

@@ -51,13 +51,13 @@ class Subject:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of weights once loaded (twice when profiled: a plain and a counting session)."""
+        """Return bytes of weights once loaded (twice when profiled: a plain and a counting session)."""
         return weight_bytes(self.graph) * (2 if self.profiled else 1)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw block times of a subject, with the references timed beside each block. Times are in microseconds.
+    """A measurement holds raw block times of a subject, with the references timed beside each block. Times are in microseconds.
 
     Attributes:
         subject: id of the subject.
@@ -98,7 +98,7 @@ class Measurement:
 
     @property
     def latency_us(self) -> float:
-        """Median over blocks of the normalised block minimum."""
+        """Return the median over blocks of the normalised block minimum."""
         return float(np.median(self.block_us))
 
     @property
@@ -111,5 +111,5 @@ class Measurement:
 
     @cached_property
     def node_latency_us(self) -> Floats:
-        """Median over blocks of the normalised node times (nodes,)."""
+        """Return the median over blocks of the normalised node times (nodes,)."""
         return np.asarray(np.median(self.node_us * self.factors[:, None], axis=0))

@@ -18,14 +18,14 @@ _STREAM_ELEMENTS = 2_000_000  # 8 MB in, 8 MB out: beyond the second-level cache
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTimes:
-    """Least times of the two references, in microseconds."""
+    """Reference times are the least of each of the two references, in microseconds."""
 
     compute_us: float
     bandwidth_us: float
 
 
 class References:
-    """The two loads, allocated once."""
+    """References are two loads, allocated once."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)

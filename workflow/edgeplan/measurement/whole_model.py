@@ -34,7 +34,7 @@ _MS = 1e3
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A measured whole model: plain times, and node times where the engine has them.
+    """A whole model was measured by plain times, and by node times where the engine has them.
 
     Attributes:
         measurement: plain times, and node times where the engine has them.

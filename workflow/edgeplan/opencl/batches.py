@@ -33,7 +33,7 @@ def images_of(step: Step, shapes: Shapes) -> int:
 
 
 def one_image(step: Step, shapes: Shapes) -> Shapes:
-    """The shapes of one image of a step."""
+    """Return the shapes of one image of a step."""
     tensors = dict.fromkeys((*step.reads, *step.outputs))
     return MappingProxyType({**shapes, **{t: (1, *shapes[t][1:]) for t in tensors}})
 
@@ -41,7 +41,7 @@ def one_image(step: Step, shapes: Shapes) -> Shapes:
 def of_images(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, make: Callable[[Shapes], Dispatch]
 ) -> Dispatch:
-    """The kernels of one image, for each of several.
+    """Return the kernels of one image, for each of several.
 
     Args:
         step: of `images_of(step, shapes)` images.
@@ -69,7 +69,7 @@ def of_images(
 
 
 def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Rows of an image to a tensor of their own.
+    """Copy rows of an image to a tensor of their own.
 
     Raises:
         LackingError: there is no kernel.
@@ -79,7 +79,7 @@ def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
 
 
 def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Rows to their place in an image.
+    """Copy rows to their place in an image.
 
     Raises:
         LackingError: there is no kernel.

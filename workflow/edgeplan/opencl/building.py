@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.opencl.platforms import OpenclOptions, describe, find_device, identity, pyopencl, reason
@@ -30,29 +30,23 @@ _STANDARD = {"poll": "CL3.0", "empty": "CL1.2"}
 _TIMEOUT_SECONDS = 600.0
 
 
-class ProgramSource(BaseModel):
-    """A program: its text, and how it is compiled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ProgramSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program source has a text, and options by which it is compiled."""
 
     name: str
     text: str
     options: tuple[str, ...]
 
 
-class _Job(BaseModel):
-    """Variants to try on a device, in order; a file is left in `folder` for each that was built."""
-
-    model_config = ConfigDict(extra="forbid")
+class _Job(msgspec.Struct, forbid_unknown_fields=True):
+    """A job lists variants to try on a device, in order; a file is left in `folder` for each that was built."""
 
     device: dict[str, str | int | tuple[int, ...]]
     variants: list[ProgramSource]
 
 
-class _Result(BaseModel):
+class _Result(msgspec.Struct, forbid_unknown_fields=True):
     """A result tells how far building got: variants built, and the driver's words on the next one, if it refused it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     built: int
     problem: str = ""
@@ -60,7 +54,7 @@ class _Result(BaseModel):
 
 @cache
 def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
-    """A kernel file of `sources` with its macros."""
+    """Return a kernel file of `sources` with its macros."""
     text = (_SOURCES / "common.h").read_text(encoding="utf-8") if source not in _STANDARD else ""
     text += (_SOURCES / f"{source}.cl").read_text(encoding="utf-8")
     name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
@@ -70,13 +64,13 @@ def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
 
 @cache
 def sources_digest() -> str:
-    """Digest of the texts of all kernels."""
+    """Return the digest of the texts of all kernels."""
     texts = [path.read_bytes() for path in sorted(_SOURCES.iterdir()) if path.is_file()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 class Programs:
-    """The programs of one context.
+    """Programs are built for one context and kept.
 
     Args:
         context: of pyopencl.
@@ -100,7 +94,7 @@ class Programs:
         new = [one for one in dict.fromkeys(variants) if one not in self._built and not self._known(one)]
         if not new or not self._apart:
             return
-        job = _Job(device=asdict(self._options), variants=new)
+        job = _Job(asdict(self._options), new)
         try:
             found = work_apart(__name__, job, _Result, "building OpenCL kernels", _TIMEOUT_SECONDS)
         except ColdRunError as error:
@@ -114,7 +108,7 @@ class Programs:
             raise self._refused(new[found.built], found.problem)
 
     def kernel(self, asked: ProgramSource, function: str) -> Any:
-        """A kernel object of its own, whose arguments can be set.
+        """Return a kernel object of its own, whose arguments can be set.
 
         Raises:
             DeviceError: the driver refuses the variant, crashes or hangs.
@@ -147,7 +141,7 @@ def _build(context: Any, asked: ProgramSource) -> Any:
 
 
 def remembered() -> Path | None:
-    """The folder that says what was built and tried on this machine; None where nothing can be kept."""
+    """Return the folder that says what was built and tried on this machine; None where nothing can be kept."""
     try:
         folder = state_folder() / "opencl"
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,17 +162,18 @@ def _tried(context: Any, device: str, variants: Sequence[ProgramSource]) -> _Res
         try:
             _build(context, asked).get_info(cl.program_info.BINARIES)
         except cl.Error as error:
-            return _Result(built=count, problem=reason(error))
+            return _Result(count, reason(error))
         if folder is not None:
             _mark(folder, device, asked).touch()
-    return _Result(built=len(variants))
+    return _Result(len(variants))
 
 
 def main() -> None:
     """Do the job on stdin, answer on stdout."""
-    job = _Job.model_validate_json(sys.stdin.buffer.read())
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=_Job)
     device = find_device(OpenclOptions(**job.device))  # type: ignore[arg-type]
-    sys.stdout.write(_tried(pyopencl().Context([device]), identity(device), job.variants).model_dump_json())
+    result = _tried(pyopencl().Context([device]), identity(device), job.variants)
+    sys.stdout.write(msgspec.json.encode(result).decode())
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ Arguments = tuple[Argument, ...]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The numbers of a convolution step of one image."""
+    """A convolution holds the numbers of a convolution step of one image."""
 
     channels_in: int
     channels_out: int
@@ -77,7 +77,7 @@ class Convolution:
 
 
 def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
-    """The numbers of a step."""
+    """Return the numbers of a step."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
 
     window, strides, dilations, pads = (
@@ -109,7 +109,7 @@ def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str],
 
 
 def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> Dispatch:
-    """The kernels of a convolution that `refusal` lets pass."""
+    """Return the kernels of a convolution that `refusal` lets pass."""
     c = convolution(step, shapes)
     posts = post_ops.arguments(step, shapes)
     if not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
@@ -121,7 +121,7 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
 
 
 def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
-    """Kernels that compute what those of `dispatch` do: other tiles, and the other algorithm. For autotuning."""
+    """Return kernels that compute what those of `dispatch` do: other tiles, and the other algorithm. For autotuning."""
     c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
     if c.depthwise or not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
         return {}
@@ -220,7 +220,7 @@ def _winograd(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispa
 
 
 def _tiles(c: Convolution, block: int, columns: int) -> int:
-    """Tiles of channels, with those that fill the last block: they are to be zero."""
+    """Return tiles of channels, with those that fill the last block: they are to be zero."""
     return ceil(ceil(c.channels_out, block) * block, columns)
 
 

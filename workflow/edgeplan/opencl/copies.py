@@ -44,7 +44,7 @@ class Channels:
 
 @dataclass(slots=True)
 class LaunchChain:
-    """Launches of one step, being put together, with what lies between them."""
+    """A chain collects the launches of one step, with what lies between them."""
 
     numbers: DeviceNumbers
     launches: list[Launch] = field(default_factory=list)
@@ -110,7 +110,7 @@ class LaunchChain:
 
 
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Each input to its place in the output, in order: a block that two share is written by both.
+    """Copy each input to its place in the output, in order: a block that two share is written by both.
 
     Raises:
         LackingError: there is no kernel.
@@ -131,7 +131,7 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 
 
 def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Each output from its place in the input.
+    """Copy each output from its place in the input.
 
     Raises:
         LackingError: there is no kernel.
@@ -210,7 +210,7 @@ def _row_part(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, ax
 
 
 def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Channels of several groups, in turn.
+    """Copy channels of several groups, in turn.
 
     Raises:
         LackingError: there is no kernel.
@@ -226,7 +226,7 @@ def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """The same values in row-major order, whatever the two layouts.
+    """Copy the same values in row-major order, whatever the two layouts.
 
     Raises:
         LackingError: there is no kernel.
@@ -247,7 +247,7 @@ def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Axes in another order, between row-major tensors.
+    """Copy axes in another order, between row-major tensors.
 
     Raises:
         LackingError: there is no kernel.

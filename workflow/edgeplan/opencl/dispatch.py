@@ -72,7 +72,7 @@ def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, leading: int = 0) -> Dispatch:
-    """The kernels of a step.
+    """Return the kernels of a step.
 
     Args:
         step: the step, or a part of one whose weights and outputs are those of a range.

@@ -44,7 +44,7 @@ FEATURES = (
 
 
 class Memory(StrEnum):
-    """An argument that points to the first element of a buffer of f32."""
+    """A memory argument points to the first element of a buffer of f32."""
 
     #: All activations of the program.
     arena = "arena"
@@ -56,7 +56,7 @@ class Memory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArenaOffset:
-    """An argument that says where in the arena an activation lies, in elements: a 32-bit integer.
+    """An offset says where in the arena an activation lies, in elements: a 32-bit integer.
 
     Attributes:
         role: `input:0` (of `step.inputs`), `output`, or `operand:0` (the tensor of `step.post_ops[0]`).
@@ -73,7 +73,7 @@ Argument = Memory | ArenaOffset | int | float
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of a step.
+    """A launch runs one kernel of a step.
 
     Attributes:
         source: name of the file in `sources`, without its ending; `common.h` goes before it.
@@ -130,7 +130,7 @@ class UsefulWork:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """The kernels of a step.
+    """A dispatch lists the kernels of a step.
 
     Attributes:
         implementation: such as `conv.winograd`.

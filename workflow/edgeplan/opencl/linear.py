@@ -34,7 +34,7 @@ def dispatch(
     leading: int = 0,
     tile: Tile | None = None,
 ) -> Dispatch:
-    """The kernel of a fully connected step that `refusal` lets pass.
+    """Return the kernel of a fully connected step that `refusal` lets pass.
 
     Args:
         step: (rows, inner) to (rows, columns); an input of 4 axes is flattened to one row for each image.

@@ -50,7 +50,7 @@ class OpenclOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> OpenclOptions:
-        """Options as device files write them, as text.
+        """Return options as device files write them, as text.
 
         Raises:
             DeviceError: an unknown option, or a value that does not fit.
@@ -100,7 +100,7 @@ def _prepare_loader() -> None:
 
 
 def _wheel() -> Path | None:
-    """The library of PoCL's wheel; None where it is not installed."""
+    """Return the library of PoCL's wheel; None where it is not installed."""
     try:
         files = metadata.files(_WHEEL) or ()
     except metadata.PackageNotFoundError:
@@ -126,7 +126,7 @@ _STARTED = _Started()
 
 
 def find_device(options: OpenclOptions) -> Any:
-    """The first OpenCL device (of pyopencl) that options name.
+    """Return the first OpenCL device (of pyopencl) that options name.
 
     Raises:
         DeviceError: there is no platform or no such device, or PoCL already runs on another number of cores.
@@ -219,7 +219,7 @@ def _platforms(cl: Any) -> Sequence[Any]:
 
 
 def _devices(cl: Any, platforms: Sequence[Any]) -> Iterator[Any]:
-    """Devices in the order of preference: GPUs, what else has a driver of its own, the first PoCL that has any.
+    """Yield devices in the order of preference: GPUs, what else has a driver of its own, the first PoCL that has any.
 
     To be asked for its devices starts PoCL's threads, so a second one (or the same, listed twice) is not asked.
     """
@@ -245,6 +245,6 @@ def describe(device: Any) -> str:
 
 
 def identity(device: Any) -> str:
-    """Digest of a device, its driver and the processor that both run on: what once worked there works again."""
+    """Return the digest of a device, its driver and the processor that both run on: what once worked there works again."""
     parts = (describe(device), cpu_info())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -39,7 +39,7 @@ class _Operation:
 
 
 def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """The kernels of a step of kind eltwise, binary or scale.
+    """Return the kernels of a step of kind eltwise, binary or scale.
 
     Raises:
         LackingError: there are none.

@@ -18,7 +18,7 @@ _BATCH_AXES = 2
 
 
 def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Products of matrices where they lie, by the strides of views (`runtime.views`).
+    """Launch products of matrices where they lie, by the strides of views (`runtime.views`).
 
     Raises:
         LackingError: there is no kernel.
@@ -71,7 +71,7 @@ def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int,
 
 
 def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Rows along the last axis of a row-major tensor.
+    """Launch kernels of rows along the last axis of a row-major tensor.
 
     Raises:
         LackingError: there is no kernel.

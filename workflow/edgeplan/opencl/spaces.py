@@ -31,7 +31,7 @@ class LackingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTensor:
-    """An activation, or what a step keeps between its launches.
+    """A device tensor is an activation, or what a step keeps between its launches.
 
     Attributes:
         memory: where it lies.
@@ -66,7 +66,7 @@ class Space:
     padded: bool
 
     def launch(self, source: str, kernel: str, numbers: DeviceNumbers, arguments: Sequence[Argument]) -> Launch:
-        """A kernel over this space."""
+        """Return a kernel over this space."""
         wide = self.width >= self.blocks
         size = [self.width, self.height, self.blocks]
         size[0 if wide else 2] = _rounded(size[0 if wide else 2])
@@ -119,7 +119,7 @@ def is_blocked(tensor: DeviceTensor, block: int) -> bool:
 
 
 def walked(out: DeviceTensor, others: Sequence[tuple[Shape, str]], block: int) -> tuple[Space, list[Strides]]:
-    """The space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape.
+    """Return the space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape.
 
     Raises:
         LackingError: there are more axes than kernels have.

@@ -38,19 +38,19 @@ GROUP: Final = (8, 8)
 
 
 def pointwise_tile(channels: int, vector: int) -> Tile:
-    """The tile of a pointwise convolution: whichever pads the channels of a group less."""
+    """Return the tile of a pointwise convolution: whichever pads the channels of a group less."""
     return min(TILES[vector], WIDE_TILES[vector], key=lambda tile: ceil(channels, tile[1] * vector) * tile[1])
 
 
 def defines(block: int, vector: int, tile: Tile) -> tuple[tuple[str, int], ...]:
-    """The macros of a variant of a kernel."""
+    """Return the macros of a variant of a kernel."""
     rows, vectors = tile
     return ("B", block), ("V", vector), ("R", rows), ("N", vectors)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Tiles of pixels as work items.
+    """Chunks are tiles of pixels as work items.
 
     Attributes:
         count: chunks.
@@ -69,7 +69,7 @@ class Chunks:
 
 
 def chunks(tiles: int, elements: int, vector: int) -> Chunks:
-    """Tiles of pixels in chunks whose input stays in a cache.
+    """Return tiles of pixels in chunks whose input stays in a cache.
 
     Args:
         tiles: how many.

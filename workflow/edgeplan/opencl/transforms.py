@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float32]
 
 
 def packed(packing: Packing, values: Sequence[Array]) -> Array:
-    """The buffer that a step's kernels read.
+    """Return the buffer that a step's kernels read.
 
     Args:
         packing: of the step's dispatch.

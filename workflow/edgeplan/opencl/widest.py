@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
 
 from edgeplan.errors import DeviceError, StoreError
 from edgeplan.opencl.building import remembered, sources_digest
@@ -28,24 +28,20 @@ _TRIAL = "edgeplan.engines.opencl.trial"
 _TIMEOUT_SECONDS = 900.0
 
 
-class TrialJob(BaseModel):
-    """A device by its options, which name the width of vectors."""
-
-    model_config = ConfigDict(extra="forbid")
+class TrialJob(msgspec.Struct, forbid_unknown_fields=True):
+    """A trial job names a device by its options, and the width of vectors in them."""
 
     device: dict[str, str | int | tuple[int, ...]]
 
 
-class TrialResult(BaseModel):
-    """Why the width is not to be used; empty where it is."""
-
-    model_config = ConfigDict(extra="forbid")
+class TrialResult(msgspec.Struct, forbid_unknown_fields=True):
+    """A trial result says why a width is not to be used; it is empty where the width works."""
 
     problem: str = ""
 
 
 def widest(device: Any, options: OpenclOptions, widths: Sequence[int], block: int) -> int:
-    """The widest vectors with which the kernels of a device compute what they should.
+    """Return the widest vectors with which the kernels of a device compute what they should.
 
     Args:
         device: of pyopencl.

@@ -16,7 +16,7 @@ _RESIZING = ("nearest", "linear")
 
 
 def pool(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Windows over an image in blocks.
+    """Launch windows over an image in blocks.
 
     Raises:
         LackingError: there is no kernel.
@@ -30,7 +30,7 @@ def pool(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -
 
 
 def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Each value by the squares of near channels.
+    """Normalise each value by the squares of near channels.
 
     Raises:
         LackingError: there is no kernel.

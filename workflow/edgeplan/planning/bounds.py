@@ -32,10 +32,10 @@ def fewest_read_bytes(profile: Profile) -> int:
 
 
 def read_bytes(candidates: Iterable[Candidate]) -> int:
-    """Bytes that chosen candidates read."""
+    """Return bytes that chosen candidates read."""
     return sum(c.read_bytes for c in candidates)
 
 
 def cache_bytes(candidates: Iterable[Candidate]) -> int:
-    """Bytes that chosen candidates store beside the model: the storage overhead of Table 4."""
+    """Return bytes that chosen candidates store beside the model: the storage overhead of Table 4."""
     return sum(c.cache_bytes for c in candidates)

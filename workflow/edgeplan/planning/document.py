@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStep:
-    """One step of a plan; `place` is "main" or "prepare:<queue>"."""
+    """A document step is one step of a plan; `place` is "main" or "prepare:<queue>"."""
 
     name: str
     implementation: str
@@ -188,12 +188,12 @@ class Plan(BaseModel):
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan as a line of JSON."""
+    """Return a plan as a line of JSON."""
     return json.dumps(plan.model_dump(mode="json"), separators=(",", ":")) + "\n"
 
 
 def plan_of(text: bytes | str, where: str) -> Plan:
-    """A plan from its JSON.
+    """Return a plan from its JSON.
 
     Raises:
         FormatError: not JSON, of another format version, or not fitting; it names the field.

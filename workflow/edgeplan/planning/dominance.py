@@ -10,7 +10,7 @@ from edgeplan.planning.profile import BIG, LITTLE, Candidate, Profile, prepare_m
 
 
 def _costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
-    """Every cost through which a candidate can enter a plan of this machine, weights being in memory."""
+    """Return every cost through which a candidate can enter a plan of this machine, weights being in memory."""
     core = BIG if profile.equal else LITTLE
     return (
         sum(prepare_ms(profile, c, BIG, overlapped=False)),
@@ -55,12 +55,12 @@ def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...
 
 
 def pareto(profile: Profile, *, disk: bool = False) -> Profile:
-    """The profile with undominated candidates only (Algorithm 1, line 1); `disk` as in `undominated`."""
+    """Return the profile with undominated candidates only (Algorithm 1, line 1); `disk` as in `undominated`."""
     return selected(profile, undominated(profile, disk=disk))
 
 
 def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
-    """The profile with the candidates at those positions only, by step."""
+    """Return the profile with the candidates at those positions only, by step."""
     layers = tuple(
         replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
         for layer, kept in zip(profile.layers, positions, strict=True)
@@ -69,7 +69,7 @@ def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
 
 
 def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
-    """The profile with those candidates that `keep` accepts.
+    """Return the profile with those candidates that `keep` accepts.
 
     Raises:
         FormatError: a step is left without any.

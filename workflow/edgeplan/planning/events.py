@@ -19,7 +19,7 @@ Note = Callable[[int, int, str, float, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a schedule: the preparation, arrivals, and execution of each step, in ms.
+    """The work of a schedule is the preparation, arrivals, and execution of each step, in ms.
 
     Attributes:
         lanes: steps prepared by each core, in order; the main core's first.
@@ -69,7 +69,7 @@ def finished_ms(work: Work, note: Note | None = None) -> float:
 
 
 class _Lane:
-    """A lane's progress: the steps before place `at` are prepared, the kernels of those before `made` are made."""
+    """A lane tells its progress: steps before place `at` are prepared, kernels of those before `made` are made."""
 
     __slots__ = ("at", "count", "made", "note", "number", "own", "ready", "work")
 
@@ -83,7 +83,7 @@ class _Lane:
         return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
 
     def make(self, now: float) -> float:
-        """The next early part; returns its end."""
+        """Place the next early part; return its end."""
         step = self.own[self.made]
         self.made += 1
         end = now + self.work.early[step]

@@ -18,7 +18,7 @@ def _finite(costs: CostArrays, times: Floats) -> Floats:
 
 
 def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: float = 0.0) -> tuple[Floats, Floats]:
-    """A lower bound on the makespan for each step from which execution can widen, all in one sweep.
+    """Return a lower bound on the makespan for each step from which execution can widen, all in one sweep.
 
     Lagrangian relaxation with two rows, the main core's work (multiplier u) and the end of all preparations, and a third one
     where weights come from the disk, the end of all reading; the multipliers add up to 1. Each step then chooses its candidate
@@ -51,7 +51,7 @@ def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: floa
 
 
 def _multipliers(*, disk: bool) -> Floats:
-    """A grid of multipliers that add up to 1: rows of main core, preparing cores, disk."""
+    """Return a grid of multipliers that add up to 1: rows of main core, preparing cores, disk."""
     if disk:
         points = [(i, j, _DISK_STEPS - i - j) for i in range(_DISK_STEPS + 1) for j in range(_DISK_STEPS + 1 - i)]
         return np.array(points) / _DISK_STEPS
@@ -99,7 +99,7 @@ def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats
 
 
 def priced(costs: CostArrays, widen_from: int, multipliers: Floats) -> Schedule:
-    """The schedule that is `picked` at these multipliers, improved by single changes."""
+    """Return the schedule that is `picked` at these multipliers, improved by single changes."""
     return assigned(costs, *picked(costs, widen_from, multipliers), widen_from)
 
 

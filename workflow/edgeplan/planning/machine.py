@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CostArrays:
-    """A profile as arrays, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
+    """Cost arrays hold a profile, shape (steps, candidates of the richest step), ms; absent candidates cost infinity.
 
     Attributes:
         main: preparation on the main core while others work.
@@ -68,7 +68,7 @@ class CostArrays:
         return len(self.main)
 
     def widenings(self) -> range:
-        """The steps from which execution can widen."""
+        """Return the steps from which execution can widen."""
         return range(self.steps, self.steps + 1) if self.wide is None else range(self.steps + 1)
 
     def execution(self, widen_from: int) -> Floats:
@@ -79,7 +79,7 @@ class CostArrays:
 
 
 def costs_of(profile: Profile) -> CostArrays:
-    """The costs of a profile on its machine, contention included."""
+    """Return the costs of a profile on its machine, contention included."""
     shape = (len(profile.layers), max(len(layer.candidates) for layer in profile.layers))
     arrays = [np.full(shape, np.inf) for _ in range(6)]
     core = BIG if profile.equal else LITTLE
@@ -102,7 +102,7 @@ def costs_of(profile: Profile) -> CostArrays:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A kernel combination with its placement.
+    """A schedule is a kernel combination with its placement.
 
     Attributes:
         choice: position of the chosen candidate, by step.
@@ -115,7 +115,7 @@ class Schedule:
     widen_from: int
 
     def queue(self, place: int) -> tuple[int, ...]:
-        """The steps prepared at a place, in order."""
+        """Return the steps prepared at a place, in order."""
         return tuple(k for k, p in enumerate(self.place) if p == place)
 
 
@@ -154,7 +154,7 @@ def makespan_ms(costs: CostArrays, schedule: Schedule) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work: a stage of a step on a core, from start to end (ms)."""
+    """A span is one piece of work: a stage of a step on a core, from start to end (ms)."""
 
     core: str
     layer: int

@@ -28,7 +28,7 @@ from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints
 
 @dataclass(frozen=True)
 class MixedIntegerProgram:
-    """One program: rows `lower <= matrix @ variables <= upper`; the variables are x, C, P, E in this order.
+    """A program has rows `lower <= matrix @ variables <= upper`; the variables are x, C, P, E in this order.
 
     Attributes:
         step, candidate, place: what each x stands for.
@@ -53,7 +53,7 @@ class MixedIntegerProgram:
 
 
 class SparseEntries:
-    """Entries of a sparse matrix, gathered as arrays."""
+    """Sparse entries of a matrix are gathered as arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Ints] = []
@@ -126,7 +126,7 @@ def program(costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | No
 
 @dataclass(frozen=True)
 class Relaxation:
-    """Solution of the linear relaxation.
+    """A relaxation holds the solution of the linear relaxation.
 
     Attributes:
         bound: no schedule of this program is faster; infinity if none is as fast as its cutoff.

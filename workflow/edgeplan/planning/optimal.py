@@ -116,7 +116,7 @@ _ROUNDS = 200
 
 
 class _Incumbent:
-    """The best schedule so far."""
+    """The incumbent is the best schedule so far."""
 
     def __init__(self, costs: CostArrays, schedule: Schedule) -> None:
         self.costs, self.schedule, self.makespan_ms = costs, schedule, makespan_ms(costs, schedule)

@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:
-        """The chosen candidates, by step."""
+        """Return the chosen candidates, by step."""
         return tuple(layer.candidates[o] for layer, o in zip(self.profile.layers, self.schedule.choice, strict=True))
 
     def timeline(self) -> tuple[Span, ...]:
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def optimal_outcome(profile: Profile, search: Search | None = None, *, beat_ms: float = math.inf) -> Outcome:
-    """The optimal planner's outcome for a profile, whose start counts.
+    """Return the optimal planner's outcome for a profile, whose start counts.
 
     Args:
         profile: with the candidates to choose from.

@@ -20,13 +20,13 @@ def _misfit(what: str, where: str) -> FormatError:
 
 
 def kernel_name(implementation: str) -> str:
-    """The kernel of an implementation, whatever layouts it converts from and to."""
+    """Return the kernel of an implementation, whatever layouts it converts from and to."""
     return implementation.partition("+")[0].partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One implementation of a step with one source of its weights.
+    """A candidate is one implementation of a step with one source of its weights.
 
     Attributes:
         implementation: the library's name of the kernel, "" for steps without choice.
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A step of the execution order: a fused operator.
+    """A layer is a step of the execution order: a fused operator.
 
     Attributes:
         name: of the step.
@@ -78,7 +78,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Factors (>= 1) on costs while preparation overlaps with other work.
+    """Contention multiplies costs (factors >= 1) while preparation overlaps with other work.
 
     Two preparations in one process slow each other down more than a preparation and an execution do. That loss is charged to
     the core that could do something else instead: it has a factor of its own, chosen so that both together get done what was
@@ -104,7 +104,7 @@ class Contention:
     raw_main: float = 1.0
 
     def preparing(self, source: str, *, main: bool) -> tuple[float, float]:
-        """Factors on reading, and on creation and transformation, of weights from a source."""
+        """Return factors on reading, and on creation and transformation, of weights from a source."""
         if source == RAW:
             return (self.raw_main, self.raw_main) if main else (self.raw_read, self.raw_prepare)
         return (self.main, self.main) if main else (self.read, self.prepare)
@@ -132,7 +132,7 @@ class Fresh:
 
     @property
     def factors(self) -> tuple[float, float, float, float, float, float]:
-        """The factors, in the order of the fields."""
+        """Return the factors, in the order of the fields."""
         return self.read, self.map, self.create, self.transform, self.execute, self.wide
 
 
@@ -200,7 +200,7 @@ class Profile:
 
     @property
     def queues(self) -> int:
-        """Cores that prepare while others execute."""
+        """Return cores that prepare while others execute."""
         return self.big_cores - self.narrow if self.equal else self.little_cores
 
     @property

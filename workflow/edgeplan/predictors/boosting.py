@@ -17,7 +17,11 @@ from edgeplan.predictors.features import work_terms
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import merge_texts
+from edgeplan.support.lazy import lazily
 from edgeplan.support.rounding import nine_digits_each
+
+# Training alone needs them.
+lightgbm, optimize, optuna = lazily("lightgbm"), lazily("scipy.optimize"), lazily("optuna")
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +96,6 @@ def work_time(matrix: Floats, work: Floats) -> Floats:
 
 def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     """Non-negative coefficients of the work terms with the least relative squared error (terms,), to nine digits."""
-    from scipy.optimize import nnls  # noqa: PLC0415  training alone needs it
-
     terms = work_terms(matrix)
     scale = np.maximum(terms.max(axis=0), 1.0)
     # Relative errors are bounded below by -1 and not above, so outliers that are slow weigh the least: trees mend the bias.
@@ -101,11 +103,11 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
     design = terms / scale * rows
     if len(latency) < FEW_ROWS:  # too few for a term each: a constant and one term, whichever fits best
         pairs = [np.array([0, i]) for i in range(1, terms.shape[1])]
-        columns = min(pairs, key=lambda c: nnls(design[:, c], np.sqrt(weight))[1])
+        columns = min(pairs, key=lambda c: optimize.nnls(design[:, c], np.sqrt(weight))[1])
     else:
         columns = np.arange(terms.shape[1])
     work = np.zeros(terms.shape[1])
-    work[columns] = nnls(design[:, columns], np.sqrt(weight))[0]
+    work[columns] = optimize.nnls(design[:, columns], np.sqrt(weight))[0]
     work /= scale
     # Never no work at all: a hundredth of the least latency seen keeps the ratio finite for the smallest kernels.
     work[0] = max(work[0], 0.01 * float(latency.min()))
@@ -130,8 +132,6 @@ def mixed_parameters(rows: int) -> Parameters:
 
 def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | str], seeds: tuple[int, ...]) -> Fitted:
     """Train on all rows; `matrix` holds the trees' features (n, features)."""
-    import lightgbm  # noqa: PLC0415  training alone needs it
-
     work = fit_work(matrix, labels.latency, labels.weight)
     ratio = np.log(labels.latency / work_time(matrix, work))
     if not parameters:
@@ -149,8 +149,6 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
 
 def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
     """Trees that predict `ratio` from the features."""
-    import lightgbm  # noqa: PLC0415
-
     data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)
     return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data)
 
@@ -166,9 +164,6 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
 
     Trials alone bound it: a bound in seconds would make predictors depend on the speed of the machine that trains them.
     """
-    import lightgbm  # noqa: PLC0415
-    import optuna  # noqa: PLC0415
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rng = np.random.default_rng(settings.seeds[0])
     sample = np.sort(rng.permutation(len(labels))[:_TUNING_ROWS])
@@ -177,7 +172,7 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
     work = fit_work(matrix[train], labels.latency[train], labels.weight[train])
     ratio = np.log(labels.latency / work_time(matrix, work))
 
-    def objective(trial: optuna.Trial) -> float:
+    def objective(trial: Any) -> float:
         parameters: Parameters = {
             "objective": trial.suggest_categorical("objective", ["l1", "huber"]),
             "extra_trees": trial.suggest_categorical("extra_trees", [True, False]),
@@ -220,7 +215,6 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
 
 def _give_up(trial: Any) -> Callable[[Any], None]:
     """A LightGBM callback that prunes a hopeless trial."""
-    import optuna  # noqa: PLC0415
 
     def callback(env: Any) -> None:
         if env.iteration % 50 == 49 and env.evaluation_result_list:  # every fifty trees

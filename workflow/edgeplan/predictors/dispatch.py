@@ -12,6 +12,9 @@ from edgeplan.predictors.card import ImplementationLayouts, KindDispatch
 from edgeplan.predictors.labels import Floats, Labels, group_folds
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.trees import slim_text
+from edgeplan.support.lazy import lazily
+
+lightgbm = lazily("lightgbm")  # training alone needs it
 
 _PARAMETERS: Mapping[str, Any] = {
     "learning_rate": 0.3,
@@ -74,8 +77,6 @@ def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: Training
 
 
 def _train(matrix: Floats, target: Any, classes: int, settings: TrainingSettings) -> Any:
-    import lightgbm  # noqa: PLC0415  training alone needs it
-
     data = lightgbm.Dataset(matrix, target, params={"verbosity": -1})
     # Two classes are trained as two trees a round too: one rule for reading the scores.
     objective = {"objective": "multiclass", "num_class": max(2, classes), "seed": settings.seeds[0]}

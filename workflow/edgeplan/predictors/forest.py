@@ -9,6 +9,9 @@ import numpy as np
 
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
+from edgeplan.support.lazy import lazily
+
+lightgbm = lazily("lightgbm")  # training alone needs it
 
 #: The paper's features: configuration, FLOPs, parameters and memory; no alignment, no padding, no implementation.
 PAPER_FEATURES = (
@@ -48,8 +51,6 @@ _LEAST_ROWS = 4
 
 def fit_forest(labels: Labels, matrix: Floats, seed: int) -> Any:
     """A LightGBM random forest of latency (us) on the paper's features; `matrix` holds all the trees' features."""
-    import lightgbm  # noqa: PLC0415  training alone needs it
-
     # Columns the forest must not see are made constant rather than dropped: all text models share one feature list.
     hidden = [i for i in range(matrix.shape[1]) if i >= len(FEATURES) or FEATURES[i] not in PAPER_FEATURES]
     seen = matrix.copy()

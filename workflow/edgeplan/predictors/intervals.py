@@ -20,7 +20,10 @@ import pandas as pd
 
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.labels import Labels
+from edgeplan.support.lazy import lazily
 from edgeplan.support.rounding import nine_digits, nine_digits_each
+
+optimize = lazily("scipy.optimize")  # training alone needs it
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +85,6 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
     Returns:
         The interval; without residuals one of no width.
     """
-    from scipy.optimize import nnls  # noqa: PLC0415  training alone needs it
-
     if not len(residual):
         return Interval(nominal=nominal, common=_LEAST_SPREAD, single=0.0, quantile=0.0, subjects=0)
     squares = residual**2
@@ -95,7 +96,7 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
         variance = np.maximum(design[:, 0] * common**2 + design[:, 1] * single**2, _LEAST_SPREAD**2)
         usual = squares / variance <= np.quantile(squares / variance, _TRIM)
         trust = 1 / variance[usual]
-        solution = nnls(design[usual] * trust[:, None], squares[usual] * trust)[0]
+        solution = optimize.nnls(design[usual] * trust[:, None], squares[usual] * trust)[0]
         common, single = nine_digits_each(np.sqrt(solution))
     common = max(float(common), _LEAST_SPREAD)
     fitted = Interval(nominal=nominal, common=common, single=float(single), quantile=1.0, subjects=len(residual))

@@ -15,7 +15,10 @@ from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernels import Kernel, KernelConfig
 from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable, Integers
 from edgeplan.support.files import write_atomically
+from edgeplan.support.lazy import lazily
 from edgeplan.support.topology import topological
+
+pa, pq = lazily("pyarrow"), lazily("pyarrow.parquet")  # slow to import, and the command line predicts without them
 
 FORMAT = b"edgeplan.kernel-tables.1"
 _LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_rank", "tensor_producer", "graph_outputs")
@@ -182,9 +185,6 @@ class KernelTables:
 
     def save(self, path: Path) -> None:
         """Write one Parquet file: a column an array, padded with nulls to the longest."""
-        import pyarrow as pa  # noqa: PLC0415  slow to import, and the command line predicts without it
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
         arrays: dict[str, Any] = {"models": pa.array(self.models)}
         for name in _ARRAYS:
             arrays[name] = pa.array(getattr(self, name))
@@ -205,9 +205,6 @@ class KernelTables:
         Raises:
             FormatError: missing, not such a file, or of another format version.
         """
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
         again = "run the stage that writes it again"
         try:
             table = pq.read_table(path)

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.support.lazy import lazily
+
+spatial = lazily("scipy.spatial")  # its import takes longer than a small prediction
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Places = npt.NDArray[np.uint8]
@@ -61,9 +65,7 @@ def nearest(asked: Places, known: Places) -> Floats:
     if not len(known):
         return np.full(len(asked), np.inf)
     if len(asked) * len(known) > _TREE_FROM:
-        from scipy.spatial import cKDTree  # noqa: PLC0415  its import takes longer than a small prediction
-
-        found = cKDTree(known.astype(np.float64)).query(asked.astype(np.float64), workers=-1)[0]
+        found = spatial.cKDTree(known.astype(np.float64)).query(asked.astype(np.float64), workers=-1)[0]
     else:
         # Squares of differences of bytes, as |a|^2 + |b|^2 - 2 ab: exact in float64.
         a, b = asked.astype(np.float64), known.astype(np.float64)
@@ -74,9 +76,7 @@ def nearest(asked: Places, known: Places) -> Floats:
 
 def nearest_row(asked: Places, known: Places) -> Integers:
     """Position of the known place nearest to each (n,)."""
-    from scipy.spatial import cKDTree  # noqa: PLC0415  as above
-
-    return np.asarray(cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[1], dtype=np.int64)
+    return np.asarray(spatial.cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[1], dtype=np.int64)
 
 
 def nearest_of_others(at: Places, subject: Integers) -> Floats:

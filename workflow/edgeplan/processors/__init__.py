@@ -1,4 +1,4 @@
-"""Processors that run steps of one program side by side, on memory that they share.
+"""Processors run steps of one program side by side, on memory that they share.
 
 Modules:
 

@@ -20,7 +20,7 @@ from edgeplan.support.machine import memory_bytes
 
 
 class OnednnProcessor(Host):
-    """oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
+    """This processor is oneDNN, on a thread for each core. The thread that makes it is pinned to the cores until it is closed.
 
     Args:
         cores: to compute on; none: one thread, wherever the system puts it.
@@ -87,7 +87,7 @@ class OnednnProcessor(Host):
         return Buffer(data, data.ctypes.data)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
-        """The primitives of a step, of the implementation that the program chose.
+        """Return the primitives of a step, of the implementation that the program chose.
 
         Raises:
             ModelError: the weights cannot be read.

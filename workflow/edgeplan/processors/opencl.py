@@ -46,7 +46,7 @@ _MOST_COUNTER_KERNELS = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A kernel of OpenCL with its arguments set."""
+    """A command is a kernel of OpenCL with its arguments set."""
 
     kernel: Any
     global_size: tuple[int, ...]
@@ -56,7 +56,7 @@ class _Command:
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """Memory that both address: as the host sees it, and as an argument of kernels."""
+    """An allocation is memory that both address: as the host sees it, and as an argument of kernels."""
 
     data: Any
     argument: Any
@@ -64,7 +64,7 @@ class _Allocation:
 
 
 class OpenclDispatcher(Dispatcher):
-    """The white-box dispatcher for the numbers of a device (`DeviceNumbers`)."""
+    """The white-box dispatcher works from the numbers of a device (`DeviceNumbers`)."""
 
     features = FEATURES
 
@@ -90,7 +90,7 @@ class OpenclDispatcher(Dispatcher):
 
 
 class OpenclProcessor(Processor):
-    """One OpenCL device with a queue in order.
+    """This processor is one OpenCL device with a queue in order.
 
     Args:
         options: which device, and how it is used.
@@ -187,7 +187,7 @@ class OpenclProcessor(Processor):
         return Kernel(found.implementation, commands, found.features())
 
     def empty(self) -> Kernel:
-        """A kernel of one work item.
+        """Return a kernel of one work item.
 
         Raises:
             DeviceError: the driver cannot build it.
@@ -457,7 +457,7 @@ class OpenclProcessor(Processor):
             self._control.tensor(0, (1,), "int32")[0] = 1
 
     def _counter_command(self, name: str, *counters: tuple[int, int]) -> _Command:
-        """A kernel of `poll.cl`; counters are addresses and values."""
+        """Return a kernel of `poll.cl`; counters are addresses and values."""
         key = (name, *counters)
         if key in self._counter_kernels:
             return self._counter_kernels[key]
@@ -542,7 +542,7 @@ class OpenclProcessor(Processor):
 
 
 class _Waiter:
-    """A thread that waits in the driver, so that its caller can stop waiting."""
+    """A waiter is a thread that waits in the driver, so that its caller can stop waiting."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()

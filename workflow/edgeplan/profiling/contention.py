@@ -35,7 +35,7 @@ _LEAST_LEFT = 0.05  # of a core's speed, when two that prepare get hardly more d
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Factors (>= 1) of preparing beside another preparation, by where the weights come from."""
+    """Pairs hold factors (>= 1) of preparing beside another preparation, by where the weights come from."""
 
     cached: float = 1.0
     raw: float = 1.0
@@ -64,7 +64,7 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
 
 
 def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference | None, repeats: int) -> float:
-    """The factor of the first of two."""
+    """Return the factor of the first of two."""
 
     def alone() -> float:
         with pinned(where[0]):
@@ -79,7 +79,7 @@ def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interfer
 
 
 def _undisturbed(measure: Callable[[], float], watch: Interference | None) -> float:
-    """A measurement during which the processors were free, if there was one; else the last."""
+    """Return a measurement during which the processors were free, if there was one; else the last."""
     if watch is None:
         return measure()
     for _ in range(ATTEMPTS):
@@ -91,7 +91,7 @@ def _undisturbed(measure: Callable[[], float], watch: Interference | None) -> fl
 
 
 def charged(both: float, beside_execution: float) -> float:
-    """The factor on the main core's preparations that makes up for what two preparations take from each other.
+    """Return the factor on the main core's preparations that makes up for what two preparations take from each other.
 
     Beside each other they get 2 / `both` of a lone core's work done. The other core goes on at 1 / `beside_execution` in the
     model, so 2 / `both` - 1 / `beside_execution` is left for the main core.
@@ -121,7 +121,7 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
 
 
 class _Passes:
-    """Whole preparations of a model with the first candidate of every step, by the compiled code of a cold start.
+    """Passes prepare a whole model with the first candidate of every step, by the compiled code of a cold start.
 
     Args:
         rig: a model with its first candidates.
@@ -133,7 +133,7 @@ class _Passes:
         self._executor = Executor(rig.dnnl)
 
     def prepare(self, together: threading.Barrier | None = None) -> float:
-        """Milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
+        """Return milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
         rig = self._rig
         rig.dnnl.set_threads(1)
         release_freed()

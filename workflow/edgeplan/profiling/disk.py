@@ -73,7 +73,7 @@ def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
 
 
 def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
-    """The disk whose latency and bandwidth come nearest to what parts of a file took, by relative errors.
+    """Return the disk whose latency and bandwidth come nearest to what parts of a file took, by relative errors.
 
     Args:
         sizes: bytes of each part (parts,).
@@ -114,7 +114,7 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
 
 
 def _reading_ms(path: Path, size: int) -> float:
-    """Milliseconds of bringing the first bytes of a file into memory, as a cold start does."""
+    """Return milliseconds of bringing the first bytes of a file into memory, as a cold start does."""
     start = time.perf_counter()
     with path.open("rb", buffering=0) as file, Bringer() as bringer:
         bringer.bring(file.fileno(), 0, size)

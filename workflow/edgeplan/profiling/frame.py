@@ -70,7 +70,7 @@ def _completed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _widths(frame: pd.DataFrame, pattern: re.Pattern[str]) -> dict[str, int]:
-    """Columns of executions: name -> width."""
+    """Return columns of executions: name -> width."""
     return {m[0]: int(m[1]) for m in map(pattern.fullmatch, map(str, frame.columns)) if m}
 
 

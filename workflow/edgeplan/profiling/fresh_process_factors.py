@@ -69,12 +69,12 @@ class Start:
 
 
 def start_signature(signed: Sequence[str]) -> str:
-    """The key of a program's row: it stands for all of its steps."""
+    """Return the key of a program's row: it stands for all of its steps."""
     return START + hashlib.sha256(" ".join(signed).encode()).hexdigest()[:18]
 
 
 def start_row(signed: Sequence[str], start: Start) -> Row:
-    """The row of a program: the time of its start, and each factor as a stage of one sample."""
+    """Return the row of a program: the time of its start, and each factor as a stage of one sample."""
     stored = {_STAGE: start.start_ms}
     stored |= {f"{name}_{f.name}": getattr(part, f.name) for name, part in _parts(start) for f in fields(part)}
     if start.noise:
@@ -247,7 +247,7 @@ def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Conten
 
 
 def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, beside: bool) -> Plan:
-    """Each step's candidate of the least work with one source of weights.
+    """Return each step's candidate of the least work with one source of weights.
 
     Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
 

@@ -105,7 +105,7 @@ def measure(
 
 
 def undisturbed(samples: Sequence[Sample]) -> tuple[float, ...]:
-    """The times that count, in ms: those that nobody disturbed, else the least of the others."""
+    """Return the times that count, in ms: those that nobody disturbed, else the least of the others."""
     clean = tuple(s.ms for s in samples if not s.disturbed)
     return clean or (min(s.ms for s in samples),)
 
@@ -131,7 +131,7 @@ def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
 
 
 def quiet_round(rig: Harness, what: Round, settings: ProfileSettings, clock: Clock) -> tuple[RoundTimes, float, bool]:
-    """One round: its times, their scale, and whether the machine stayed as it was.
+    """Return one round: its times, their scale, and whether the machine stayed as it was.
 
     Where noise is refused, a quiet moment is waited for, and a round that was disturbed is run again, for as often as settings
     say.

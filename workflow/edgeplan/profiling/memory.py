@@ -66,7 +66,7 @@ def prioritised() -> Iterator[None]:
 
 
 def stand_in_cache(path: Path, size: int) -> Path:
-    """A file of `size` bytes on the disk, to be read as a cache of transformed weights would be."""
+    """Return a file of `size` bytes on the disk, to be read as a cache of transformed weights would be."""
     chunk = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8).tobytes()
     with path.open("wb") as file:
         left = max(size, PAGE_BYTES)

@@ -129,7 +129,7 @@ def _profile(
 
 
 class _Execution:
-    """The predictors, asked for one implementation rather than the one that an engine would dispatch."""
+    """An execution asks the predictors for one implementation, not the one that an engine would dispatch."""
 
     def __init__(self, dnnl: Dnnl, graph: Graph, predictor: DevicePredictor) -> None:
         card, forest = predictor.card, predictor.packed
@@ -177,7 +177,7 @@ class _Execution:
 
 
 def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, execute_ms: float) -> Row:
-    """A row of a candidate that was not measured.
+    """Return a row of a candidate that was not measured.
 
     Args:
         costs: of preparation.

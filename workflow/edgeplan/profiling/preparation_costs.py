@@ -42,7 +42,7 @@ _ALL = ""
 
 
 class PreparationCosts(BaseModel):
-    """Fitted costs of preparation on one machine.
+    """Preparation costs are fitted on one machine.
 
     Attributes:
         cpu, fingerprint, measured_at: the processor, the machine and the day of the rows; "" if nobody has noted it.
@@ -116,7 +116,7 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def shipped(device: str, folder: Path = SHIPPED) -> PreparationCosts | None:
-        """The costs that the package ships of a device, None if it ships none.
+        """Return the costs that the package ships of a device, None if it ships none.
 
         Raises:
             FormatError: the file does not fit.

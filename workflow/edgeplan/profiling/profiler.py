@@ -154,7 +154,7 @@ def _profile(
     constants: Constants,
     start: Start,
 ) -> Profile:
-    """The profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
+    """Return the profile of a model under a home layout whose steps are stored, with what a fresh process pays."""
     signed = signatures(model.dnnl, model.lowered, home)
     pages = touched_pages(model.dnnl, model.lowered, home, constants.page_bytes)
     steps = [
@@ -182,7 +182,7 @@ def _profile(
 
 
 class _Measuring:
-    """Measures the missing rows of home layouts, and what the machine's constants lack, within a budget.
+    """This class measures, within a budget, missing rows of home layouts and what the machine's constants lack.
 
     The rows of all layouts come first, since what is known of one tells whether another is worth more than a look; then whole
     programs are started.

@@ -54,7 +54,7 @@ def profile_of(
     fresh: Fresh | None = None,
     start_noise: float = 0.0,
 ) -> Profile:
-    """The profile of a model under one home layout.
+    """Return the profile of a model under one home layout.
 
     Args:
         name: of the model.
@@ -99,7 +99,7 @@ def shares(signed: Sequence[str], charge: str) -> list[float]:
 
 
 def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
-    """The candidates of a row: its implementation with each source of its weights.
+    """Return the candidates of a row: its implementation with each source of its weights.
 
     Args:
         row: what was measured.

@@ -134,7 +134,7 @@ class Reprofiler:
         return replace(profile, layers=tuple(layers))
 
     def _latest(self, home: str, index: int, candidate: Candidate) -> Candidate:
-        """The candidate of a step with the costs measured again, if they were: in any layout, for any equal step."""
+        """Return the candidate of a step with the costs measured again, if they were: in any layout, for any equal step."""
         name, layout = candidate.implementation, self._layout(home)
         row = self._rows.get((layout.signed[index], name))
         if row is None:

@@ -66,7 +66,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One time, and whether other work took a processor away meanwhile."""
+    """A sample is one time, and whether other work took a processor away meanwhile."""
 
     ms: float
     disturbed: bool = False
@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass
 class RoundTimes:
-    """Times of one round: stage -> step -> samples. The stages are those of `store.Row`."""
+    """Round times go from stage to step to samples. The stages are those of `store.Row`."""
 
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class ModelToProfile:
-    """A model to profile: its file, its steps, where their weights lie, and seeded inputs, those of a cold start."""
+    """A model to profile has its file, its steps, places of their weights, and seeded inputs, those of a cold start."""
 
     name: str
     dnnl: Dnnl
@@ -159,7 +159,7 @@ class Harness:
         self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if step.picks_places)
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
-        self.standing = {width: self._stand_in(width) for width in self.widths}
+        self.first_candidates = {width: self._stand_in(width) for width in self.widths}
 
     def __enter__(self) -> Self:
         return self
@@ -172,11 +172,11 @@ class Harness:
         return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory, tape=self._tape)
 
     def steps(self, width: int) -> list[LinkedStep]:
-        """The first candidate of every step."""
-        return [self.trials.standing(index, width) for index in range(len(self.subject.program.steps))]
+        """Return the first candidate of every step."""
+        return [self.trials.first_candidate(index, width) for index in range(len(self.subject.program.steps))]
 
     def _stand_in(self, width: int) -> list[Calls]:
-        """The first candidate of every step, executed once: what runs around the steps that are measured."""
+        """Return the first candidate of every step, executed once: what runs around the steps that are measured."""
         with pinned(*self.big):
             shared = self._stack.enter_context(self.shared())
             preparer = Preparer(shared, self.staging)
@@ -277,7 +277,7 @@ class Harness:
 
     def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: RoundTimes) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches, or behind all of them."""
-        standing = self.standing[what.width]
+        firsts = self.first_candidates[what.width]
         self.feed()
         self.dnnl.set_threads(what.width)
         if stage == "first":
@@ -285,10 +285,10 @@ class Harness:
         for index, ready in prepared.items():
             if index in self._picking or index - 1 in self._picking:
                 self.feed()
-                for before_it in standing[:index]:
+                for before_it in firsts[:index]:
                     self.executor.execute(before_it)
             elif index - 1 not in prepared and index:
-                self.executor.execute(standing[index - 1])
+                self.executor.execute(firsts[index - 1])
             before, start = switches(), _clock()
             self.executor.execute(ready)
             spent = _clock() - start
@@ -317,7 +317,7 @@ class Harness:
 
 
 def _sums(marks: Sequence[Mark]) -> dict[str, int]:
-    """Nanoseconds of each stage of a preparation."""
+    """Return nanoseconds of each stage of a preparation."""
     sums: dict[str, int] = {}
     for stage, _, start, end in marks:
         sums[stage] = sums.get(stage, 0) + end - start

@@ -25,7 +25,7 @@ from edgeplan.runtime.weight_cache import key_of, paged, stamp
 
 
 class Trials:
-    """The candidates of a model under one home layout, linked.
+    """Trials hold the candidates of a model under one home layout, linked.
 
     Args:
         dnnl: the library.
@@ -57,7 +57,7 @@ class Trials:
                     for width in self._widths:
                         self._linked[index, position, width] = self._link(index, position, width)
         steps, narrow = range(len(subject.program.steps)), self._widths[0]
-        self.program = self._program(dnnl, model, [self.standing(index, narrow) for index in steps])
+        self.program = self._program(dnnl, model, [self.first_candidate(index, narrow) for index in steps])
         self.raw = self._program(dnnl, model, [self.step(index, 0, narrow) for index in steps])
         self.cache = self._stand_in(scratch, model)
         key = key_of(self._content(0, PAGE_BYTES).tobytes())
@@ -125,17 +125,17 @@ class Trials:
         return linked_program(document)
 
     def step(self, index: int, position: int, width: int) -> LinkedStep:
-        """A step at trial: a candidate, made for so many cores, its weights from the model file."""
+        """Return a step at trial: a candidate, made for so many cores, its weights from the model file."""
         return self._linked[index, position, width]
 
-    def standing(self, index: int, width: int) -> LinkedStep:
-        """A step's first candidate, with a place of its own for its weights."""
+    def first_candidate(self, index: int, width: int) -> LinkedStep:
+        """Return a step's first candidate, with a place of its own for its weights."""
         step = self._linked[index, 0, width]
         shift = (1 + self._widths.index(width)) * self.weights_bytes
         return changed(step, place=step.place + shift)
 
     def stored(self, index: int, position: int, width: int, source: str) -> LinkedStep:
-        """A step at trial whose weights lie in the cache; steps without weights stay as they are."""
+        """Return a step at trial whose weights lie in the cache; steps without weights stay as they are."""
         step = self.step(index, position, width)
         if not step.weight_bytes:
             return step

@@ -85,7 +85,7 @@ FAST = ProfileSettings(blocks=3, reference_runs=4, margin=1.25, budget_seconds=2
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The processors of a device.
+    """Cores are the processors of a device.
 
     Attributes:
         big: they execute; on a machine of equal cores all of them.
@@ -100,12 +100,12 @@ class Cores:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths at which execution is measured: one core, and all that execute."""
+        """Return widths at which execution is measured: one core, and all that execute."""
         return tuple(dict.fromkeys((1, len(self.big))))
 
     @property
     def classes(self) -> dict[str, int]:
-        """A processor of each class whose preparation is measured."""
+        """Return a processor of each class whose preparation is measured."""
         measured = {"big": self.big[0]}
         if self.little and self.little_ratio == 1.0:
             measured["little"] = self.little[0]

@@ -21,7 +21,7 @@ _SLIGHT = 0.1  # of a start, lost to others and taken off, is less than starts d
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A start: its times at nominal speed, waiting taken off, and the share of it that was lost to others."""
+    """A start has times at nominal speed, waiting taken off, and the share of it that was lost to others."""
 
     times_ms: Mapping[str, float]
     lost: float

@@ -65,7 +65,7 @@ class Constants(BaseModel):
 
     @property
     def nominal(self) -> ReferenceTimes:
-        """The references' times at nominal speed."""
+        """Return the references' times at nominal speed."""
         return ReferenceTimes(self.nominal_compute_us, self.nominal_bandwidth_us)
 
     @property
@@ -114,11 +114,11 @@ class Row:
 
     @property
     def others(self) -> float:
-        """Share of the processors' time that others had meanwhile, 0 to 1."""
+        """Return the share of the processors' time that others had meanwhile, 0 to 1."""
         return max(self.samples_ms.get(OTHERS, (0.0,)))
 
     def beside(self, share: float) -> Row:
-        """The same row, measured while others had a share of the processors' time."""
+        """Return the same row, measured while others had a share of the processors' time."""
         if share <= _NEXT_TO_NONE:
             return self
         return replace(self, samples_ms={**self.samples_ms, OTHERS: (float(np.float32(share)),)})  # as rows are stored
@@ -141,7 +141,7 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
 
 
 def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Identities of stored rows that differ from one in the settings of the profile only, those of most blocks first.
+    """Return identities of stored rows that differ from one in the settings of the profile only, those of most blocks first.
 
     Raises:
         FormatError: a document does not fit.
@@ -192,7 +192,7 @@ class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
         self._aside |= {signature: self._values.pop(signature, ()) for signature in signatures}
 
     def rows(self, signature: str) -> tuple[Row, ...]:
-        """The candidates of a step, in the library's order."""
+        """Return the candidates of a step, in the library's order."""
         return self.query()[signature]
 
     def all_rows(self) -> tuple[Row, ...]:
@@ -267,7 +267,7 @@ def _write_steps(path: Path, steps: Mapping[str, tuple[Row, ...]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of one Parquet file.
+    """Return rows of one Parquet file.
 
     Raises:
         FormatError: not Parquet, truncated, or of another format.

@@ -126,7 +126,7 @@ class RunSettings:
     timeout_seconds: float = 600.0
 
     def job(self, folder: Path, threads: int, schedules: Sequence[object]) -> dict[str, Any]:
-        """The job of the worker."""
+        """Return the job of the worker."""
         return {
             **{field: getattr(self, field) for field in self.__slots__ if field != "timeout_seconds"},
             "folder": str(folder.resolve()),
@@ -215,7 +215,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
 
 
 def all_resident(program: StreamProgram) -> dict[str, Any]:
-    """A schedule that keeps all weights in memory, above activations and scratch."""
+    """Return a schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
     lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
@@ -234,7 +234,7 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
 
 
 def on_demand(plan: MemoryPlan) -> dict[str, Any]:
-    """The schedule of a plan that loads nothing ahead: each step's weights once the step before has ended."""
+    """Return the schedule of a plan that loads nothing ahead: each step's weights once the step before has ended."""
     loads = [offset >= 0 and again != k for k, (offset, again) in enumerate(zip(plan.weight_offset, plan.again, strict=True))]
     after = [k - 1 if load else -1 for k, load in enumerate(loads)]
     last = len(plan.steps) - 1
@@ -243,5 +243,5 @@ def on_demand(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def plan_document(program: StreamProgram, workload: Workload, reader: Reader, made: PlannedMemory) -> MemoryPlan:
-    """A plan of a program as a document, with the names of its steps and buffers."""
+    """Return a plan of a program as a document, with the names of its steps and buffers."""
     return document(made, workload, reader, program.step_names, program.buffer_names)

@@ -30,7 +30,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Equal steps: they differ in names alone, so their candidates cost the same.
+    """A group consists of equal steps: they differ in names alone, so their candidates cost the same.
 
     Attributes:
         digest: of what makes them equal; the key of their rows.
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingSubject:
-    """A model under one home layout.
+    """A subject of profiling is a model under one home layout.
 
     Attributes:
         program: with room for the scratch of any candidate; its choices are each step's first candidate.
@@ -71,7 +71,7 @@ def signature(creator: Creator, step: Step) -> str:
 
 
 def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
-    """The signature of every step under a home layout."""
+    """Return the signature of every step under a home layout."""
     creator = Creator(dnnl, lowered.shapes, activation_layouts(lowered, home), {}, lowered.types)
     return tuple(signature(creator, step) for step in lowered.steps)
 
@@ -135,7 +135,7 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
 
 
 def touched_pages(dnnl: Dnnl, lowered: Lowered, home: str, page_bytes: int) -> tuple[int, ...]:
-    """Pages of the arena that each step is the first to write, the inputs having been copied there before."""
+    """Return pages of the arena that each step is the first to write, the inputs having been copied there before."""
     layouts = activation_layouts(lowered, home)
     offsets, total = plan_buffers(lowered, layouts, dnnl.info.block)
     written: npt.NDArray[np.bool_] = np.zeros(-(-total // page_bytes) + 1, dtype=np.bool_)

@@ -13,7 +13,7 @@ LIBRARY = "onednn"
 
 
 def target_of(model: Path, dnnl: Dnnl, threads: int) -> Target:
-    """The target of plans of a model on this machine.
+    """Return the target of plans of a model on this machine.
 
     Args:
         model: the ONNX file.

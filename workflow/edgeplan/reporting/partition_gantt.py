@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from edgeplan.support.files import write_atomically
 
@@ -21,21 +23,41 @@ _LONGEST_NAME = 24
 _SPLIT, _WHOLE = 2, 0  # of the palette
 
 
-def letter(position: int, step: PlannedStep) -> str:
+class TimedStep(msgspec.Struct, frozen=True):
+    """A timed step is what a picture shows of a `PlannedStep`, which has more fields, or of a step that ran."""
+
+    name: str
+    on: str
+    start_ms: float
+    cpu_end_ms: float
+    gpu_end_ms: float
+
+
+class TimedPlan(msgspec.Struct, frozen=True):
+    """A timed plan is what a picture shows of a `PartitionPlan`, which has more fields, or of a run."""
+
+    model: str
+    processors: tuple[str, str]
+    steps: tuple[TimedStep, ...]
+    makespan_ms: float
+
+
+def letter(position: int, step: PlannedStep | TimedStep) -> str:
     """Return the letter of a step in a text: a small one if whole, a capital if split."""
     found = _LETTERS[position % len(_LETTERS)]
     return found.upper() if step.on == "split" else found
 
 
-def parts(plan: PartitionPlan, processor: int) -> Iterator[tuple[int, PlannedStep, float, float]]:
+def parts(plan: PartitionPlan | TimedPlan, processor: int) -> Iterator[tuple[int, PlannedStep | TimedStep, float, float]]:
     """Position, step, start and end (ms) of all that a processor (0 the CPU) is busy with."""
-    for k, step in enumerate(plan.steps):
+    steps: Sequence[PlannedStep | TimedStep] = plan.steps
+    for k, step in enumerate(steps):
         end = (step.cpu_end_ms, step.gpu_end_ms)[processor]
         if end > step.start_ms:
             yield k, step, step.start_ms, end
 
 
-def text_lines(plan: PartitionPlan, columns: int = _COLUMNS) -> list[str]:
+def text_lines(plan: PartitionPlan | TimedPlan, columns: int = _COLUMNS) -> list[str]:
     """Both processors over time; each column shows the step that takes the most of it."""
     total = plan.makespan_ms
     labels = [name[:_LONGEST_NAME] for name in plan.processors]

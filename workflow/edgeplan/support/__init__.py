@@ -12,6 +12,7 @@ Modules:
 * `files`: Reading and writing files that cross a border: atomic writes, validated YAML and JSON.
 * `frames`: The tables and documents that one stage hands to the next: atomic writes, and reading
   that checks what is there.
+* `lazy`: Heavy libraries are imported when something of them is first asked for.
 * `lifeline`: Processes that end with the one that started them, however it ends.
 * `machine`: This module identifies the machine and its state: the fingerprint that keys rows, and
   the environment kept with them.

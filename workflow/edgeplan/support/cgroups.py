@@ -37,7 +37,7 @@ def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tu
 
 
 def _mounts(controller: str, proc: Path) -> Iterator[tuple[int, tuple[Path, Path]]]:
-    """Version of control groups, with where the controller is mounted and which group that is the top of."""
+    """Yield the version of control groups, with where the controller is mounted and which group that is the top of."""
     for line in lines(proc / "self/mountinfo"):
         before, _, after = line.partition(" - ")
         entries, kinds = before.split(), after.split()
@@ -47,7 +47,7 @@ def _mounts(controller: str, proc: Path) -> Iterator[tuple[int, tuple[Path, Path
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file; none where it cannot be read."""
+    """Return the lines of a file; none where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -55,12 +55,12 @@ def lines(path: Path) -> list[str]:
 
 
 def fields(path: Path) -> dict[str, int]:
-    """The lines of a file that are a name and a whole number, as both."""
+    """Return the lines of a file that are a name and a whole number, as both."""
     split = (line.split() for line in lines(path))
     return {parts[0]: int(parts[1]) for parts in split if len(parts) > 1 and parts[1].isdigit()}
 
 
 def number(path: Path) -> int | None:
-    """The whole number that a file holds; None where it holds none, as for "max"."""
+    """Return the whole number that a file holds; None where it holds none, as for "max"."""
     (text, *_) = lines(path) or [""]
     return int(text) if text.isdigit() else None

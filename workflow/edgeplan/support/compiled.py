@@ -83,7 +83,7 @@ class _Kept(_Cache):
 
 
 def _fields(sig: Any) -> list[tuple[str, ...]]:
-    """Names in the named tuples among the arguments: which field a function reads is compiled into it as a number."""
+    """Return names in the named tuples among the arguments: which field a function reads is compiled into it as a number."""
     pending, found = list(getattr(sig, "args", sig)), []
     while pending:
         one = pending.pop()
@@ -115,7 +115,7 @@ def _loaded(folder: Path, key: str) -> Any:
 
 @cache
 def _tools() -> tuple[str, ...]:
-    """Versions of what compiles, and settings of the environment that change what it makes."""
+    """Return versions of what compiles, and settings of the environment that change what it makes."""
     versions = (sys.implementation.cache_tag or "", numba.__version__, llvmlite.__version__, np.__version__)
     return (*versions, *(str(getattr(config, name, "")) for name in ("OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")))
 
@@ -131,15 +131,15 @@ def content(function: Callable[..., object]) -> str:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        told, called = _told(one)
+        told, called = _described(one)
         state.update(told.encode() + b"\0")
         pending += called
     return state.hexdigest()
 
 
 @cache
-def _told(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
-    """The text that stands for a function's own code and constants, and the functions that it refers to."""
+def _described(function: FunctionType) -> tuple[str, tuple[FunctionType, ...]]:
+    """Return the text that stands for a function's own code and constants, and the functions that it refers to."""
     called: list[FunctionType] = []
     cells = (cell.cell_contents for cell in function.__closure__ or ())
     values = [*_referred(function), *cells, *(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
@@ -155,7 +155,7 @@ def _of_a_tool(module: str) -> bool:
 
 
 def _referred(function: FunctionType) -> Iterator[object]:
-    """Values of the globals that a function and those defined in it name, and of attributes of modules among them."""
+    """Yield values of the globals that a function and those defined in it name, and of attributes of modules among them."""
     names = list(dict.fromkeys(_names(function.__code__)))
     spaces = [function.__globals__]
     for name in names:
@@ -181,7 +181,7 @@ def _code(code: CodeType, docstring: str | None = None) -> str:
 
 
 def _constant(value: object, called: list[FunctionType]) -> str:
-    """The text that stands for a value; functions, which have a text of their own, are noted instead."""
+    """Return the text that stands for a value; functions, which have a text of their own, are noted instead."""
     function = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value  # dispatchers, intrinsics
     if isinstance(function, FunctionType):
         called.append(function)

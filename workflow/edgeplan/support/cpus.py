@@ -69,7 +69,7 @@ _THROTTLED_AT_START = throttled_ms()
 
 
 def held_back() -> str:
-    """The quota that has stopped this process since it started, in words; "" where none did."""
+    """Return the quota that has stopped this process since it started, in words; "" where none did."""
     given = quota()
     if given is None or throttled_ms() <= _THROTTLED_AT_START:
         return ""
@@ -83,7 +83,7 @@ def calmer(doing: str = "stop other work") -> str:
 
 
 def busy_ticks(lines: Sequence[str]) -> dict[int, int]:
-    """Ticks that each processor worked or was not there (steal), by its number, of the lines of /proc/stat."""
+    """Return ticks that each processor worked or was not there (steal), by its number, of the lines of /proc/stat."""
     found = {}
     for line in lines:
         name, *numbers = line.split()
@@ -94,7 +94,7 @@ def busy_ticks(lines: Sequence[str]) -> dict[int, int]:
 
 
 def others_load(processors: Sequence[int], seconds: float = _WINDOW_SECONDS) -> dict[int, float]:
-    """Share of each processor's time that others use, seen while this process sleeps; empty where it is not told."""
+    """Return the share of each processor's time that others use, seen while this process sleeps; empty where it is not told."""
     try:
         before, began = busy_ticks(_STAT.read_text().splitlines()), time.monotonic()
         time.sleep(seconds)
@@ -106,7 +106,7 @@ def others_load(processors: Sequence[int], seconds: float = _WINDOW_SECONDS) -> 
 
 
 def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, float]) -> tuple[int, ...]:
-    """The processors to use: `cores`, each left for a spare one where others use that one clearly less.
+    """Return the processors to use: `cores`, each left for a spare one where others use that one clearly less.
 
     Args:
         cores: the usual processors.

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeplan.errors import EdgeplanError, FormatError, StoreError
+from edgeplan.support.lazy import lazily
 from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    import hashlib
 
-Model = TypeVar("Model", bound="BaseModel")
+    import pydantic
+    import yaml
+else:  # who runs plans reads no documents of users, and of a small plan no large file
+    hashlib, pydantic, yaml = lazily("hashlib"), lazily("pydantic"), lazily("yaml")
+
+Model = TypeVar("Model", bound="pydantic.BaseModel")
 FilePath = str | os.PathLike[str]
 _CHUNK_BYTES = 1 << 20
 
@@ -68,7 +74,7 @@ def state_folder() -> Path:
 
 
 def read_whole(path: Path) -> bytearray:
-    """The bytes of a file, by as few calls as there are: what a cold start reads is read by this.
+    """Return the bytes of a file, by as few calls as there are: what a cold start reads is read by this.
 
     Raises:
         OSError: it cannot be read.
@@ -87,13 +93,11 @@ def read_whole(path: Path) -> bytearray:
 
 
 def files_sha256(files: Sequence[Path]) -> str:
-    """Digest of the contents of files, one after the other.
+    """Return the digest of the contents of files, one after the other.
 
     Raises:
         OSError: one cannot be read.
     """
-    import hashlib  # noqa: PLC0415  who runs a small plan reads no large file
-
     state = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -118,8 +122,6 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
     Raises:
         EdgeplanError: of the given type, naming the field that does not fit.
     """
-    import yaml  # noqa: PLC0415  who runs plans reads none
-
     try:
         raw = yaml.safe_load(path.read_bytes())  # finds the encoding itself: UTF-8, or what a byte order mark says
     except OSError as failure:
@@ -131,13 +133,11 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
 
 def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str, where: str) -> Model:
     """Validate a document read from `where`."""
-    from pydantic import ValidationError  # noqa: PLC0415  likewise
-
     if not isinstance(raw, Mapping):
         raise error(f"{what} must be a mapping of keys to values", where=where, next_step="compare with a shipped example")
     try:
         return model.model_validate(raw)
-    except ValidationError as failure:
+    except pydantic.ValidationError as failure:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in failure.errors())
         raise error(f"{what} does not fit: {problems}", where=where, next_step="correct the named fields") from failure
 

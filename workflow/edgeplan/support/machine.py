@@ -33,13 +33,13 @@ def cpu_info() -> dict[str, str]:
 
 
 def cache_sizes() -> list[str]:
-    """Caches of the first core, e.g. ["1 Data 48K", ...]."""
+    """Return caches of the first core, e.g. ["1 Data 48K", ...]."""
     folders = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
     return [" ".join(_read(str(folder / part)) for part in ("level", "type", "size")) for folder in folders]
 
 
 def machine_id() -> str:
-    """The id that the system gave this machine, or, where it gave none, one drawn once and kept in the state folder."""
+    """Return the id that the system gave this machine, or, where it gave none, one drawn once and kept in the state folder."""
     given = _read("/etc/machine-id") or _read("/var/lib/dbus/machine-id")
     if given:
         return given
@@ -50,7 +50,7 @@ def machine_id() -> str:
 
 
 def fingerprint() -> str:
-    """Digest of this machine: processor, caches, cores and machine id. Rows of another machine never match it."""
+    """Return the digest of this machine: processor, caches, cores and machine id. Rows of another machine never match it."""
     parts: dict[str, Any] = {
         "cpu": cpu_info(),
         "caches": cache_sizes(),
@@ -76,7 +76,7 @@ def memory_bytes() -> int:
 
 
 def environment() -> dict[str, Any]:
-    """State of the machine worth keeping beside rows; names no host, user or path."""
+    """Return the state of the machine worth keeping beside rows; names no host, user or path."""
     info = cpu_info()
     frequency = "/sys/devices/system/cpu/cpu0/cpufreq"
     return {

@@ -45,7 +45,7 @@ _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 
 
 class Images(NamedTuple):
-    """Images that one module compiles.
+    """Images are compiled by one module.
 
     Attributes:
         builder: the module, whose `build(name)` compiles an image.
@@ -75,7 +75,7 @@ _MAPPED: dict[tuple[str, str], Mapping[str, int]] = {}
 
 
 def packed(code: bytes, head: Mapping[str, Any]) -> bytes:
-    """An image as it is kept: its digest, its head and the bytes to be mapped."""
+    """Return an image as it is kept: its digest, its head and the bytes to be mapped."""
     text = json.dumps(head).encode()
     content = len(text).to_bytes(_HEAD_BYTES, "little") + text + code
     return b"".join((_MAGIC, sha256(content).digest(), content))
@@ -138,7 +138,7 @@ def _imported(symbol: str) -> int:
 
 
 def _kept(images: Images, name: str) -> bytes | None:
-    """The image that is kept under a key; None if none is, or a damaged one, which is removed."""
+    """Return the image that is kept under a key; None if none is, or a damaged one, which is removed."""
     for folder in places():
         path = folder / _file_name(images, name)
         with suppress(OSError):
@@ -179,7 +179,7 @@ def _sources(globs: tuple[str, ...]) -> str:
 
 
 def _compilers() -> Iterable[Path]:
-    """Files that hold the versions of numba and llvmlite, where they are installed, and our own; none is imported."""
+    """Yield files that hold the versions of numba and llvmlite, where they are installed, and our own; none is imported."""
     for name in ("numba", "llvmlite"):
         found = importlib.util.find_spec(name)
         if found is not None and found.origin:
@@ -217,7 +217,7 @@ def places() -> tuple[Path, ...]:
 
 @cache
 def writable() -> Path | None:
-    """The first place that can be written to; None if none can be."""
+    """Return the first place that can be written to; None if none can be."""
     for folder in places():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ _WANTED = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "
 
 
 def resident() -> dict[str, int]:
-    """Bytes of resident memory: all (`rss`), the peak so far, and the parts that are anonymous, of files, and shared."""
+    """Return bytes of resident memory: all (`rss`), the peak so far, and the parts that are anonymous, of files, and shared."""
     found = dict.fromkeys(_WANTED.values(), 0)
     with open("/proc/self/status") as file:  # noqa: PTH123  pathlib is not imported for this
         for line in file:
@@ -22,7 +22,7 @@ def resident() -> dict[str, int]:
 
 
 def page_tables() -> int:
-    """Bytes of page tables, which the kernel holds for this process and a control group counts."""
+    """Return bytes of page tables, which the kernel holds for this process and a control group counts."""
     with open("/proc/self/status") as file:  # noqa: PTH123  likewise
         return next((int(line.split()[1]) * _KIB for line in file if line.startswith("VmPTE:")), 0)
 

@@ -35,7 +35,7 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"  # frees what an array owns: those made 
 
 
 class Entry(NamedTuple):
-    """A function that C calls.
+    """An entry is a function that C calls.
 
     Attributes:
         function: compiled with the error model of numpy: divisions by zero give what the processor gives.
@@ -77,7 +77,7 @@ def image_of(entries: Mapping[str, Entry], more: str = "") -> bytes:
 
 
 def _compiled(name: str, entry: Entry) -> str:
-    """A function and what it calls as LLVM assembly, with an entry for C."""
+    """Return a function and what it calls as LLVM assembly, with an entry for C."""
     made: Any = CFunc(entry.function, normalize_signature(entry.signature), {}, {"error_model": "numpy"})  # type: ignore[no-untyped-call]
     made.compile()
     inner = made.native_name.removeprefix("cfunc.")
@@ -139,7 +139,7 @@ class _Reference(NamedTuple):
 
 @dataclass
 class _Layout:
-    """Bytes of an image as they come together.
+    """A layout collects the bytes of an image.
 
     Attributes:
         code: all bytes; places: of sections in them.
@@ -163,7 +163,7 @@ class _Layout:
 
 
 def linked(elf: bytes) -> bytes:
-    """An image of an ELF object, whose global functions `entry.NAME` become the functions NAME.
+    """Return an image of an ELF object, whose global functions `entry.NAME` become the functions NAME.
 
     Raises:
         DeviceError: of another processor than x86-64, or of an unknown kind of reference.

@@ -151,7 +151,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 
 def protocol(what: str) -> Protocol:
-    """The protocol of a measurement, by its key in `PROTOCOLS`.
+    """Return the protocol of a measurement, by its key in `PROTOCOLS`.
 
     Raises:
         DeviceError: there is none.
@@ -169,7 +169,7 @@ def protocol(what: str) -> Protocol:
 
 
 def all_protocols() -> Mapping[str, Protocol]:
-    """The protocols of the foundation and of the chapters, whose files are found by their place as tests are."""
+    """Return the protocols of the foundation and of the chapters, whose files are found by their place as tests are."""
     files = sorted(PACKAGE.glob("chapters/*/protocols.py"))
     own = (import_module(f"edgeplan.chapters.{path.parent.name}.protocols").PROTOCOLS for path in files)
     return {**PROTOCOLS, **{what: found for protocols in own for what, found in protocols.items()}}

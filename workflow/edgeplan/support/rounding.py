@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def nine_digits(value: float) -> float:
-    """A number to nine significant digits; a whole number stays as it is.
+    """Return a number to nine significant digits; a whole number stays as it is.
 
     What is built from the same rows is to be the same on every machine, byte by byte. The last digits of a solver depend on
     where its arrays lie and on the kernels that its linear algebra chooses for the processor.

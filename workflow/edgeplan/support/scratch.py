@@ -22,7 +22,7 @@ _SUFFIX = re.compile("[a-z0-9_]{8}")  # of `tempfile`
 
 
 class ScratchFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder, as of `tempfile`, whose leftovers the next one removes.
+    """A scratch folder is temporary, as of `tempfile`; its leftovers are removed by the next one.
 
     Args:
         what: it is for, a part of its name.

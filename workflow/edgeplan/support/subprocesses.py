@@ -16,7 +16,7 @@ from edgeplan.support import lifeline
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of processes that are started: the package of this very process is first on the path.
+    """Return the environment of processes that are started: the package of this very process is first on the path.
 
     It holds where also it runs from a checkout, and names the lifeline of this process.
     """
@@ -27,12 +27,12 @@ def environment() -> Mapping[str, str]:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of this package in our own interpreter."""
+    """Return the command that runs a module of this package in our own interpreter."""
     return [sys.executable, "-m", lifeline.__name__, module, *arguments]
 
 
 def program_command(*command: str) -> list[str]:
-    """The command that runs a program."""
+    """Return the command that runs a program."""
     return [sys.executable, "-m", lifeline.__name__, lifeline.PROGRAM, *command]
 
 

@@ -24,7 +24,7 @@ OUTPUT_TOLERANCE = 1e-4
 
 
 class ModelInput(Protocol):
-    """An input of a model."""
+    """An input of a model has a name, a shape and an element type."""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ _BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, Runti
 
 
 def described(border: ModelInput) -> str:
-    """An input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
+    """Return an input as messages name it, e.g. "float32[1,3,224,224] named 'input'"."""
     return f"{_form(border.dtype, border.shape)} named {border.name!r}"
 
 
@@ -99,7 +99,7 @@ def _from_archive(file: IO[bytes], path: Path, expected: Sequence[ModelInput]) -
 
 
 def _array(file: IO[bytes], border: ModelInput, expected: Sequence[ModelInput], where: str) -> Array:
-    """One array of a file, read only if its header says what is expected."""
+    """Return one array of a file, read only if its header says what is expected."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"arrays of format {version[0]}.{version[1]} are not known")
@@ -113,7 +113,7 @@ def _array(file: IO[bytes], border: ModelInput, expected: Sequence[ModelInput], 
 
 
 def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected: Sequence[ModelInput]) -> dict[str, Array]:
-    """Inputs that a program was given, by name; of a model with one input the array alone will do.
+    """Return inputs that a program was given, by name; of a model with one input the array alone will do.
 
     Raises:
         InputError: they are not what is expected.

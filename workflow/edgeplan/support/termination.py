@@ -80,7 +80,7 @@ def _wait_for_end(starter: int) -> None:
 
 
 def ancestors() -> Iterator[int]:
-    """The numbers of the processes above this one, the nearest first."""
+    """Yield the numbers of the processes above this one, the nearest first."""
     process = os.getppid()
     while process > 1:
         yield process

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 
 def topological(before: Sequence[Collection[int]]) -> list[int]:
-    """Places so that each comes after those it waits for, otherwise in the order given.
+    """Return places so that each comes after those it waits for, otherwise in the order given.
 
     Args:
         before: for each place the places that it waits for, each once.

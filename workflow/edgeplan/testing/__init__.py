@@ -1,4 +1,4 @@
-"""Suites that hold what others add to what edgeplan asks of it. They need pytest.
+"""Suites of tests hold what others add to what edgeplan asks of it. They need pytest.
 
 Modules:
 

@@ -29,7 +29,7 @@ from edgeplan.graph.onnx.write import save_onnx, to_onnx
 
 
 class EngineContract:
-    """The tests; `name` is the engine's, by which device files ask for it."""
+    """A contract holds an engine to its interface; `name` is the engine's, by which device files ask for it."""
 
     name: ClassVar[str] = ""
 
@@ -131,7 +131,7 @@ class EngineContract:
 
 
 def everything() -> Graph:
-    """Every operator that the builder has, each activation included."""
+    """Return every operator that the builder has, each activation included."""
     b = GraphBuilder("everything", (1, 3, 17, 17))
     x = b.conv_bn(b.input, 16, 3, 2, act="relu6")
     x = b.conv(x, 16, (1, 3), dilation=1, bias=True)
@@ -200,7 +200,7 @@ def require_mapped(graph: Graph, nodes: tuple[EngineNode, ...]) -> None:
 
 
 def executed(engine: Engine, graph: Graph, folder: Path) -> tuple[EngineNode, ...]:
-    """The nodes that an engine runs for a graph; a black box skips the test."""
+    """Return the nodes that an engine runs for a graph; a black box skips the test."""
     if not engine.reports_nodes:
         pytest.skip("a black box")
     return engine.executed(save_onnx(graph, folder / "model.onnx"), graph)

@@ -65,7 +65,7 @@ def _varied() -> Graph:
 
 
 class ProcessorContract:
-    """The tests of a processor.
+    """A contract holds a processor to its interface.
 
     Attributes:
         name: of the engine that it is of.
@@ -80,7 +80,7 @@ class ProcessorContract:
     profiling: ClassVar[bool] = False
 
     def make(self) -> Processor:
-        """A fresh processor, opened as one of a pair is; it may skip the test where the device is not there."""
+        """Return a fresh processor, opened as one of a pair is; it may skip the test where the device is not there."""
         return processor_class(self.name).open(self.options, self.cores, Dnnl().info.block, profiling=self.profiling)
 
     @pytest.fixture

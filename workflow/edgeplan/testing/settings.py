@@ -26,7 +26,7 @@ _REFERENCE = "onnxruntime"
 
 
 class SettingContract:
-    """The tests; `name` is the setting's, as in `cold_start.settings`."""
+    """A contract holds a setting to its interface; `name` is the setting's, as in `cold_start.settings`."""
 
     name: ClassVar[str] = ""
 

@@ -15,7 +15,7 @@ _FREE = frozenset({"Conv", "BatchNormalization", "Relu", "Clip", "LeakyRelu", "S
 
 
 def batched(graph: Graph, name: str, batch: int) -> Graph:
-    """A network for one image, for several.
+    """Return a network for one image, for several.
 
     Raises:
         ParamsError: it reads no single image, or has an operator that says how many images there are.

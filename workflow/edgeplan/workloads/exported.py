@@ -24,20 +24,20 @@ from edgeplan.graph.onnx.write import IR_VERSION, OPSET, SeededModel, uniform
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A weight's values: seeded, uniform in centre ± spread."""
+    """Uniform values of a weight are seeded, within centre ± spread."""
 
     spread: float
     centre: float = 0.0
 
     def draw(self, name: str, elements: int, seed: int) -> Iterator[npt.NDArray[np.float32]]:
-        """Values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
+        """Yield values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
         for chunk in uniform(np.random.default_rng((seed, zlib.crc32(name.encode()))), elements):
             yield (chunk - np.float32(0.5)) * np.float32(2 * self.spread) + np.float32(self.centre)
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A model without the values of its weights.
+    """An exported model has no values of its weights.
 
     Attributes:
         model: the model; its weights are initialisers that hold no values yet.
@@ -49,12 +49,12 @@ class Exported:
 
     @property
     def parameters(self) -> int:
-        """Elements of all weights; one that several nodes read counts once."""
+        """Return elements of all weights; one that several nodes read counts once."""
         shapes = {tensor.name: tensor.dims for tensor in self.model.graph.initializer}
         return sum(math.prod(shapes[name]) for name in self.weights)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor, weights included.
+        """Return the shape of every tensor, weights included.
 
         Raises:
             onnx.shape_inference.InferenceError: shapes do not fit each other.
@@ -66,19 +66,19 @@ class Exported:
         return found
 
     def seeded(self, seed: int = 0) -> SeededModel:
-        """The model with the weights of a seed, which are drawn when it is written."""
+        """Return the model with the weights of a seed, which are drawn when it is written."""
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
         return SeededModel(model, {name: partial(how.draw, name, sizes[name], seed) for name, how in self.weights.items()})
 
     def to_onnx(self, seed: int = 0) -> onnx.ModelProto:
-        """The whole model, with the weights of a seed."""
+        """Return the whole model, with the weights of a seed."""
         return self.seeded(seed).whole()
 
 
 class ExportBuilder:
-    """Builds a model node by node.
+    """A builder makes a model node by node.
 
     Nodes are named `<scope>/<type>` as torch.onnx names them, numbered where names repeat; each output
     carries its node's name.
@@ -124,20 +124,20 @@ class ExportBuilder:
         return self.nodes(op_type, inputs, 1, scope, **attributes)[0]
 
     def reshape(self, x: str, shape: Sequence[int], scope: str) -> str:
-        """Reshape to a static shape."""
+        """Return the reshape to a static shape."""
         return self.node("Reshape", [x, self.integers(shape)], scope)
 
     def integers(self, values: Sequence[int]) -> str:
-        """A constant list of 64-bit integers, shared among the nodes that read the same."""
+        """Return a constant list of 64-bit integers, shared among the nodes that read the same."""
         return self.constant(f"ints_{'_'.join(map(str, values))}", list(values), np.int64)
 
     def scalar(self, op_type: str, x: str, value: float, scope: str, *, first: bool = False) -> str:
-        """A node of an activation and a number, the number first where asked."""
+        """Return a node of an activation and a number, the number first where asked."""
         number = self.constant(f"number_{value!r}", value)
         return self.node(op_type, [number, x] if first else [x, number], scope)
 
     def linear(self, x: str, inputs: int, outputs: int, scope: str, *, gain: float = 1.0) -> str:
-        """A fully connected layer of three axes as torch.onnx writes it: MatMul, then Add with the bias first."""
+        """Return a fully connected layer of three axes as torch.onnx writes it: MatMul, then Add with the bias first."""
         product = self.node("MatMul", [x, self.matrix(f"{scope}.weight", inputs, outputs, gain)], scope)
         return self.node("Add", [self.bias(scope, outputs), product], scope)
 
@@ -171,7 +171,7 @@ class ExportBuilder:
 
 
 def _weightless(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that reads weights without values as inputs, for shape inference."""
+    """Return a model that reads weights without values as inputs, for shape inference."""
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
     del plain.graph.initializer[:]

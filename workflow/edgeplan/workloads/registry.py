@@ -1,7 +1,7 @@
 """The models that chapters on planning run, by name, and how they are counted and written.
 
-MobileNets, SqueezeNet, VGG and ResNet are the zoo's builders, Inception-v3 that of its held-out list,
-all with published sizes. None of these models takes part in sampling, training or evaluating predictors.
+Networks behind the prior, and those held out, are the very graphs of these lists (`zoo`); all have
+published sizes. `workloads.models` is the one list of all models that have names.
 """
 
 from __future__ import annotations
@@ -22,52 +22,33 @@ from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.unrolled import unrolled_language_model
 from edgeplan.workloads.yolov3 import yolov3
-from edgeplan.zoo.alexnet import alexnet
-from edgeplan.zoo.choices import Choices
-from edgeplan.zoo.densenet import densenet
-from edgeplan.zoo.family import Builder
-from edgeplan.zoo.googlenet import googlenet
+from edgeplan.zoo import prior_models
+from edgeplan.zoo.family import published
 from edgeplan.zoo.mnasnet import mnasnet
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.mobilenetv2 import mobilenetv2
 from edgeplan.zoo.resnet import resnet
 from edgeplan.zoo.squeezenet import squeezenet
-from edgeplan.zoo.unseen.darknet import darknet19
-from edgeplan.zoo.unseen.inception import inception_v3
-from edgeplan.zoo.unseen.mobile import repvgg_a0
-from edgeplan.zoo.vgg import vgg
+from edgeplan.zoo.unseen.registry import UNSEEN
 
 #: A network of the zoo, or a model as an exporter writes it.
 Workload = Graph | Exported
 
 
-def _published(builder: Builder, name: str) -> Graph:
-    return builder(Choices(), name)
-
-
-def _zoo(name: str, builder: Builder) -> tuple[str, Callable[[], Workload]]:
-    return name, partial(_published, builder, name)
+_PRIOR = prior_models()
 
 
 #: Builders by name. A suffix says what differs from one example of the published size.
 WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
     {
-        **dict(
-            (
-                *(_zoo(f"resnet{depth}", partial(resnet, depth=depth)) for depth in (18, 34, 50, 152)),
-                *(_zoo(f"vgg{depth}", partial(vgg, depth=depth)) for depth in (11, 16, 19)),
-                _zoo("alexnet", alexnet),
-                _zoo("googlenet", googlenet),
-                _zoo("densenet121", densenet),
-                _zoo("mnasnet", mnasnet),
-                _zoo("mobilenetv1", mobilenetv1),
-                _zoo("mobilenetv2", mobilenetv2),
-                _zoo("squeezenet", partial(squeezenet, version="1.0")),
-            )
-        ),
-        "inception_v3": partial(inception_v3, "inception_v3"),
-        "darknet19": partial(darknet19, "darknet19"),
-        "repvgg_a0": partial(repvgg_a0, "repvgg_a0"),
+        **{name: _PRIOR[name] for name in ("resnet18", "resnet34", "resnet50")},
+        "resnet152": published(partial(resnet, depth=152), "resnet152"),
+        **{name: _PRIOR[name] for name in ("vgg11", "vgg16", "vgg19", "alexnet", "googlenet", "densenet121")},
+        "mnasnet": published(mnasnet, "mnasnet"),
+        "mobilenetv1": published(mobilenetv1, "mobilenetv1"),
+        "mobilenetv2": published(mobilenetv2, "mobilenetv2"),
+        "squeezenet": published(partial(squeezenet, version="1.0"), "squeezenet"),
+        **{name: partial(UNSEEN[name], name) for name in ("inception_v3", "darknet19", "repvgg_a0")},
         "yolov3": partial(yolov3, "yolov3"),
         "vit_b_16": partial(vit, "vit_b_16"),
         "gpt2": partial(gpt2, "gpt2"),
@@ -83,8 +64,8 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
         "lstm_unrolled_batch16": partial(unrolled_language_model, "lstm_unrolled_batch16", "LSTM", batch=16),
         "gru_unrolled": partial(unrolled_language_model, "gru_unrolled", "GRU"),
         "gru_unrolled_batch16": partial(unrolled_language_model, "gru_unrolled_batch16", "GRU", batch=16),
-        "inception_v3_batch16": lambda: batched(inception_v3("inception_v3"), "inception_v3_batch16", 16),
-        "mobilenetv1_batch16": lambda: batched(_published(mobilenetv1, "mobilenetv1"), "mobilenetv1_batch16", 16),
+        "inception_v3_batch16": lambda: batched(UNSEEN["inception_v3"]("inception_v3"), "inception_v3_batch16", 16),
+        "mobilenetv1_batch16": lambda: batched(published(mobilenetv1, "mobilenetv1")(), "mobilenetv1_batch16", 16),
     }
 )
 
@@ -99,12 +80,12 @@ def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
 
 
 def seeded_workload(workload: Workload, seed: int = 0) -> SeededModel:
-    """The model of a workload with the weights of a seed, which are drawn when it is written."""
+    """Return the model of a workload with the weights of a seed, which are drawn when it is written."""
     return _damped(workload, seeded(workload, seed)) if isinstance(workload, Graph) else workload.seeded(seed)
 
 
 def _damped(graph: Graph, model: SeededModel) -> SeededModel:
-    """A network whose residual branches are scaled down, each by the root of how many there are.
+    """Return a network whose residual branches are scaled down, each by the root of how many there are.
 
     Each sum doubles the variance otherwise: ResNet-152 would hand out 1e10. The scale is that of the
     batch normalisation behind a branch, which training starts from 0 for the same reason (Goyal et al.,

@@ -124,7 +124,7 @@ def bert(
 
 
 def _attention(b: ExportBuilder, x: str, shape: tuple[int, int, int], heads: int, scope: str, mask: str = "") -> str:
-    """Self-attention whose queries, keys and values are layers of their own, without the layer behind."""
+    """Return the self-attention whose queries, keys and values are layers of their own, without the layer behind."""
     width = shape[2]
     parts = tuple(b.linear(x, width, width, f"{scope}/{part}") for part in ("query", "key", "value"))
     return _scores(b, parts, shape, heads, scope, mask)
@@ -147,7 +147,7 @@ def _scores(
 
 
 def _projected(b: ExportBuilder, x: str, shape: tuple[int, int, int], outputs: int, scope: str, gain: float = 1.0) -> str:
-    """A layer as the `Conv1D` of `transformers` is exported: Gemm on all tokens as rows."""
+    """Return a layer as the `Conv1D` of `transformers` is exported: Gemm on all tokens as rows."""
     batch, tokens, width = shape
     rows = b.reshape(x, (batch * tokens, width), scope)
     weights = b.matrix(f"{scope}.weight", width, outputs, gain)
@@ -155,13 +155,13 @@ def _projected(b: ExportBuilder, x: str, shape: tuple[int, int, int], outputs: i
 
 
 def _dense(b: ExportBuilder, x: str, inputs: int, outputs: int, scope: str) -> str:
-    """A fully connected layer of two axes."""
+    """Return a fully connected layer of two axes."""
     weights = b.weight(f"{scope}.weight", (outputs, inputs), math.sqrt(3 / inputs))
     return b.node("Gemm", [x, weights, b.bias(scope, outputs)], scope, transB=1)
 
 
 def _token(b: ExportBuilder, x: str, scope: str) -> str:
-    """The first token of each sequence: (batch, tokens, width) to (batch, width)."""
+    """Return the first token of each sequence: (batch, tokens, width) to (batch, width)."""
     return b.node("Gather", [x, b.constant("first_token", 0, np.int64)], scope, axis=1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 
 from edgeplan.errors import FormatError
@@ -14,6 +14,15 @@ from edgeplan.zoo.spec import VariantSpec
 
 #: Builds a graph of the given name from choices.
 Builder = Callable[[Choices, str], Graph]
+
+
+def published(builder: Builder, name: str) -> Callable[[], Graph]:
+    """Return the builder of a family's published model, no variant, under a name."""
+    return partial(_published, builder, name)
+
+
+def _published(builder: Builder, name: str) -> Graph:
+    return builder(Choices(), name)
 
 
 @dataclass(frozen=True)

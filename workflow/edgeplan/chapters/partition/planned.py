@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.parallel import SearchLimits
-from edgeplan.planning.partition.plan import PartitionPlan, plan_of
+from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import Mode, plan
-from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
+from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.build import build_pair
@@ -123,16 +122,6 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
         write_plan(building, PARTITION, made_for, schedule, prediction, names)
 
 
-def pair_plan(folder: PlanFolder) -> PartitionPlan:
-    """The partition document of a plan folder.
-
-    Raises:
-        FormatError: it is of another kind, or does not fit.
-    """
-    parts = folder.scheduled(PairSchedule).plan | folder.predicted(PairPrediction).plan
-    return plan_of(json.dumps(parts), str(folder.path))
-
-
 def require_own(predictors: PairPredictors, pair: Opened) -> None:
     """Refuse predictors of another machine, library or driver.
 
@@ -150,10 +139,3 @@ def require_own(predictors: PairPredictors, pair: Opened) -> None:
             where="the predictors of the pair",
             next_step=f"measure the pair here: dvc repro partition@{card.pair}, or give times: --costs costs.json",
         )
-
-
-def as_it_ran(plan: PartitionPlan, spans: Sequence[tuple[float, float, float]]) -> PartitionPlan:
-    """A plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
-    times = [dict(zip(("start_ms", "cpu_end_ms", "gpu_end_ms"), span, strict=True)) for span in spans]
-    steps = tuple(step.model_copy(update=update) for step, update in zip(plan.steps, times, strict=True))
-    return plan.model_copy(update={"steps": steps, "makespan_ms": max(max(span[1:]) for span in spans)})

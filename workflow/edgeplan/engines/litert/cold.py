@@ -16,19 +16,16 @@ from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, Un
 
 
 class LiteRt(Baseline):
-    """The converted model; XNNPACK packs its weights at every start."""
+    """This setting opens the converted model; XNNPACK packs its weights at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads
         try:
-            from ai_edge_litert.compiled_model import CompiledModel
-            from ai_edge_litert.cpu_options import CpuOptions
-            from ai_edge_litert.environment import Environment
-            from ai_edge_litert.options import Options
+            from ai_edge_litert import compiled_model, cpu_options, environment, options
         except ImportError as error:
             raise UnsupportedError(f"ai-edge-litert is not installed: {error}") from error
-        self._model, self._options, self._cpu = CompiledModel, Options, CpuOptions
-        self._environment = Environment.create()
+        self._model, self._options, self._cpu = compiled_model.CompiledModel, options.Options, cpu_options.CpuOptions
+        self._environment = environment.Environment.create()
 
     def version(self) -> str:
         return version("ai-edge-litert")
@@ -54,7 +51,7 @@ class LiteRt(Baseline):
 
 
 class LiteRtCached(LiteRt):
-    """The same with the packed weights mapped from XNNPACK's cache."""
+    """This setting maps packed weights from XNNPACK's cache."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         plain = super().prepare(model, inputs, folder, threads)

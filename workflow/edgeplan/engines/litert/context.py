@@ -25,7 +25,7 @@ def layout(rank: int) -> tuple[int, ...]:
 
 
 class LoweringContext:
-    """A graph being lowered; operators that were fused into an earlier one are `_done`."""
+    """A context holds a graph while it is lowered; operators that were fused into an earlier one are `_done`."""
 
     def __init__(self, graph: Graph, values: Mapping[str, Any]) -> None:
         self._graph, self._values, self._file = graph, values, TfliteFile()
@@ -58,7 +58,7 @@ class LoweringContext:
         return readers[0] if not op_type or readers[0].op_type == op_type else None
 
     def _fused_activation(self, name: str) -> tuple[int, str]:
-        """The activation that follows a tensor and can be fused, and the name of what it writes."""
+        """Return the activation that follows a tensor and can be fused, and the name of what it writes."""
         reader = self._only_reader(name)
         code = FUSED.get(kind(self._graph, reader)) if reader is not None else None
         if reader is None or code is None:

@@ -20,7 +20,7 @@ _TYPES = {np.dtype(np.float32): schema.TensorType.FLOAT32, np.dtype(np.int32): s
 
 
 class TfliteFile:
-    """Built tensor by tensor and operator by operator, then written once."""
+    """A file is built tensor by tensor and operator by operator, then written once."""
 
     def __init__(self) -> None:
         self._tensors: list[Any] = []

@@ -145,7 +145,7 @@ class _Lowering(Windows, Recurrent):
             self._emit_reshape(op, x, self._out(op.outputs[0]))
 
     def _transposed(self, op: Operator, x: int, stored: Sequence[int], role: str) -> int:
-        """The tensor with its axes put into ONNX's order."""
+        """Return the tensor with its axes put into ONNX's order."""
         back = [stored.index(axis) for axis in range(len(stored))]
         out = self._scratch(op, role, [self._file.shape(x)[axis] for axis in back])
         self._emit_transpose(op, x, back, out)

@@ -43,7 +43,7 @@ class Recurrent(LoweringContext):
         self._directions_apart(op, joined, (steps, batch, directions, hidden))
 
     def _direction(self, op: Operator, values: tuple[Array, Array, Array], *, backwards: bool) -> int:
-        """The states of one direction at every step, (steps, batch, hidden)."""
+        """Return the states of one direction at every step, (steps, batch, hidden)."""
         weight, recurrence, bias = values
         hidden, prefix = recurrence.shape[1], "backward" if backwards else "forward"
         steps, batch, _ = self._graph.shape(op.inputs[0])

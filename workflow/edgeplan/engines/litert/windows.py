@@ -16,7 +16,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 class Windows(LoweringContext):
-    """Lowerings of convolutions and pools."""
+    """This class lowers convolutions and pools."""
 
     def conv(self, op: Operator) -> None:
         """`Conv` with what can be fused into it."""

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
+from edgeplan.engines.mnn.convert import convert
 
 
 class Mnn(Baseline):
-    """The converted model; its weights are transformed at every start."""
+    """This setting opens the converted model; its weights are transformed at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads
@@ -28,8 +29,6 @@ class Mnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.engines.mnn.convert import convert
-
         converted = convert(model, folder)
         return Artefact(main=converted, files=(converted,), input_names=tuple(inputs), outputs=model_outputs(model))
 

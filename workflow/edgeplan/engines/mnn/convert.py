@@ -9,9 +9,10 @@ from __future__ import annotations
 from contextlib import chdir
 from pathlib import Path
 
-import onnx
-
 from edgeplan.engines.cold import UnsupportedError
+from edgeplan.support.lazy import lazily
+
+_tools, onnx = lazily("_tools"), lazily("onnx")  # the first lies at the top level of the wheel
 
 
 def convert(model: Path, folder: Path) -> Path:
@@ -20,8 +21,6 @@ def convert(model: Path, folder: Path) -> Path:
     Raises:
         UnsupportedError: the converter wrote no model.
     """
-    import _tools  # lies at the top level of the wheel
-
     converted = folder.resolve() / "model.mnn"
     arguments = {"-f": "ONNX", "--modelFile": str(model.resolve()), "--MNNModel": str(converted), "--bizCode": "edgeplan"}
     command = ["mnnconvert", *(part for pair in arguments.items() for part in pair)]

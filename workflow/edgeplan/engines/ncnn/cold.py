@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, model_outputs
+from edgeplan.engines.ncnn.convert import convert, converter_version
 
 _REDUCED_PRECISION = (
     "use_fp16_packed",
@@ -22,7 +23,7 @@ _REDUCED_PRECISION = (
 
 
 class Ncnn(Baseline):
-    """The converted model with all of ncnn's f32 kernels (Winograd, sgemm, packing); weights are transformed at every start."""
+    """This setting has all of ncnn's f32 kernels (Winograd, sgemm, packing); weights are transformed at every start."""
 
     #: Whether convolutions may be computed as products of matrices, by Winograd's algorithm or im2col.
     by_products = True
@@ -40,8 +41,6 @@ class Ncnn(Baseline):
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del threads
-        from edgeplan.engines.ncnn.convert import convert, converter_version
-
         if any(shape[0] != 1 or len(shape) == 1 for shape in inputs.values()):
             raise UnsupportedError("ncnn has no batch axis: only batches of one")
         param, weights = convert(model, inputs, folder)
@@ -79,7 +78,7 @@ class Ncnn(Baseline):
 
 
 class NcnnDirect(Ncnn):
-    """Direct convolutions alone, which need no memory besides (FlexNN's NCNN-Direct)."""
+    """This setting has direct convolutions alone, which need no memory besides (FlexNN's NCNN-Direct)."""
 
     by_products = False
 

@@ -8,14 +8,19 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from google.protobuf.message import EncodeError
-from onnx import helper, numpy_helper
 
 from edgeplan.engines.cold import UnsupportedError, model_files
+from edgeplan.support.lazy import lazily
 from edgeplan.support.subprocesses import program_command, run
+
+if TYPE_CHECKING:
+    import onnx
+    from google.protobuf import message
+else:  # preparing alone needs them
+    onnx, message = lazily("onnx"), lazily("google.protobuf.message")
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -52,7 +57,7 @@ def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) ->
 
 
 def converter_version() -> str:
-    """Version of the converter; "unknown" where it was not installed as a package."""
+    """Return the version of the converter; "unknown" where it was not installed as a package."""
     try:
         return version("pnnx")
     except PackageNotFoundError:
@@ -60,7 +65,7 @@ def converter_version() -> str:
 
 
 def _source(model: Path, work: Path) -> Path:
-    """The model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
+    """Return the model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
 
     It is one file: pnnx crashes on external data.
 
@@ -73,7 +78,7 @@ def _source(model: Path, work: Path) -> Path:
     if _join_directions(proto.graph) or external:
         try:
             source.write_bytes(proto.SerializeToString())
-        except (ValueError, EncodeError) as error:
+        except (ValueError, message.EncodeError) as error:
             raise UnsupportedError("pnnx reads models of up to 2 GB") from error
     else:
         source.symlink_to(model.resolve())
@@ -93,8 +98,8 @@ def _join_directions(graph: onnx.GraphProto) -> bool:
         if swap is None or lstm is None or lstm.op_type != "LSTM" or _order(swap) != _STEPS_BATCH_DIRECTIONS:
             continue
         name = f"{lstm.name or lstm.output[0]}.joined"
-        graph.initializer.append(numpy_helper.from_array(np.array(_JOINED, np.int64), f"{name}.shape"))
-        graph.node.insert(index, helper.make_node("Reshape", [node.input[0], f"{name}.shape"], [name], name=name))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(_JOINED, np.int64), f"{name}.shape"))
+        graph.node.insert(index, onnx.helper.make_node("Reshape", [node.input[0], f"{name}.shape"], [name], name=name))
         node.input[0] = name
         joined = True
     return joined

@@ -59,7 +59,7 @@ class Edgeplan(Baseline):
 
 
 class EdgeplanFixed(Edgeplan):
-    """Without work stealing: every core does what the plan says, whatever slows it (Figure 11)."""
+    """This baseline steals no work: every core does what the plan says, whatever slows it (Figure 11)."""
 
     stealing = False
 

@@ -35,7 +35,7 @@ _NS_PER_US = 1000.0
 
 
 class Onednn(Engine):
-    """oneDNN through its C API."""
+    """This engine calls oneDNN through its C API."""
 
     name = "onednn"
     reports_nodes = True
@@ -111,7 +111,7 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
 
 
 def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[EngineNode, ...], list[int]]:
-    """The executed nodes, and for each C call the node it belongs to.
+    """Return the executed nodes, and for each C call the node it belongs to.
 
     A step whose own work is one primitive or several (a split) is one node; each conversion around it is a node of its own.
     """
@@ -147,5 +147,5 @@ def _own_work(step: Step) -> bool:
 
 
 def _original(tensor: str) -> str:
-    """The activation of the graph that an activation of the program stands for."""
+    """Return the activation of the graph that an activation of the program stands for."""
     return tensor.removesuffix(":kept")

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
+from edgeplan.support.lazy import lazily
+
+onnx = lazily("onnx")  # preparing alone needs it
 
 _ERRORS_ONLY = 3
 
 
 class OnnxRuntimeDefault(Baseline):
-    """The ONNX file, opened with all graph optimisations."""
+    """This setting opens the ONNX file with all graph optimisations."""
 
     def load_library(self, threads: int) -> None:
         del threads
@@ -40,7 +43,7 @@ class OnnxRuntimeDefault(Baseline):
 
 
 class OnnxRuntimeOptimised(OnnxRuntimeDefault):
-    """The optimised model, saved once with its weights as external data, opened with the optimisations off."""
+    """This setting saves the optimised model once, its weights as external data, and opens it with the optimisations off."""
 
     #: Whether the weights are saved in the layouts the kernels pack them into.
     prepacked = False
@@ -65,18 +68,16 @@ class OnnxRuntimeOptimised(OnnxRuntimeDefault):
 
 
 class OnnxRuntimePrepacked(OnnxRuntimeOptimised):
-    """The same, with the packed weights saved too."""
+    """This setting saves the packed weights of the optimised model, too."""
 
     prepacked = True
 
 
 class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
-    """Weights as external data, mapped and never copied: nothing is packed beforehand, and no arena keeps what was freed."""
+    """This setting maps weights and never copies them: nothing is packed beforehand, and no arena keeps what was freed."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs, threads
-        import onnx
-
         external, weights = folder / "external.onnx", folder / "weights.bin"
         options = {"save_as_external_data": True, "location": weights.name, "size_threshold": 1024}
         onnx.save_model(onnx.load(model), external, **options)

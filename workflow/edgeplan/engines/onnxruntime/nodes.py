@@ -26,7 +26,7 @@ _INLINED_TYPES = ("HardSigmoid", "Mul")
 
 
 def _with_names(nodes: Sequence[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
-    """Nodes by name; those without one (inlined functions) are called `<type>@<n>`."""
+    """Return nodes by name; those without one (inlined functions) are called `<type>@<n>`."""
     seen: Counter[str] = Counter()
     named: dict[str, onnx.NodeProto] = {}
     for node in nodes:
@@ -39,7 +39,7 @@ def _with_names(nodes: Sequence[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
 
 
 def map_nodes(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> tuple[EngineNode, ...]:
-    """The nodes of an optimised model, in its order, with the operators of `graph` each one runs."""
+    """Return the nodes of an optimised model, in its order, with the operators of `graph` each one runs."""
     info = _with_names(nodes)
     working = {name: node for name, node in info.items() if not _is_reorder(node)}
     named = {name: _named_members(graph, name, node) for name, node in working.items()}
@@ -97,7 +97,7 @@ def _inlined_hard_swish(
     members: Mapping[str, tuple[str, ...]],
     source: dict[str, str],
 ) -> dict[str, tuple[str, ...]]:
-    """Members of the nodes without any that hard-swish was inlined as: the hard-swish that reads the same activation.
+    """Return members of the nodes without any that hard-swish was inlined as: the hard-swish that reads the same activation.
 
     `source` learns what they write, so that conversions behind them can be named.
     """
@@ -130,7 +130,7 @@ def _original_tensors(
 
 
 def _layout(tensor: str) -> str:
-    """Layout of an engine tensor: blocked activations lose their names."""
+    """Return the layout of an engine tensor: blocked activations lose their names."""
     return "nchwc" if tensor.startswith("reorder_token_") else "nchw"
 
 

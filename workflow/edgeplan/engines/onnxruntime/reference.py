@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
 from edgeplan.errors import ModelError
+from edgeplan.support.lazy import lazily
+
+ort = lazily("onnxruntime")  # who runs plans compares none
 
 Array = npt.NDArray[np.float32]
 _ERRORS_ONLY = 3
 
 
 def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of ONNX Runtime on one thread, by name.
+    """Return outputs of ONNX Runtime on one thread, by name.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.

@@ -21,7 +21,7 @@ _EVENT_SUFFIX = "_kernel_time"
 
 
 class OnnxRuntime(Engine):
-    """ONNX Runtime, CPU execution provider, f32."""
+    """This engine is ONNX Runtime with its CPU execution provider, f32."""
 
     name = "onnxruntime"
     reports_nodes = True

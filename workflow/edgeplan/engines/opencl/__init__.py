@@ -1,4 +1,4 @@
-"""An OpenCL device by itself, through the package's own kernels: the second processor of a pair, measured alone.
+"""An OpenCL device is measured by itself, through the package's own kernels: the second processor of a pair.
 
 Modules:
 

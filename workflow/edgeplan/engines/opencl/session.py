@@ -43,7 +43,7 @@ _BLOCKED = ":blocked"
 
 
 class Opencl(Engine):
-    """An OpenCL device; the options are those of `OpenclOptions`, threads are the host's."""
+    """This engine is an OpenCL device; the options are those of `OpenclOptions`, threads are the host's."""
 
     name = "opencl"
     reports_nodes = True
@@ -80,7 +80,7 @@ class Opencl(Engine):
 
 
 def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
-    """The steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
+    """Return the steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
 
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
@@ -108,7 +108,7 @@ def _blocked_convolutions(lowered: Lowered) -> Lowered:
 
 
 class Loaded:
-    """A program prepared whole on a device, and what the device refuses on the host."""
+    """A loaded program is prepared whole on a device; the host runs what the device refuses."""
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, processor: OpenclProcessor, threads: int) -> None:
         self.program, self.processor = program, processor
@@ -174,7 +174,7 @@ class _OpenclSession(Session):
 
 
 class _OpenclProfiledSession(_OpenclSession, ProfiledSession):
-    """Asks the device when each kernel started and ended."""
+    """This session asks the device when each kernel started and ended."""
 
     def __init__(self, loaded: Loaded, graph: Graph) -> None:
         super().__init__(loaded, graph)
@@ -199,7 +199,7 @@ def _nanoseconds(event: Any) -> int:
 
 
 def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
-    """The executed nodes, and the step that each is. A view, for which nothing runs, is none."""
+    """Return the executed nodes, and the step that each is. A view, for which nothing runs, is none."""
     nodes: list[EngineNode] = []
     columns: list[int] = []
     program = loaded.program

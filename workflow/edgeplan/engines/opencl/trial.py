@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from edgeplan.engines.base import Array, random_inputs
@@ -30,7 +31,7 @@ _TOLERANCE = 1e-4
 
 
 def model() -> Graph:
-    """A model of every kernel that the graph builder has operators for, with channels that fill no block."""
+    """Return a model of every kernel that the graph builder has operators for, with channels that fill no block."""
     b = GraphBuilder("trial", (1, 3, 33, 33))
     x = b.conv_bn(b.input, 24, 3, 2, act="relu6")  # from row-major pixels
     x = b.conv_bn(x, 40, 3)  # by Winograd's algorithm
@@ -83,13 +84,13 @@ def tried(options: OpenclOptions) -> str:
 
 def main() -> None:
     """Do the job on stdin, answer on stdout."""
-    job = TrialJob.model_validate_json(sys.stdin.buffer.read())
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialJob)
     answer, sys.stdout = sys.stdout, sys.stderr  # compilers talk
     try:
         problem = tried(OpenclOptions(**job.device))  # type: ignore[arg-type]
     except EdgeplanError as error:
         problem = error.what
-    answer.write(TrialResult(problem=problem).model_dump_json())
+    answer.write(msgspec.json.encode(TrialResult(problem=problem)).decode())
 
 
 if __name__ == "__main__":

@@ -13,19 +13,19 @@ from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, Un
 
 
 class OpenVinoBaseline(Baseline):
-    """The ONNX file, compiled at every start."""
+    """This setting compiles the ONNX file at every start."""
 
     def load_library(self, threads: int) -> None:
         del threads
         try:
-            import openvino as ov
-            from openvino.frontend import FrontEndManager
+            import openvino.frontend
         except ImportError as error:
             raise UnsupportedError(f"openvino is not installed: {error}") from error
-        self._ov = ov
-        self._core = ov.Core()
+        self._ov = openvino
+        self._core = openvino.Core()
         self._core.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plugin of the device
-        self._frontend = FrontEndManager().load_by_framework("onnx")  # and the reader of ONNX files: libraries, not the model
+        # And the reader of ONNX files: libraries, not the model.
+        self._frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
 
     def version(self) -> str:
         return str(self._ov.get_version())
@@ -38,7 +38,7 @@ class OpenVinoBaseline(Baseline):
 
 
 class OpenVinoCached(OpenVinoBaseline):
-    """Compiled once; every start imports the blob from the folder of the cache."""
+    """This setting compiles once; every start imports the blob from the folder of the cache."""
 
     def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
         del inputs

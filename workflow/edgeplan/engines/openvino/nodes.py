@@ -19,7 +19,7 @@ def _info(op: Any, key: str) -> str:
 
 
 def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
-    """The executed nodes of a runtime model, in order, with the operators of `graph` each one runs."""
+    """Return the executed nodes of a runtime model, in order, with the operators of `graph` each one runs."""
     active = [op for op in ops if _info(op, "layerType") not in _PASSIVE and not _only_constants(op)]
     layouts = {op.get_friendly_name(): _info(op, "outputLayouts").split(",")[0] for op in ops}
     named: dict[str, list[str]] = {}

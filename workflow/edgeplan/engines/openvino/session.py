@@ -21,7 +21,7 @@ _HALF_COUNT_US = 0.5
 
 
 class OpenVino(Engine):
-    """OpenVINO CPU plugin, f32, latency hint."""
+    """This engine is OpenVINO's CPU plugin, f32, with its hint for latency."""
 
     name = "openvino"
     reports_nodes = True

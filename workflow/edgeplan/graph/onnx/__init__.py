@@ -1,4 +1,4 @@
-"""ONNX files in and out.
+"""This package reads and writes ONNX files.
 
 Modules:
 

@@ -12,15 +12,18 @@ from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
+from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
+
+ort = lazily("onnxruntime")  # an extra
 
 _INPUTS = 5
 _ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
-    """The largest difference of their outputs on seeded inputs, over the largest magnitude of each output.
+    """Return the largest difference of their outputs on seeded inputs, over the largest magnitude of each output.
 
     Of an original of half precision it is its own arithmetic in single precision: what half precision rounds off is no fault of
     the prepared model, which is the more exact of the two.
@@ -30,11 +33,10 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
         ModelError: ONNX Runtime is not installed or cannot run one of them.
     """
     try:
-        import onnxruntime as ort  # noqa: PLC0415  an extra
+        options = ort.SessionOptions()
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error
     try:
-        options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
         with ScratchFolder("compare") as folder:  # both are read whole when they are opened
             known = in_single_precision(original, Path(folder) / "single.onnx")

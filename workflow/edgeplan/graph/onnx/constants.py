@@ -102,7 +102,7 @@ def held_value(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def constant_values(name: str, constant: TensorProto, model: Path | None, source: str) -> npt.NDArray[Any]:
-    """Values of a constant that `constant_tensor` has accepted.
+    """Return values of a constant that `constant_tensor` has accepted.
 
     Args:
         name: what nodes call it.
@@ -124,7 +124,7 @@ def constant_values(name: str, constant: TensorProto, model: Path | None, source
 
 
 def _with_values(name: str, constant: TensorProto, model: Path | None, source: str) -> TensorProto:
-    """A constant with the values that another file holds."""
+    """Return a constant with the values that another file holds."""
     if model is None:
         raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
     place = _external(name, constant, source)

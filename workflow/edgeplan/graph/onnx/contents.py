@@ -37,7 +37,7 @@ _REWRITTEN = frozenset({"Sum"})
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """An ONNX file in parts.
+    """Contents hold an ONNX file in parts.
 
     Attributes:
         name: of its graph.
@@ -216,7 +216,7 @@ def _once(values: Iterable[onnx.ValueInfoProto], source: str) -> tuple[onnx.Valu
 
 
 def _named(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Copies without `Constant` nodes, whose values may be large."""
+    """Return copies without `Constant` nodes, whose values may be large."""
     found: list[onnx.NodeProto] = []
     used: set[str] = set()
     for index, node in enumerate(nodes):
@@ -236,7 +236,7 @@ def _named(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto], known: Collection[str], source: str) -> tuple[onnx.NodeProto, ...]:
-    """Nodes so that each comes after those it reads from, otherwise in the order given.
+    """Return nodes so that each comes after those it reads from, otherwise in the order given.
 
     ONNX demands sorted nodes, but engines load others, so exporters write them.
     """

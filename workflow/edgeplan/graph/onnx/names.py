@@ -11,7 +11,7 @@ from edgeplan.graph.onnx.write import EXTERNAL_DATA_THRESHOLD_BYTES
 
 
 def named_file(model: Path, folder: Path) -> Path:
-    """The file itself, or, where nodes are without names or share one, a copy that `load_onnx` reads as the same graph.
+    """Return the file itself, or, where nodes are without names or share one, a copy that `load_onnx` reads as the same graph.
 
     Args:
         model: the ONNX file, which `load_onnx` has read.

@@ -42,7 +42,7 @@ _LATER = "export it with opset 7 or later"  # onnx.version_converter aligns some
 
 
 def modern(contents: Contents, shapes: Shapes, source: str) -> Contents:
-    """A model whose nodes are of opset 7 at least, without `Sum`.
+    """Return a model whose nodes are of opset 7 at least, without `Sum`.
 
     Args:
         contents: the model; its nodes fit the schemas of its opset.
@@ -59,7 +59,7 @@ def modern(contents: Contents, shapes: Shapes, source: str) -> Contents:
 
 
 class _Rewriting:
-    """The walk over the nodes of one model."""
+    """A rewriting walks over the nodes of one model."""
 
     def __init__(self, contents: Contents, shapes: Shapes, source: str) -> None:
         self.opset, self.source, self.infer = contents.opset, source, shapes
@@ -168,7 +168,7 @@ class _Rewriting:
 
 
 def _additions(node: onnx.NodeProto, constants: Collection[str]) -> list[onnx.NodeProto]:
-    """A sum, maximum or minimum of many as a chain of those of two, constants last; of one input it is that input."""
+    """Return a sum, maximum or minimum of many as a chain of those of two, constants last; of one input it is that input."""
     joined = _JOINED.get(node.op_type)
     if joined is None or (node.op_type == joined and len(node.input) == _OPERANDS):
         return [node]

@@ -39,7 +39,7 @@ _BOTH = 2
 def recognised(
     operators: Sequence[Operator], tensors: Mapping[str, Tensor], constants: Mapping[str, TensorProto], outputs: Sequence[str]
 ) -> tuple[Operator, ...]:
-    """The operators, with one in place of those that are a GELU or a layer normalisation.
+    """Return the operators, with one in place of those that are a GELU or a layer normalisation.
 
     Args:
         operators: of a graph, in topological order.
@@ -68,7 +68,7 @@ def _without_dead(
 
 
 class _Patterns:
-    """The search in one graph."""
+    """This class searches one graph for patterns."""
 
     def __init__(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], constants: Mapping[str, TensorProto]
@@ -81,7 +81,7 @@ class _Patterns:
                 self.readers.setdefault(name, []).append(op)
 
     def number(self, name: str) -> float | None:
-        """The value of a constant of one number that adds no axes to what it meets."""
+        """Return the value of a constant of one number that adds no axes to what it meets."""
         constant = self.constants.get(name)
         if constant is None or constant.data_location == TensorProto.EXTERNAL or list(constant.dims) not in ([], [1]):
             return None
@@ -90,7 +90,7 @@ class _Patterns:
     # GELU
 
     def gelu(self, heart: Operator) -> Iterator[Operator]:
-        """The GELU around an error function or hyperbolic tangent."""
+        """Yield the GELU around an error function or hyperbolic tangent."""
         if heart.op_type not in _HEARTS:
             return
         for x in self._leaves(heart.inputs[0], _DEEPEST):
@@ -133,7 +133,7 @@ class _Patterns:
     # Layer normalisation
 
     def layer(self, root: Operator) -> Iterator[Operator]:
-        """The normalisation over the last axes whose deviation is a square root."""
+        """Yield the normalisation over the last axes whose deviation is a square root."""
         if root.op_type != "Sqrt" or (variance := self._made(root.inputs[0], "Add")) is None or len(variance.weights) != 1:
             return
         epsilon, mean = self.number(variance.weights[0]), self._made(variance.inputs[0], "ReduceMean")
@@ -155,7 +155,7 @@ class _Patterns:
         return made if made is not None and made.op_type == op_type else None
 
     def _squared(self, tensor: str) -> Operator | None:
-        """The difference that a tensor is the square of."""
+        """Return the difference that a tensor is the square of."""
         made = self.producer.get(tensor)
         if made is None or made.weights:
             return None
@@ -165,7 +165,7 @@ class _Patterns:
         return found if found is not None and not found.weights else None
 
     def _last_axes(self, mean: Operator) -> tuple[int, ...]:
-        """The axes of a mean that keeps them, where they are the last ones."""
+        """Return the axes of a mean that keeps them, where they are the last ones."""
         rank = len(self.tensors[mean.inputs[0]].shape)
         axes = tuple(sorted(axis % rank for axis in mean.integers("axes", ())))
         last = axes == tuple(range(rank - len(axes), rank))

@@ -28,8 +28,12 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.constants import held_value
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.support.files import write_atomically
+from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import cannot_write
+
+# They take a second to import, and most models need none of them.
+onnx_ir, common, optimizer = lazily("onnx_ir"), lazily("onnx_ir.passes.common"), lazily("onnxscript.optimizer")
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -204,7 +208,7 @@ def prepared(
     source: str,
     path: Path | None = None,
 ) -> onnx.ModelProto:
-    """A model of static shape that computes the same.
+    """Return a model of static shape that computes the same.
 
     Args:
         model: as it was exported; it is changed.
@@ -216,10 +220,6 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
             simplified.
     """
-    import onnx_ir  # noqa: PLC0415  both take a second to import, and most models need none of it
-    from onnx_ir.passes import common  # noqa: PLC0415
-    from onnxscript import optimizer  # noqa: PLC0415
-
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     if types := _widened(model):
@@ -274,7 +274,7 @@ def prepared(
 
 
 def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
-    """The file of a model that can be read: its own, or `target` if it had to be prepared.
+    """Return the file of a model that can be read: its own, or `target` if it had to be prepared.
 
     Args:
         path: as it was exported.
@@ -307,7 +307,7 @@ def _written(model: onnx.ModelProto, target: Path) -> Path:
 
 
 def in_single_precision(path: Path, target: Path) -> Path:
-    """The file of a model that computes in single precision: its own, or `target` if it holds half precision.
+    """Return the file of a model that computes in single precision: its own, or `target` if it holds half precision.
 
     Raises:
         ModelError: the model cannot be read.
@@ -322,7 +322,7 @@ def in_single_precision(path: Path, target: Path) -> Path:
 
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
-    """The graph of a model, prepared if it cannot be read as it is.
+    """Return the graph of a model, prepared if it cannot be read as it is.
 
     Raises:
         ModelError: as `prepared` and `read.from_onnx`.
@@ -407,7 +407,7 @@ def _require_input(name: str, inputs: Mapping[str, object], option: str, source:
 
 
 def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str) -> dict[str, npt.NDArray[Any]]:
-    """The values of inputs that steer the graph, by name.
+    """Return the values of inputs that steer the graph, by name.
 
     Raises:
         ModelError: there is no such input, or a text is no value of its type.
@@ -497,7 +497,7 @@ def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Prepara
         dims = kind.shape.dim
         fits = len(sizes) == len(dims) and all(d.dim_value <= 0 or d.dim_value == s for d, s in zip(dims, sizes, strict=True))
         if not fits and kind.HasField("shape"):
-            has = ",".join(map(_told, dims))
+            has = ",".join(map(_size_text, dims))
             raise ModelError(
                 f"the input {name!r} is of shape {has}", where="--shape", next_step="give its open axes sizes alone"
             )
@@ -567,11 +567,11 @@ def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symb
             continue
         known = symbols.get(dim.dim_param if _named_axis(dim) else f"{name}, axis {axis}")
         if (size := sizes[axis] if sizes is not None else known) is None:
-            missing.append(_told(dim))
+            missing.append(_size_text(dim))
         else:
             dim.dim_value = size
     if missing:
-        example = ",".join(map(_told, kind.shape.dim))
+        example = ",".join(map(_size_text, kind.shape.dim))
         raise ModelError(
             f"the input {name!r} leaves {', '.join(dict.fromkeys(missing))} open",
             where=source,
@@ -582,7 +582,7 @@ def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symb
         raise ModelError(f"the input {name!r} takes more than 4 GB", where=source, next_step="give it a smaller shape")
 
 
-def _told(dim: onnx.TensorShapeProto.Dimension) -> str:
+def _size_text(dim: onnx.TensorShapeProto.Dimension) -> str:
     return str(dim.dim_value) if dim.dim_value > 0 else dim.dim_param or "?"
 
 

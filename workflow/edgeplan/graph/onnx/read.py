@@ -49,7 +49,7 @@ def load_onnx(path: Path) -> Graph:
 
 
 def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None) -> Graph:
-    """A graph from an ONNX model, whose shapes are inferred here.
+    """Return a graph from an ONNX model, whose shapes are inferred here.
 
     Args:
         model: the model; it is not changed.
@@ -108,7 +108,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
 
 
 def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:
-    """Values of the constants that decide shapes or that the graph keeps."""
+    """Return values of the constants that decide shapes or that the graph keeps."""
     found: dict[str, npt.NDArray[Any]] = {}
     for node in nodes:
         for role, name in zip(_roles(node), node.input, strict=False):
@@ -137,7 +137,7 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
 def _copies(
     contents: Contents, alias: Mapping[str, str], written: AbstractSet[str], tensors: Mapping[str, Tensor]
 ) -> Iterator[Operator]:
-    """Outputs that are inputs, or other outputs, under a name of their own: reshapes to the same shape."""
+    """Yield outputs that are inputs, or other outputs, under a name of their own: reshapes to the same shape."""
     taken = {name for name in contents.outputs if name not in alias}
     for name in contents.outputs:
         source = alias.get(name, name)
@@ -207,7 +207,7 @@ def _operator(
 
 
 def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
-    """Attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
+    """Return attributes that the graph spells out where ONNX's defaults depend on the shape or on the opset."""
     if node.op_type == "Transpose" and "perm" not in given:
         return {"perm": tuple(reversed(range(len(shape))))}
     if node.op_type == "Upsample":  # so ONNX brings it to later opsets

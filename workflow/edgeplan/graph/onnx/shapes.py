@@ -81,7 +81,7 @@ def inferred(
 
 
 def no_static_shape(name: str, tensor: Tensor | None, where: str) -> ModelError:
-    """The error for a tensor of which a size is not known, or is none."""
+    """Return the error for a tensor of which a size is not known, or is none."""
     shape = f" ({tensor.shape}, -1 is dynamic)" if tensor else ""
     computed = tensor is not None and any(size < 1 and size != -1 for size in tensor.shape)
     return ModelError(
@@ -98,7 +98,7 @@ def _bare(
     values: Mapping[str, npt.NDArray[Any]],
     declared: Iterable[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
-    """The model without outputs; constants without values are inputs."""
+    """Return the model without outputs; constants without values are inputs."""
     body = onnx.GraphProto(name="model", node=nodes, input=contents.inputs, value_info=declared)
     read = {name for node in body.node for name in node.input}
     for name, constant in contents.constants.items():
@@ -110,7 +110,7 @@ def _bare(
 
 
 def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A node, or one that writes the same shape where ONNX's inference does not know what the node writes."""
+    """Return a node, or one that writes the same shape where ONNX's inference does not know what the node writes."""
     if node.op_type != "GroupNormalization":
         return node
     return helper.make_node("Relu", node.input[:1], node.output, name=node.name)

@@ -40,7 +40,7 @@ _RAW_DATA, _GRAPH, _INITIALIZER = 9, 7, 5  # numbers of fields in onnx.proto
 
 @dataclass(frozen=True, slots=True)
 class SeededModel:
-    """An ONNX model whose weights are drawn when it is written.
+    """A seeded model draws its weights when it is written.
 
     Attributes:
         model: the model; initialisers that are drawn hold no values.
@@ -51,7 +51,7 @@ class SeededModel:
     draws: Mapping[str, Draw] = field(default_factory=dict)
 
     def whole(self) -> onnx.ModelProto:
-        """The model with its weights, which are filled in."""
+        """Return the model with its weights, which are filled in."""
         for tensor in self.model.graph.initializer:
             if tensor.name in self.draws:
                 tensor.raw_data = b"".join(chunk.tobytes() for chunk in self.draws[tensor.name]())
@@ -112,7 +112,7 @@ class SeededModel:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tensor as the file holds it: a header, and so many bytes of values behind it."""
+    """A piece is a tensor as the file holds it: a header, and so many bytes of values behind it."""
 
     header: bytes
     values_bytes: int = 0
@@ -146,7 +146,7 @@ def _fields(message: Message, first: int, end: int = 1 << 29) -> bytes:
 
 
 def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> bytes:
-    """A tensor whose values lie in another file."""
+    """Return a tensor whose values lie in another file."""
     told = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(size))):
         told.external_data.add(key=key, value=value)
@@ -155,7 +155,7 @@ def _outside(tensor: TensorProto, location: str, offset: int, size: int) -> byte
 
 
 def _start(number: int, size: int) -> bytes:
-    """The tag and the length before so many bytes of a field."""
+    """Return the tag and the length before so many bytes of a field."""
     return _varint(number << 3 | 2) + _varint(size)
 
 
@@ -218,7 +218,7 @@ def _constant_inputs(op: Operator, opset: int) -> tuple[dict[str, Attribute], li
 
 
 def seeded(graph: Graph, seed: int = 0) -> SeededModel:
-    """A valid ONNX model of the graph, whose weights are drawn when it is written.
+    """Return a valid ONNX model of the graph, whose weights are drawn when it is written.
 
     Args:
         graph: the graph; weight tensors are named `<operator>.<role>`.
@@ -248,7 +248,7 @@ def seeded(graph: Graph, seed: int = 0) -> SeededModel:
 
 
 def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:
-    """A valid ONNX model of the graph, with seeded weights."""
+    """Return a valid ONNX model of the graph, with seeded weights."""
     return seeded(graph, seed).whole()
 
 
@@ -259,7 +259,7 @@ def _add_initializer(body: onnx.GraphProto, name: str, values: npt.NDArray[Any])
 
 
 def weight_bytes(graph: Graph) -> int:
-    """Bytes of all weights of the graph."""
+    """Return bytes of all weights of the graph."""
     return sum(graph.tensors[w].size_bytes for op in graph.operators for w in op.weights)
 
 

@@ -1,4 +1,4 @@
-"""Operators, a file a family: how each is read, checked, costed, named and lowered to steps.
+"""Operators stand in a file a family, which tells how each is read, checked, costed, named and lowered to steps.
 
 Modules:
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import OperatorSpec, Problem
-from edgeplan.graph.operators.singles import alike
+from edgeplan.graph.operators.singles import same_shape
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import PostOp, Setting
 
@@ -23,7 +23,7 @@ def _clip(op: Operator) -> PostOp:
 
 
 def exponent(op: Operator) -> float:
-    """The constant exponent of a `Pow`."""
+    """Return the constant exponent of a `Pow`."""
     value = op.attributes["exponent"]
     return float(value[0] if isinstance(value, tuple) else value)
 
@@ -64,7 +64,7 @@ _ELTWISE: Mapping[str, Callable[[Operator], PostOp]] = MappingProxyType(
 
 
 def activation(op: Operator) -> PostOp | None:
-    """An element-wise operator as oneDNN's eltwise operation; None for other operators."""
+    """Return an element-wise operator as oneDNN's eltwise operation; None for other operators."""
     made = _ELTWISE.get(op.op_type) if len(op.operands) == 1 else None
     return made(op) if made else None
 
@@ -105,7 +105,7 @@ _COSTLY = (*_CURVE, *_LINE)
 
 
 def _unary(name: str, kind: str, near: tuple[str, ...]) -> OperatorSpec:
-    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}), bandwidth_bound=True, single=alike())
+    return OperatorSpec((name,), kind, _lower, near=MappingProxyType({kind: near}), bandwidth_bound=True, single=same_shape())
 
 
 SPECS = (
@@ -114,7 +114,7 @@ SPECS = (
     OperatorSpec(
         ("Clip",), _clip_kind, _lower, ("relu6", "clip"),
         near=MappingProxyType({"relu6": _CHEAP, "clip": _CHEAP}), constants=("", "min", "max"),
-        bandwidth_bound=True, single=alike({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}),
+        bandwidth_bound=True, single=same_shape({"min": 0.0, "max": 6.0}, {"min": -1.0, "max": 1.0}),
     ),
     _unary("HardSwish", "hswish", ("sigmoid", "hsigmoid", *_LINE)),
     _unary("HardSigmoid", "hsigmoid", ("sigmoid", "hswish", *_LINE)),
@@ -125,11 +125,12 @@ SPECS = (
     OperatorSpec(
         ("Pow",), "pow", _lower, near=MappingProxyType({"pow": _COSTLY}), constants=("", "exponent"), check=_check_pow,
         computed=frozenset({"exponent"}), ordered=True,
-        bandwidth_bound=True, single=alike(*({"exponent": power} for power in (0.5, 2.0, 3.0))),
+        bandwidth_bound=True, single=same_shape(*({"exponent": power} for power in (0.5, 2.0, 3.0))),
     ),
-    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY}), bandwidth_bound=True, single=alike()),
+    OperatorSpec(("Selu",), "selu", _selu, near=MappingProxyType({"selu": _COSTLY}), bandwidth_bound=True, single=same_shape()),
     OperatorSpec(
-        ("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY}), bandwidth_bound=True, single=alike()
+        ("Softsign",), "softsign", _softsign, near=MappingProxyType({"softsign": _COSTLY}), bandwidth_bound=True,
+        single=same_shape(),
     ),
 )  # fmt: skip
 

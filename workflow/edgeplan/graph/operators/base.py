@@ -13,9 +13,12 @@ from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.singles import Draw
 from edgeplan.graph.parts import Part
+from edgeplan.support.lazy import lazily
 
 if TYPE_CHECKING:
     import onnx
+else:  # operators are known where models are run, too, and these need no onnx
+    onnx = lazily("onnx")
 
 #: What is wrong, and what to do about it; None if nothing is.
 Problem = tuple[str, str] | None
@@ -102,34 +105,28 @@ def input_of(node: onnx.NodeProto, place: int) -> str:
 
 
 def word(value: bytes) -> str:
-    """A text of an attribute, for messages."""
+    """Return a text of an attribute, for messages."""
     return repr(value.decode(errors="replace"))
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node by name."""
-    from onnx import helper  # noqa: PLC0415  operators are known where models are run, too, and these need no onnx
-
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
 def copied(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A copy that may be changed."""
-    import onnx as library  # noqa: PLC0415  see `attributes_of`
-
-    plain = library.NodeProto()
+    """Return a copy that may be changed."""
+    plain = onnx.NodeProto()
     plain.CopyFrom(node)
     return plain
 
 
 def is_zero(name: str, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Tell whether a constant is known to hold nothing but zeros."""
-    from onnx import TensorProto, numpy_helper  # noqa: PLC0415  see `attributes_of`
-
     constant = constants.get(name)
-    if constant is None or constant.data_location == TensorProto.EXTERNAL:
+    if constant is None or constant.data_location == onnx.TensorProto.EXTERNAL:
         return False
-    return not numpy_helper.to_array(constant).any()
+    return not onnx.numpy_helper.to_array(constant).any()
 
 
 def broadcasts(shape: Shape, to: Shape) -> bool:
@@ -139,12 +136,12 @@ def broadcasts(shape: Shape, to: Shape) -> bool:
 
 
 def axis_of(op: Operator, rank: int, default: int) -> int:
-    """The attribute `axis`, counted from the front."""
+    """Return the attribute `axis`, counted from the front."""
     return op.integer("axis", default) % rank
 
 
 def require_weights(roles: tuple[str, ...] = ()) -> Form:
-    """A form: what is multiplied is an activation, weights are initialisers.
+    """Return a form: what is multiplied is an activation, weights are initialisers.
 
     Which of several inputs is which is not kept.
 

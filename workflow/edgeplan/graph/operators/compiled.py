@@ -32,7 +32,7 @@ def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
 
 
 def _element_wise(graph: Graph, op: Operator, kernel: str, types: frozenset[str]) -> _Found:
-    """A kernel for operands of one type, which are broadcast."""
+    """Return a kernel for operands of one type, which are broadcast."""
     read, out = _types(graph, op.operands), graph.tensors[op.outputs[0]]
     if len(set(read)) != 1 or read[0] not in types:
         return None
@@ -197,7 +197,7 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
 
 
 def compiled(graph: Graph, op: Operator) -> Part | None:
-    """The compiled step of an operator; None where oneDNN computes it, or there is no kernel for its types."""
+    """Return the compiled step of an operator; None where oneDNN computes it, or there is no kernel for its types."""
     find = _FINDERS.get(op.op_type)
     found = find(graph, op) if find else None
     if found is None:

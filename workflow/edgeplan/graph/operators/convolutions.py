@@ -69,7 +69,7 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
 
 
 def _lower_transposed(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """The window of the convolution that it is the transpose of: from its output to its input."""
+    """Return the window of the convolution that it is the transpose of: from its output to its input."""
     kernel, out, size = shapes[op.weights[0]][2:], shapes[op.outputs[0]][2:], shapes[op.inputs[0]][2:]
     ones = (1,) * len(kernel)
     strides, dilations = op.integers("strides", ones), op.integers("dilations", ones)

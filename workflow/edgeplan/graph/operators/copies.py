@@ -71,7 +71,7 @@ def _split_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: Abs
 
 
 def slice_ranges(graph: Graph, op: Operator) -> dict[int, range]:
-    """Places of each axis that a `Slice` takes, of those that it cuts."""
+    """Return places of each axis that a `Slice` takes, of those that it cuts."""
     shape = graph.shape(op.inputs[0])
     starts, ends = op.integers("starts", ()), op.integers("ends", ())
     axes = op.integers("axes", tuple(range(len(starts))))
@@ -118,7 +118,7 @@ def _padding(op: Operator) -> float | int:
 
 
 def _bits(value: float, dtype: str) -> int:
-    """A value as an integer of an element's size."""
+    """Return a value as an integer of an element's size."""
     return int(np.array([value], dtype).view(moved(dtype))[0])
 
 

@@ -21,7 +21,7 @@ from edgeplan.graph.operators.base import (
     refuse,
     require_weights,
 )
-from edgeplan.graph.operators.singles import alike, by_channel, grouped, tokens
+from edgeplan.graph.operators.singles import by_channel, grouped, same_shape, tokens
 from edgeplan.graph.parts import Chain, Part, part
 from edgeplan.graph.steps import Setting
 
@@ -175,10 +175,10 @@ SPECS = (
     OperatorSpec(
         ("LRN",), "lrn", _lrn, (), WINDOW, moves=True, check=_check_lrn, lacks=_lacks_lrn, inexact=_inexact_lrn
     ),
-    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW, single=alike({"axis": -1})),
+    OperatorSpec(("Softmax",), "softmax", _softmax, (), WINDOW, single=same_shape({"axis": -1})),
     OperatorSpec(
         ("LogSoftmax",), "logsoftmax", _softmax, (), WINDOW, MappingProxyType({"logsoftmax": ("softmax",)}),
-        single=alike({"axis": -1}),
+        single=same_shape({"axis": -1}),
     ),
     OperatorSpec(
         ("LayerNormalization",), "layernorm", _layer, (), WINDOW, MappingProxyType({"layernorm": ("softmax", "bn")}),

@@ -56,7 +56,7 @@ def _lacks(graph: Graph, op: Operator) -> str:
 
 
 def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """One window over all axes of the image; without them where the operator drops them."""
+    """Return one window over all axes of the image; without them where the operator drops them."""
     n, c, *size = shapes[op.inputs[0]]
     ones, none = (1,) * len(size), (0,) * len(size)
     settings: dict[str, Setting] = {

@@ -52,7 +52,7 @@ def _macs(graph: Graph, op: Operator) -> int:
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A fully connected layer where the operand behind is a matrix of weights, else a product of two operands."""
+    """Return a fully connected layer where the operand behind is a matrix of weights, else a product of two operands."""
     chain = Chain(op, shapes)
     left, right, *third = op.operands
     beta = op.number("beta", 1.0)
@@ -83,7 +83,7 @@ def _transposed(chain: Chain, tensor: str, shapes: Mapping[str, Shape]) -> str:
 
 
 def _product(chain: Chain, op: Operator, shapes: Mapping[str, Shape]) -> str:
-    """A product of two activations, or of one and a constant that is no matrix behind it."""
+    """Return a product of two activations, or of one and a constant that is no matrix behind it."""
     reads: list[str] = []
     weights: dict[str, str] = {}
     settings: dict[str, Setting] = {}
@@ -110,7 +110,7 @@ def _product(chain: Chain, op: Operator, shapes: Mapping[str, Shape]) -> str:
 
 
 def _plus(chain: Chain, op: Operator, shapes: Mapping[str, Shape], found: str, third: str, beta: float) -> str:
-    """A product of two axes and the third operand of a Gemm."""
+    """Return a product of two axes and the third operand of a Gemm."""
     settings: dict[str, Setting] = {"algorithm": "add"}
     if third in op.weights:
         settings |= {"beta": beta} if beta != 1 else {}

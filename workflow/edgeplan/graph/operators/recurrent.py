@@ -99,7 +99,7 @@ def _sizes(op: Operator, shapes: Mapping[str, Shape]) -> tuple[int, int, int, in
 
 
 def _roles(op: Operator, shapes: Mapping[str, Shape]) -> dict[str, str]:
-    """Weights by role; those behind the matrices are told apart by their shapes."""
+    """Return weights by role; those behind the matrices are told apart by their shapes."""
     found = dict(zip(("weight", "recurrence"), op.weights, strict=False))
     states = iter(("state_h", "state_c"))
     peepholes = 3 * _sizes(op, shapes)[3]

@@ -28,7 +28,7 @@ _AROUND: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def reduced_axes(graph: Graph, op: Operator) -> tuple[int, ...]:
-    """The axes, in order, that a reduction runs over: all where none are given, unless that is said to mean none."""
+    """Return the axes, in order, that a reduction runs over: all where none are given, unless that is said to mean none."""
     rank = len(graph.shape(op.inputs[0]))
     axes = op.integers("axes", ())
     if not axes and not op.integer("noop_with_empty_axes", 0):
@@ -52,7 +52,7 @@ def _mean_kind(graph: Graph, op: Operator) -> str:
 
 
 def _groups(graph: Graph, op: Operator) -> list[list[int]]:
-    """Axes that lie side by side together."""
+    """Return axes that lie side by side together."""
     groups: list[list[int]] = []
     for axis in reduced_axes(graph, op):
         if groups and groups[-1][-1] == axis - 1:
@@ -63,7 +63,7 @@ def _groups(graph: Graph, op: Operator) -> list[list[int]]:
 
 
 def _sums(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A mean or sum over any axes, of what an operation makes of each element, and another of the sum."""
+    """Return a mean or sum over any axes, of what an operation makes of each element, and another of the sum."""
     if graph.tensors[op.outputs[0]].dtype != FLOAT32:
         return _reduced(graph, op, shapes, "total")
     if op.op_type == "ReduceMean" and is_over_image(graph, op):
@@ -103,7 +103,7 @@ def _product(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part
 
 
 def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[list[int]]) -> str:
-    """A maximum: a pooling of one window over axes that lie side by side."""
+    """Return a maximum: a pooling of one window over axes that lie side by side."""
     for axes in reversed(groups):
         shape = shapes[tensor]
         before, size, after = shape[: axes[0]], math.prod(shape[axes[0] : axes[-1] + 1]), shape[axes[-1] + 1 :]
@@ -118,7 +118,7 @@ def _largest(chain: Chain, tensor: str, shapes: dict[str, Shape], groups: list[l
 
 
 def _extremes(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """A maximum; a minimum is that of the negated values."""
+    """Return a maximum; a minimum is that of the negated values."""
     if graph.tensors[op.outputs[0]].dtype != FLOAT32:
         return _reduced(graph, op, shapes, "most" if op.op_type == "ReduceMax" else "least")
     chain, tensor, groups = Chain(op, shapes), op.inputs[0], _groups(graph, op)

@@ -51,7 +51,7 @@ _HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """One resampling, or one pooling of single pixels, or a product with a matrix for each axis that changes."""
+    """Return one resampling, or one pooling of single pixels, or a product with a matrix for each axis that changes."""
     before, after = shapes[op.inputs[0]], shapes[op.outputs[0]]
     mode, coordinates = str(op.attributes.get("mode", "nearest")), _coordinates(op)
     spatial = len(before) in _SPATIAL_RANKS and before[:2] == after[:2] and coordinates != _OF_A_REGION
@@ -80,7 +80,7 @@ def _coordinates(op: Operator) -> str:
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
-    """The axes that scales, sizes and the region are of."""
+    """Return the axes that scales, sizes and the region are of."""
     return tuple(axis % rank for axis in op.integers("axes", tuple(range(rank))))
 
 
@@ -129,7 +129,7 @@ def _stride(size: int, out: int, pick: Integers) -> int:
 
 
 def _every(op: Operator, before: Shape, after: Shape, strides: tuple[int, ...]) -> Part:
-    """Every second pixel, say: a pooling of windows of one."""
+    """Pick every second pixel, say: a pooling of windows of one."""
     ones, none = (1,) * len(strides), (0,) * len(strides)
     ends = tuple((out - 1) * s + 1 - size for size, out, s in zip(before[2:], after[2:], strides, strict=True))
     windows: dict[str, Setting] = {"kernel": ones, "strides": strides, "dilations": ones, "pads_before": none}

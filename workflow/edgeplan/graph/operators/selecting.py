@@ -35,7 +35,7 @@ def _check_top(graph: Graph, op: Operator) -> Problem:
 
 
 def _top(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """The best first, whether that is asked for or not; of equal ones the first."""
+    """Sort the best first, whether that is asked for or not; of equal ones the first."""
     shape, dtype = shapes[op.inputs[0]], graph.tensors[op.inputs[0]].dtype
     block = blocks.selected(shape, axis_of(op, len(shape), -1), op.integers("K", ())[0], dtype)
     kernel = "highest" if op.integer("largest", 1) else "lowest"

@@ -13,7 +13,7 @@ from edgeplan.graph.ir import Attribute, Shape
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """An operator with the shapes of its tensors.
+    """A single is an operator with the shapes of its tensors.
 
     Attributes:
         inputs: of its activations.
@@ -35,8 +35,8 @@ Draw = Callable[[Random, Shape], Single]
 _MOST_TOKENS = 400
 
 
-def alike(*choices: Mapping[str, Attribute]) -> Draw:
-    """Reads and writes the map; attributes are one of the choices."""
+def same_shape(*choices: Mapping[str, Attribute]) -> Draw:
+    """Draw an operator that writes a map of the shape that it reads; attributes are one of the choices."""
     return lambda rng, shape: Single((shape,), shape, attributes=rng.choice(choices) if choices else {})
 
 
@@ -54,17 +54,17 @@ def pair(rng: Random, shape: Shape) -> Single:
 
 
 def slope(_: Random, shape: Shape) -> Single:
-    """With a slope for each channel."""
+    """Build an operator with a slope for each channel."""
     return Single((shape,), shape, {"slope": (shape[1], 1, 1)})
 
 
 def by_channel(*roles: str) -> Draw:
-    """With weights for each channel."""
+    """Draw an operator with weights for each channel."""
     return lambda _, shape: Single((shape,), shape, dict.fromkeys(roles, (shape[1],)))
 
 
 def image(_: Random, shape: Shape) -> Single:
-    """The whole image reduced to a pixel."""
+    """Return the whole image reduced to a pixel."""
     return Single((shape,), (*shape[:2], 1, 1))
 
 
@@ -76,7 +76,7 @@ def reduced(rng: Random, shape: Shape) -> Single:
 
 
 def joined(rng: Random, shape: Shape) -> Single:
-    """Two to four maps, over channels."""
+    """Return two to four maps, over channels."""
     count = rng.randint(2, 4)
     return Single((shape,) * count, (shape[0], count * shape[1], *shape[2:]), attributes={"axis": 1})
 
@@ -111,7 +111,7 @@ def gathered(rng: Random, shape: Shape) -> Single:
 
 
 def expanded(_: Random, shape: Shape) -> Single:
-    """A pixel to an image."""
+    """Return a pixel to an image."""
     return Single(((*shape[:2], 1, 1),), shape, attributes={"shape": shape})
 
 
@@ -144,7 +144,7 @@ def turned(rng: Random, shape: Shape) -> Single:
 
 
 def tokens(_: Random, shape: Shape) -> Single:
-    """Pixels as tokens, each normalised over its channels."""
+    """Return pixels as tokens, each normalised over its channels."""
     n, channels, height, width = shape
     rows = (n, height * width, channels)
     weights = {"scale": (channels,), "bias": (channels,)}
@@ -152,7 +152,7 @@ def tokens(_: Random, shape: Shape) -> Single:
 
 
 def grouped(rng: Random, shape: Shape) -> Single:
-    """Channels in groups, each normalised as a whole."""
+    """Return channels in groups, each normalised as a whole."""
     n, channels, *rest = shape
     groups = rng.choice((1, 2, 4))
     whole = (n, channels // groups * groups, *rest)
@@ -161,7 +161,7 @@ def grouped(rng: Random, shape: Shape) -> Single:
 
 
 def attention(rng: Random, shape: Shape) -> Single:
-    """Products of queries and keys, or of scores and values, head by head."""
+    """Return products of queries and keys, or of scores and values, head by head."""
     heads, length = rng.choice((1, 2, 4, 8)), min(_MOST_TOKENS, max(4, math.isqrt(math.prod(shape))))
     depth = rng.choice((16, 32, 64))
     query, key, scores = (1, heads, length, depth), (1, heads, depth, length), (1, heads, length, length)
@@ -169,7 +169,7 @@ def attention(rng: Random, shape: Shape) -> Single:
 
 
 def enlarged(rng: Random, shape: Shape) -> Single:
-    """A transposed convolution of stride 2 to as many channels or half as many."""
+    """Return a transposed convolution of stride 2 to as many channels or half as many."""
     n, channels, height, width = shape
     kernel, pad = rng.choice(((2, 0), (4, 1)))
     out = max(4, rng.choice((channels, channels // 2)))

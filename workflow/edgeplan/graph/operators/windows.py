@@ -30,7 +30,7 @@ _LARGEST_WINDOW = (1 << 31) - 1  # products of two such numbers still have 64 bi
 
 
 def window_form(roles: tuple[str, ...] = ()) -> Form:
-    """A form: windows of sizes that can be computed with, padded in one way."""
+    """Return a form: windows of sizes that can be computed with, padded in one way."""
     weighted = require_weights(roles)
 
     def form(
@@ -107,7 +107,7 @@ def window_pads(op: Operator, size: Shape, out: Shape, kernel: tuple[int, ...]) 
 
 
 def window_settings(op: Operator, shapes: Mapping[str, Shape], kernel: tuple[int, ...]) -> dict[str, Setting]:
-    """Settings of a step with a window."""
+    """Return settings of a step with a window."""
     before, after = window_pads(op, shapes[op.inputs[0]][2:], shapes[op.outputs[0]][2:], kernel)
     ones = (1,) * len(kernel)
     return {

@@ -13,8 +13,8 @@ Modules:
   them.
 * `first_execution`: The first execution of a step in a process, beside its second:
   `edgeplan.profiling.first_call_costs` has it measured.
-* `host_memory`: The same grounds for every engine when the clock starts: its code in memory, and
-  memory that the machine has at hand.
+* `host_memory`: Every engine starts the clock with the same memory: its code is mapped, and the
+  machine has memory at hand.
 * `inputs`: Inputs and outputs of a run, and their comparison.
 * `interference`: This module tells whether the processors of a run are its own, or share their
   cores with someone.
@@ -24,8 +24,8 @@ Modules:
   or 2, page cache counted.
 * `page_cache`: The page cache of Linux, file by file: evict, fill, look, and the bandwidth of the
   disk behind it.
-* `prepare_machine`: The last thing before the clock starts: page cache and memory as they are to
-  be, and processors that are free.
+* `prepare_machine`: This is done last before the clock starts: page cache and memory are made what
+  they are to be, and processors free.
 * `prepared_plan`: A plan folder as the worker of cold starts takes it.
 * `starts`: Cold starts of a plan folder, each in a fresh process of its own.
 * `stock`: Stock engines beside a plan: what they take of memory, and how long.

@@ -6,13 +6,15 @@ import contextlib
 import subprocess
 import tempfile
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.support.subprocesses import end, module_command, start
-from edgeplan.support.workers import ColdRunError, Result, last_words, work_apart
+from edgeplan.support.workers import ColdRunError, last_words, work_apart
+
+Result = TypeVar("Result", bound=BaseModel)
 
 
 def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:

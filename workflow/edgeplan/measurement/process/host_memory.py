@@ -1,4 +1,4 @@
-"""The same grounds for every engine when the clock starts: its code in memory, and memory that the machine has at hand.
+"""Every engine starts the clock with the same memory: its code is mapped, and the machine has memory at hand.
 
 Neither belongs to a cold start as it is counted here (docs/measuring.md), and both come and go with what ran before. On a
 virtual machine they decide more than the engines do: a host that takes back free memory within seconds lets the first touch of

@@ -1,4 +1,4 @@
-"""The last thing before the clock starts: page cache and memory as they are to be, and processors that are free."""
+"""This is done last before the clock starts: page cache and memory are made what they are to be, and processors free."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeplan.measurement.process import host_memory as grounds
-from edgeplan.measurement.process import page_cache
+from edgeplan.measurement.process import host_memory, page_cache
 from edgeplan.measurement.process.interference import LIMIT, wait_until_free
 
 _WAIT_SECONDS = 3.0
 _BACKED_SECONDS = 0.3  # while one waits, the host takes memory back
 
 
-def settle(files: Sequence[Path], processors: Sequence[int], *, evicted: bool, usual_us: float) -> float:
+def prepare_machine(files: Sequence[Path], processors: Sequence[int], *, evicted: bool, usual_us: float) -> float:
     """Bring the page cache and memory to where a start begins, and wait until the processors are free, for seconds at most.
 
     Free moments are short where other guests are busy: nothing comes between the last look and the start.
@@ -36,8 +35,8 @@ def settle(files: Sequence[Path], processors: Sequence[int], *, evicted: bool, u
         else:
             if page_cache.cached_share(files) < 1.0:
                 page_cache.read_through(files)
-            grounds.back_files(files)
-        grounds.back_memory(size)
+            host_memory.back_files(files)
+        host_memory.back_memory(size)
         if not usual_us:
             return 1.0
         found = wait_until_free(processors, usual_us, seconds=_BACKED_SECONDS)

@@ -22,7 +22,7 @@ def start_apart(
 ) -> tuple[tuple[float, ...], bool]:
     """Start a plan cold in fresh processes, on random inputs: the time of each start (ms), and whether the plan is continuous.
 
-    A run in this process, on `values`, says what is wrong where a fresh one fails, and mends the cache.
+    A run in this process, on `values`, says what is wrong where a fresh one fails, and repairs the cache.
 
     Raises:
         DeviceError: too few cores, or such that a fresh process would take others than were named.

@@ -23,13 +23,12 @@ from pydantic import Field, TypeAdapter
 from edgeplan.engines.cold import Baseline, BaselineSession, UnsupportedError
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.preemption import Preemption
-from edgeplan.measurement.process import host_memory as grounds
-from edgeplan.measurement.process import page_cache
+from edgeplan.measurement.process import host_memory, page_cache
 from edgeplan.measurement.process.counters import Counters, first_touch_ms, reset_peak
 from edgeplan.measurement.process.inputs import Array, digest, random_inputs, relative_error
 from edgeplan.measurement.process.interference import together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
-from edgeplan.measurement.process.prepare_machine import settle
+from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.support import lifeline
 from edgeplan.support.subprocesses import ending
 
@@ -115,11 +114,11 @@ def run(job: RunJob) -> RunResult:
         baseline.load_library(job.threads)
         inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types, job.below))
         processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
-        grounds.map_code()
+        host_memory.map_code()
         stamps = _stamps(files)
         gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work
         gc.freeze()
-        before = settle(files, processors, evicted=job.state == "evicted", usual_us=job.usual_us)
+        before = prepare_machine(files, processors, evicted=job.state == "evicted", usual_us=job.usual_us)
         cached = page_cache.cached_share(files)
         session, timed = _cold(baseline, job, inputs)
         beside = max(before, together_us(processors) / job.usual_us) if job.usual_us else 1.0

@@ -1,4 +1,4 @@
-"""Static memory planning: addresses for buffers whose lifetimes are known.
+"""Static memory planning gives addresses to buffers whose lifetimes are known.
 
 Modules:
 

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers, each alive in `[lower, upper)`; arrays of the same length, one entry a buffer.
+    """Buffers are alive in `[lower, upper)` each; arrays have the same length, one entry a buffer.
 
     Attributes:
         lower, upper: lifetime, any unit.
@@ -61,13 +61,13 @@ class Buffers:
         return len(self.size)
 
     def subset(self, index: Ints) -> Buffers:
-        """The buffers at `index`, in that order."""
+        """Return the buffers at `index`, in that order."""
         return Buffers(self.lower[index], self.upper[index], self.size[index], self.alignment[index])
 
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """A layout found by the search, with its proven bound.
+    """A layout comes with its proven bound.
 
     Attributes:
         verdict: about `capacity`; `fits` without one.
@@ -92,7 +92,7 @@ class BufferLayout:
 
 
 def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:
-    """Buffers from sequences of integers; alignment 1 without.
+    """Return buffers from sequences of integers; alignment 1 without.
 
     Raises:
         FormatError: see `Buffers`.

@@ -34,7 +34,7 @@ _DEPTH, _TRAIL_TOP, _POOL_TOP, _AGENDA_TOP, NODES = range(5)
 
 
 class State(NamedTuple):
-    """A search that can be paused. Buffers are numbered in the order that breaks ties.
+    """A state holds a search that can be paused. Buffers are numbered in the order that breaks ties.
 
     Attributes:
         size, alignment: of the buffers.
@@ -73,7 +73,7 @@ class State(NamedTuple):
 
 
 def begin(graph: InterferenceGraph, part: Buffers, order: Ints, room: int) -> State:
-    """A search that has not begun.
+    """Return a search that has not begun.
 
     Args:
         graph: of the part.

@@ -28,7 +28,7 @@ _LEAST = {"lower": -LARGEST, "upper": -LARGEST, "size": 0, ALIGNMENT: 1, HINT: -
 
 @dataclass(frozen=True)
 class BufferTable:
-    """A table of buffers, as read from a CSV file.
+    """A table holds buffers as read from a CSV file.
 
     Attributes:
         header: its columns, in order.

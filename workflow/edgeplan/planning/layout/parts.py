@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class LayoutPart:
-    """Buffers that are laid out apart from all others, from address `base` on.
+    """A part holds buffers that are laid out apart from all others, from address `base` on.
 
     Attributes:
         index: positions among all buffers.
@@ -34,7 +34,7 @@ class LayoutPart:
 
 @dataclass(frozen=True)
 class InterferenceGraph:
-    """A graph of the buffers of one part that live at the same time.
+    """An interference graph joins the buffers of one part that live at the same time.
 
     Attributes:
         first, last: half-open range of sections of each buffer, shape (buffers,).
@@ -51,7 +51,7 @@ class InterferenceGraph:
 
 
 def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
-    """Sets of buffers, no two of different sets alive at the same time; none of size 0."""
+    """Yield sets of buffers, no two of different sets alive at the same time; none of size 0."""
     index = index[all_of.size[index] > 0]
     if not len(index):
         return

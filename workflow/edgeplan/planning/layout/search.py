@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 @dataclass(eq=False)
 class Attempt:
-    """A search with its own order: its buffers are `order`, permuted."""
+    """An attempt searches in its own order: its buffers are `order`, permuted."""
 
     order: Ints
     state: canonical.State
@@ -148,7 +148,7 @@ class PartSearch:
 
 
 def _orders(part: Buffers, network: InterferenceGraph) -> Iterator[Ints]:
-    """Orders for breaking ties, those that find most first, then endless variations of them."""
+    """Yield orders for breaking ties, those that find most first, then endless variations of them."""
     length = (part.upper - part.lower).astype(float)
     size = part.size.astype(float)
     area = size * length
@@ -172,7 +172,7 @@ def _orders(part: Buffers, network: InterferenceGraph) -> Iterator[Ints]:
 
 
 def _crowd(part: Buffers, network: InterferenceGraph) -> Ints:
-    """The largest load in the lifetime of each buffer."""
+    """Return the largest load in the lifetime of each buffer."""
     change = np.zeros(network.sections + 1, dtype=np.int64)
     np.add.at(change, network.first, part.size)
     np.add.at(change, network.last, -part.size)

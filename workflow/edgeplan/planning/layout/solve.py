@@ -85,7 +85,7 @@ def load() -> None:
 
 
 def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> Ints:
-    """The lowest of a few greedy layouts, or the first that is low enough."""
+    """Return the lowest of a few greedy layouts, or the first that is low enough."""
     offsets = np.zeros(len(all_of), dtype=np.int64)
     shown = np.flatnonzero(all_of.size)
     if not len(shown):

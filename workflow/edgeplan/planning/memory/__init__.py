@@ -1,4 +1,4 @@
-"""Streaming weights through a budget of memory: what is loaded where and when.
+"""Weights are streamed through a budget of memory: plans say what is loaded where and when.
 
 Modules:
 

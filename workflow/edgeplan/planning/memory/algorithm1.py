@@ -107,7 +107,7 @@ def _algorithm(
 
 @compiled
 def _lowest(address: Ints, size: Ints, start: Ints, end: Ints, block: int, since: int, unit: int, budget: int) -> int:
-    """The lowest address at which a block fits from layer `since` on; -1 if there is none."""
+    """Return the lowest address at which a block fits from layer `since` on; -1 if there is none."""
     free = 0
     moved = True
     while moved:
@@ -122,7 +122,7 @@ def _lowest(address: Ints, size: Ints, start: Ints, end: Ints, block: int, since
 
 @compiled
 def _highest(address: Ints, size: Ints, start: Ints, end: Ints, block: int, unit: int, budget: int) -> int:
-    """The highest address at which a block fits; -1 if there is none."""
+    """Return the highest address at which a block fits; -1 if there is none."""
     at = (budget - size[block]) // unit * unit
     moved = True
     while moved and at >= 0:

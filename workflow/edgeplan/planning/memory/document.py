@@ -33,7 +33,7 @@ class MemoryUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Memory that is held for some steps.
+    """Held memory belongs to something for some steps.
 
     Attributes:
         name: of the tensor, or of whose weights it is.

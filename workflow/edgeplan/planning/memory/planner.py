@@ -59,7 +59,7 @@ def plan(
 
 
 def least(workload: Workload, timeout_s: float = 60.0) -> BufferLayout:
-    """The least budget that is enough, with a layout that loads weights in their own step."""
+    """Return the least budget that is enough, with a layout that loads weights in their own step."""
     return solve(_one_by_one(workload), None, timeout_s)
 
 
@@ -83,7 +83,7 @@ def _does_not_fit(workload: Workload, budget: int, timeout_s: float) -> Infeasib
 
 
 def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
-    """The lowest greedy layout of the tensors, then the one at both ends of the budget."""
+    """Yield the lowest greedy layout of the tensors, then the one at both ends of the budget."""
     tensors = workload.tensors
     if not len(tensors):
         yield np.zeros(0, dtype=np.int64)
@@ -94,5 +94,5 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
 
 
 def lowest(workload: Workload) -> Ints:
-    """The lowest greedy layout of the tensors."""
+    """Return the lowest greedy layout of the tensors."""
     return greedy.lowest(graph(workload.tensors), workload.tensors)

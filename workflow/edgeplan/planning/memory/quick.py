@@ -80,7 +80,7 @@ def bound_ms(workload: Workload, reader: Reader, budget: int, mode: Mode, stride
 
 
 def all_kept(workload: Workload, offsets: Ints, first: Sequence[int] = ()) -> Placement:
-    """A placement that reads nothing again: all weights have places of their own, before a layout of the tensors."""
+    """Return a placement that reads nothing again: all weights have places of their own, before a layout of the tensors."""
     stay, base = skyline.kept(workload, np.flatnonzero(workload.weight_bytes), first)
     weights = np.full(workload.steps, -1, dtype=np.int64)
     weights[list(stay)] = list(stay.values())
@@ -104,7 +104,7 @@ def best(
     again: bool = False,
     first: Sequence[int] = (),
 ) -> PlannedMemory | None:
-    """The best plan around some layouts of the tensors; of plans as fast the one that reads least.
+    """Return the best plan around some layouts of the tensors; of plans as fast the one that reads least.
 
     Args:
         workload: the steps.
@@ -149,7 +149,7 @@ def best(
 def around(
     workload: Workload, reader: Reader, known: PlannedMemory, offsets: Ints, staying: Sequence[int] = ()
 ) -> Iterator[PlannedMemory]:
-    """Plans around another layout of the tensors, for the budget and mode of one that is known.
+    """Yield plans around another layout of the tensors, for the budget and mode of one that is known.
 
     With the weights that stay in that one first, then with none; where these are about as fast, with others, too.
 
@@ -187,7 +187,7 @@ def _placements(
     shares: Sequence[float],
     first: Sequence[int],
 ) -> Iterator[tuple[Placement, simulate.Timeline, bool]]:
-    """Placements as they run, and whether those that come behind read more; the ones that keep most come first."""
+    """Yield placements as they run, and whether those that come behind read more; the ones that keep most come first."""
     rules = (skyline.TIGHTEST, skyline.LOWEST, skyline.HIGHEST) if mode is Mode.isolated else (skyline.TIGHTEST,)
     repeats = 1 if mode is Mode.isolated else REPEATS
     for rule in rules:

@@ -25,7 +25,7 @@ def stalls_ms(timeline: Timeline) -> Floats:
 def candidates(
     workload: Workload, budget: int, timeline: Timeline, shares: Sequence[float] = SHARES, first: Sequence[int] = ()
 ) -> Iterator[npt.NDArray[np.bool_]]:
-    """Sets of weights that may be worth keeping, the largest first.
+    """Yield sets of weights that may be worth keeping, the largest first.
 
     Weights whose loads hold their step up most for each byte come first, then those of the steps
     that need most memory at once, which makes room for streaming the rest.

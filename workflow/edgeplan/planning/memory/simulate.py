@@ -19,7 +19,7 @@ from edgeplan.planning.memory.workload import Floats, Placement, Reader, Workloa
 
 @dataclass(frozen=True)
 class Timeline:
-    """Inferences that follow each other; ms from the begin of the first, shape (inferences, steps).
+    """A timeline shows inferences that follow each other; ms from the begin of the first, shape (inferences, steps).
 
     Attributes:
         load_start, load_end: 0 for weights that are in memory at the begin, those of the inference

@@ -122,7 +122,7 @@ def _placed(
 
 
 class _Skyline:
-    """Addresses [0, size), which step uses each last, and the gaps that no step after `reached` uses."""
+    """A skyline knows, of addresses [0, size), which step uses each last, and gaps that no step after `reached` uses."""
 
     def __init__(self, size: int, unit: int, rule: int) -> None:
         self._unit, self._rule = unit, rule
@@ -193,6 +193,6 @@ class _Skyline:
         lows[first:stop], highs[first:stop] = [low], [high]
 
     def highest(self, low: int, high: int) -> int:
-        """The last step that uses any of these addresses."""
+        """Return the last step that uses any of these addresses."""
         first, stop = bisect_right(self._begin, low) - 1, bisect_left(self._begin, high)
         return max(self._last[first:stop])

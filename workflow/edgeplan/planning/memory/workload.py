@@ -60,7 +60,7 @@ class Workload:
 
     @cached_property
     def live_bytes(self) -> Ints:
-        """Bytes of tensors that are alive in each step."""
+        """Return bytes of tensors that are alive in each step."""
         change = np.zeros(self.steps + 1, dtype=np.int64)
         np.add.at(change, self.tensors.lower, self.tensors.size)
         np.add.at(change, self.tensors.upper, -self.tensors.size)
@@ -68,7 +68,7 @@ class Workload:
 
     @cached_property
     def by_begin(self) -> Ints:
-        """Positions of the tensors by the step in which they begin."""
+        """Return positions of the tensors by the step in which they begin."""
         return np.argsort(self.tensors.lower, kind="stable")
 
 
@@ -96,14 +96,14 @@ class Placement:
 
     @property
     def stays(self) -> npt.NDArray[np.bool_]:
-        """Steps whose weights are not loaded again in the next inference."""
+        """Return steps whose weights are not loaded again in the next inference."""
         own = np.arange(len(self.after))
         stays: npt.NDArray[np.bool_] = (self.after < 0) & (self.again == own) & (self.weight_offset >= 0)
         return stays
 
 
 def placement(workload: Workload, tensor_offset: Ints, weight_offset: Ints, after: Ints) -> Placement:
-    """A placement, with what follows from the addresses; O(steps (steps + tensors))."""
+    """Return a placement, with what follows from the addresses; O(steps (steps + tensors))."""
     tensors, weights = workload.tensors, workload.weight_bytes
     again = _last_users(weight_offset, weights, after, tensor_offset, tensors.size, tensors.upper)
     ends = np.where(weight_offset >= 0, weight_offset + weights, 0)

@@ -25,12 +25,12 @@ def better_single(costs: PairCosts) -> tuple[str, float]:
 
 
 def at_ratio(costs: PairCosts, cpu_share: float) -> Choice:
-    """Every operator that can be split at the ratio nearest to one; others where they are fastest."""
+    """Split every operator that can be split at the ratio nearest to one; others where they are fastest."""
     return tuple(s.options.index(nearest(s, cpu_share) or s.best_whole) for s in costs.steps)
 
 
 def nearest(step: PairStep, cpu_share: float, dimension: str | None = None) -> Option | None:
-    """The split whose ratio is nearest, the fastest of equally near ones.
+    """Return the split whose ratio is nearest, the fastest of equally near ones.
 
     Args:
         step: of the model.
@@ -47,7 +47,7 @@ def equal(costs: PairCosts) -> Choice:
 
 
 def fixed(costs: PairCosts) -> Choice:
-    """The one ratio that is best for all operators together: "Fixed" of EOP's section 5.1.
+    """Return the one ratio that is best for all operators together: "Fixed" of EOP's section 5.1.
 
     It is the best of the ratios that any operator has; EOP fixes one for each subgraph.
     """

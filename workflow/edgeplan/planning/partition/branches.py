@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
 from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
+from edgeplan.support.lazy import lazily
+
+cp_model = lazily("ortools.sat.python.cp_model")  # an extra: only plans side by side need it
 
 _TICKS = 2**20  # of the best makespan known: a step's rounding is below a millionth of it
 _KINDS = range(3)
@@ -46,26 +48,25 @@ class Solution:
     schedule: PairSchedule | None
 
 
-def solver() -> ModuleType:
+def solver() -> Any:
     """Import the CP-SAT solver of OR-tools.
 
     Raises:
         DeviceError: it is not installed.
     """
     try:
-        from ortools.sat.python import cp_model  # noqa: PLC0415  an extra: only plans side by side need it
+        cp_model.CpModel  # noqa: B018  asked for, so that it is imported
     except ImportError as error:
         raise DeviceError(
             f"steps side by side are planned by OR-tools, which cannot be imported ({error})",
             where="this environment",
             next_step="pip install 'edgeplan[partition]', or plan one step at a time: --mode sequential",
         ) from error
-    module: ModuleType = cp_model
-    return module
+    return cp_model
 
 
 def slowed(costs: PairCosts) -> PairCosts:
-    """The same steps with the times that contention makes of whole options at worst."""
+    """Return the same steps with the times that contention makes of whole options at worst."""
     worst = {side: {"compute": 1.0, "bandwidth": 1.0} for side in (CPU, GPU)}
     for loads, factors in (costs.contention or {}).items():
         for side in (CPU, GPU):

@@ -48,7 +48,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class PairStep:
-    """An operator of the model.
+    """A pair step is an operator of the model with its options.
 
     Attributes:
         name: unique in the model.
@@ -71,18 +71,18 @@ class PairStep:
     unsplittable: str = ""
 
     def best(self, kind: int) -> Option | None:
-        """The fastest option of a kind, None if it has none."""
+        """Return the fastest option of a kind, None if it has none."""
         return min((o for o in self.options if o.kind == kind), key=lambda o: o.span_ms, default=None)
 
     @property
     def best_whole(self) -> Option:
-        """The fastest option on one processor."""
+        """Return the fastest option on one processor."""
         return min((o for o in self.options if o.kind != SPLIT), key=lambda o: o.span_ms)
 
 
 @dataclass(frozen=True)
 class PairCosts:
-    """The costs of one model on a pair of processors.
+    """Pair costs are those of one model on a pair of processors.
 
     Attributes:
         model: its name.
@@ -126,7 +126,7 @@ class PairCosts:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """Positions of the steps that read each step's output."""
+        """Return positions of the steps that read each step's output."""
         readers: list[list[int]] = [[] for _ in self.steps]
         for k, step in enumerate(self.steps):
             for i in step.inputs:
@@ -139,13 +139,13 @@ class PairCosts:
         return any(factor > 1 for pair in (self.contention or {}).values() for factor in pair)
 
     def factors(self, on_cpu: int, on_gpu: int) -> tuple[float, float]:
-        """Factors on the times of two different steps while they run side by side."""
+        """Return factors on the times of two different steps while they run side by side."""
         pair = (self.steps[on_cpu].load, self.steps[on_gpu].load)
         return (self.contention or {}).get(pair, (1.0, 1.0))
 
     @cached_property
     def load_weights(self) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
-        """Weights of busy times on the CPU and the GPU, by load, whose sums no makespan is below.
+        """Return weights of busy times on the CPU and the GPU, by load, whose sums no makespan is below.
 
         While both processors run different steps each gets less done. Weights of at most 1 for
         which weight over factor, added over both processors, is at most 1 for every pair of loads
@@ -168,7 +168,7 @@ class PairCosts:
         return first, second
 
     def chosen(self, choice: Sequence[int]) -> list[Option]:
-        """The chosen options, by step."""
+        """Return the chosen options, by step."""
         return [s.options[o] for s, o in zip(self.steps, choice, strict=True)]
 
     def part(self, positions: Sequence[int]) -> PairCosts:

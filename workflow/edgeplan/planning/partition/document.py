@@ -70,7 +70,7 @@ class OperatorEntry(_Part):
 
 
 class ContentionEntry(_Part):
-    """Factors on the times of two different steps while they run side by side."""
+    """A contention entry holds factors on the times of two different steps while they run side by side."""
 
     cpu_load: Load
     gpu_load: Load
@@ -124,7 +124,7 @@ def read_costs(path: Path) -> PairCosts:
 
 
 def parse_costs(content: bytes, where: str) -> PairCosts:
-    """Costs of a document's bytes.
+    """Return costs of a document's bytes.
 
     Args:
         content: JSON in UTF-8, or in the encoding that its byte order mark says.
@@ -159,7 +159,7 @@ def _misfit(what: str, where: str) -> FormatError:
 
 
 def _problems(error: ValidationError, raw: Any) -> str:
-    """The first problems, each with its operator's name; of ten thousand nobody reads more."""
+    """Return the first problems, each with its operator's name; of ten thousand nobody reads more."""
     problems = error.errors()
     # A list whose entries all failed is called too short besides.
     inner = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
@@ -250,7 +250,7 @@ def _check_split(option: OptionEntry, what: str, where: str) -> None:
 
 
 def _order(document: CostDocument, inputs: list[set[int]], where: str) -> list[int]:
-    """The document's order where inputs allow it."""
+    """Return the document's order where inputs allow it."""
     order = topological(inputs)
     if left := set(range(len(inputs))).difference(order):
         raise _misfit(f"operators wait for each other in a cycle: {_cycle(document, inputs, left)}", where)
@@ -258,7 +258,7 @@ def _order(document: CostDocument, inputs: list[set[int]], where: str) -> list[i
 
 
 def _cycle(document: CostDocument, inputs: list[set[int]], left: set[int]) -> str:
-    """One cycle among the operators that never become ready."""
+    """Return one cycle among the operators that never become ready."""
     at = min(left)
     seen: dict[int, int] = {}
     while at not in seen:

@@ -44,7 +44,7 @@ _CPU_SHARES = np.arange(_RATIOS + 1) / _RATIOS
 
 @dataclass(frozen=True)
 class Matched:
-    """An operator with its patterns (Algorithm 1).
+    """A matched operator has its patterns (Algorithm 1).
 
     Attributes:
         dimension: that it is split over; "" if it has none.
@@ -67,7 +67,7 @@ class Matched:
 
 @dataclass(frozen=True)
 class Eop:
-    """A decision of EOP: the option of each step, and the patterns behind it.
+    """A decision of EOP chooses the option of each step, by the patterns behind it.
 
     Attributes:
         choice: option of each step.
@@ -111,7 +111,7 @@ def _matched(costs: PairCosts, step: PairStep, dimension: str) -> Matched:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Two operators tuned together: their time and the positions of their ratios."""
+    """Tuned operators are two with their time together and the positions of their ratios."""
 
     time_ms: float
     first: int
@@ -147,7 +147,7 @@ def tune(before: Matched, op: Matched, *, overlapped: bool = False) -> Tuned:
 
 
 def key_operators(costs: PairCosts) -> tuple[int, ...]:
-    """The fewest operators that take more than 95 % of the time, in the order of the model."""
+    """Return the fewest operators that take more than 95 % of the time, in the order of the model."""
     times = [s.best_whole.span_ms for s in costs.steps]
     total, taken, key = sum(times), 0.0, []
     for k in sorted(range(len(times)), key=lambda k: (-times[k], k)):

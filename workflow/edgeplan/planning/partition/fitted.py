@@ -20,7 +20,7 @@ def fitted(costs: PairCosts) -> PairCosts:
 
 
 def patterns(step: PairStep, dimension: str) -> tuple[Pattern | None, Pattern | None]:
-    """The patterns of a step's splits over a dimension and of it whole, by share of the step, on the CPU and the GPU.
+    """Return the patterns of a step's splits over a dimension and of it whole, by share of the step, on the CPU and the GPU.
 
     Args:
         step: of the costs.

@@ -15,7 +15,7 @@ from edgeplan.planning.partition.simulate import PairTimeline
 
 
 def admitted(costs: PairCosts) -> PairCosts:
-    """The same costs with the options that a plan may use."""
+    """Return the same costs with the options that a plan may use."""
     return replace(costs, steps=tuple(replace(s, options=_admitted(s)) for s in costs.steps))
 
 

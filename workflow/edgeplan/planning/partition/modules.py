@@ -20,7 +20,7 @@ _NOTHING: tuple[float, ...] = (0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Module:
-    """The steps between two neighbouring cuts.
+    """A module consists of the steps between two neighbouring cuts.
 
     Attributes:
         model: costs of the whole model.
@@ -67,7 +67,7 @@ class Module:
 
 
 def cuts(costs: PairCosts) -> list[int]:
-    """Positions of the steps that are comparable with every other one and passed by no hand-over.
+    """Return positions of the steps that are comparable with every other one and passed by no hand-over.
 
     A step is comparable with all before it if it is the only one that nothing before it or itself
     reads; likewise after it. A hand-over between steps on both sides of a cut runs beside the cut
@@ -120,7 +120,7 @@ def _without_bypasses(costs: PairCosts, found: list[int]) -> list[int]:
 
 
 def modules(costs: PairCosts, at: Sequence[int]) -> list[Module]:
-    """The modules before, between and behind the cuts; one more than there are cuts."""
+    """Return the modules before, between and behind the cuts; one more than there are cuts."""
     borders = [None, *at, None]
     found = []
     for before, after in pairwise(borders):

@@ -131,7 +131,7 @@ def parallel(costs: PairCosts, search: SearchLimits) -> SideBySide:
 
 
 class _Chain:
-    """The cuts and the modules between them."""
+    """A chain holds the cuts and the modules between them."""
 
     def __init__(self, costs: PairCosts, gap: float) -> None:
         self.costs, self.gap = costs, gap
@@ -148,7 +148,7 @@ class _Chain:
             self.known.append(shared[key])
 
     def path(self, what: str) -> tuple[float, list[Pair]]:
-        """Length of the shortest path, by makespans or bounds, and each module's pair of kinds on it."""
+        """Return the length of the shortest path, by makespans or bounds, and each module's pair of kinds on it."""
         reached = {0: 0.0}  # nothing precedes the first module: any kind
         back: list[dict[int, int]] = []
         for i, known in enumerate(self.known):
@@ -197,7 +197,7 @@ class _Chain:
                 known.prove(pair, found.lower_bound_ms)
 
     def schedule(self, pairs: Sequence[Pair]) -> PairSchedule:
-        """The plan along a path."""
+        """Return the plan along a path."""
         choice = [0] * len(self.costs.steps)
         queues: tuple[list[int], list[int]] = ([], [])
         for i, (part, known, pair) in enumerate(zip(self.parts, self.known, pairs, strict=True)):

@@ -51,7 +51,7 @@ class Pattern:
 
 
 def fit(shares: Sequence[float], times_ms: Sequence[float]) -> Pattern:
-    """The pattern of least error.
+    """Return the pattern of least error.
 
     Args:
         shares: of the input, above 0 to 1; at least one.

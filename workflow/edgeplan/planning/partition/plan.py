@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from edgeplan.errors import FormatError
 from edgeplan.support.files import write_text
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -24,7 +23,7 @@ class _Part(BaseModel):
 
 
 class PlannedStep(_Part):
-    """An operator in a plan.
+    """A planned step says where and when an operator runs.
 
     Attributes:
         name: of the operator.
@@ -116,22 +115,7 @@ def write_plan(plan: PartitionPlan, path: Path) -> None:
     write_text(path, plan.model_dump_json(indent=1) + "\n")
 
 
-def plan_of(text: bytes | str, where: str) -> PartitionPlan:
-    """A plan from its JSON.
-
-    Raises:
-        FormatError: not JSON, of another format version, or not fitting; it names the field.
-    """
-    try:
-        return PartitionPlan.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "document"
-        again = "plan the model again: edgeplan plan partition"
-        raise FormatError(f"the plan does not fit: {field}: {first['msg']}", where=where, next_step=again) from error
-
-
 def document(plan: PartitionPlan) -> dict[str, object]:
-    """A plan as `--json` prints it, with what follows from it."""
+    """Return a plan as `--json` prints it, with what follows from it."""
     content: dict[str, object] = json.loads(plan.model_dump_json())
     return {**content, "gap": plan.gap, "optimal": plan.optimal}

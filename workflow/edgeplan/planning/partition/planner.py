@@ -57,7 +57,7 @@ def _parallel(costs: PairCosts, search: SearchLimits) -> PartitionOutcome:
 
 
 def _better(costs: PairCosts, schedules: list[PairSchedule], bound_ms: float, note: str) -> PartitionOutcome:
-    """The fastest of some schedules and both single processors; the first of equally fast ones."""
+    """Return the fastest of some schedules and both single processors; the first of equally fast ones."""
     schedules = [*(PairSchedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
     best, timeline = schedules[0], simulate(costs, schedules[0])
     for schedule in schedules[1:]:
@@ -147,5 +147,5 @@ def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> Pa
 
 
 def compared(costs: PairCosts) -> dict[str, float]:
-    """Makespans of the plans to compare with, by name."""
+    """Return makespans of the plans to compare with, by name."""
     return {name: in_sequence(costs, choose(costs)).makespan_ms for name, choose in BASELINES.items()}

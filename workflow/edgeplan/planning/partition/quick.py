@@ -55,7 +55,7 @@ def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: fl
 
 
 def path_bound_ms(costs: PairCosts, boundary: Boundary) -> float:
-    """The longest path of a module, with the fastest options."""
+    """Return the longest path of a module, with the fastest options."""
     n = len(costs.steps)
     at = [0.0] * n
     longest = 0.0
@@ -67,7 +67,7 @@ def path_bound_ms(costs: PairCosts, boundary: Boundary) -> float:
 
 
 def load_bound_ms(costs: PairCosts) -> float:
-    """The larger load of the two processors at best, slowed by contention where both are busy.
+    """Return the larger load of the two processors at best, slowed by contention where both are busy.
 
     It is the linear relaxation, by its one multiplier: for every m between 0 and 1 the makespan is
     at least the sum over the steps of the least of m times one sum of `PairCosts.load_weights` and

@@ -26,7 +26,7 @@ State = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class InSequence:
-    """The best choice of options, its makespan, and what no choice beats."""
+    """A sequence has the best choice of options, its makespan, and what no choice beats."""
 
     choice: Choice
     makespan_ms: float

@@ -125,7 +125,7 @@ def in_sequence(costs: PairCosts, choice: Choice) -> PairTimeline:
 
 
 def queues_by(costs: PairCosts, choice: Choice, keys: Sequence[float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Queues of both processors, by the steps' keys, equal ones in the order of the model."""
+    """Return queues of both processors, by the steps' keys, equal ones in the order of the model."""
     order = sorted(range(len(choice)), key=lambda k: (keys[k], k))
     options = costs.chosen(choice)
     return tuple(k for k in order if options[k].cpu_ms > 0), tuple(k for k in order if options[k].gpu_ms > 0)

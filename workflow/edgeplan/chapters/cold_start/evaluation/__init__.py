@@ -13,7 +13,8 @@ Modules:
 * `tables_continuous`: Continuous inference (section 3.5, Figure 14): the first inferences of a
   process, with the mode for them and without it.
 * `tables_plans`: These tables show profiles and plans: kernel alternatives, storage, planning time.
-* `tables_runs`: These tables show cold starts as measured: speed-ups, load and ablation.
+* `tables_runs`: Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous
+  inference.
 * `tables_stages`: Tables of one start's stages and of the number of cores share some functions with
   those of runs.
 """

@@ -10,7 +10,7 @@ from cold_session_support import wait_while
 
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process import prepare_machine as settling
-from edgeplan.measurement.process.prepare_machine import settle
+from edgeplan.measurement.process.prepare_machine import prepare_machine
 
 _BUSY, _FREE = 1.9, 1.1
 Looks = list[float]
@@ -53,7 +53,7 @@ def test_what_a_wait_may_have_undone_is_done_again_and_the_look_comes_last(
     file: Path, looks: Callable[..., Looks], evicted: bool
 ) -> None:
     seen = looks(_BUSY, _FREE, meanwhile=lambda: page_cache.read_through([file]) if evicted else _evict(file))
-    assert settle([file], (0,), evicted=evicted, usual_us=100.0) == _FREE
+    assert prepare_machine([file], (0,), evicted=evicted, usual_us=100.0) == _FREE
     assert seen == [0.0 if evicted else 1.0] * 2
 
 
@@ -62,12 +62,12 @@ def test_processors_that_stay_disturbed_are_waited_for_so_long_and_no_longer(
 ) -> None:
     monkeypatch.setattr(settling, "_WAIT_SECONDS", -1.0)
     seen = looks(_BUSY)
-    assert settle([], (0,), evicted=True, usual_us=100.0) == _BUSY
+    assert prepare_machine([], (0,), evicted=True, usual_us=100.0) == _BUSY
     assert len(seen) == 1
 
 
 def test_without_a_usual_time_nothing_is_waited_for(file: Path, looks: Callable[..., Looks]) -> None:
     seen = looks()
-    assert settle([file], (0,), evicted=False, usual_us=0.0) == 1.0
+    assert prepare_machine([file], (0,), evicted=False, usual_us=0.0) == 1.0
     assert seen == []
     assert page_cache.cached_share([file]) == 1.0

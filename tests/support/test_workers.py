@@ -1,0 +1,34 @@
+"""Answers of processes that do one job are read by their type, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import msgspec
+import pydantic
+import pytest
+
+from edgeplan.support.workers import ColdRunError, answered
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    built: int
+
+
+class _Model(pydantic.BaseModel):
+    built: int
+
+
+@pytest.mark.parametrize("kind", [_Record, _Model])
+def test_an_answer_is_a_value_of_its_type(kind: type[_Record | _Model]) -> None:
+    assert answered(kind, "building", 0, b'{"built": 3}', b"").built == 3
+
+
+@pytest.mark.parametrize("kind", [_Record, _Model])
+@pytest.mark.parametrize("text", [b"", b"Segmentation fault", b"[]", b'{"built": "many"}', b"\xff"])
+def test_an_answer_that_does_not_fit_ends_in_one_message_with_the_last_words(kind: type[_Record | _Model], text: bytes) -> None:
+    with pytest.raises(ColdRunError, match=r"building: the answer does not fit its schema: (?s:.*)out of paper"):
+        answered(kind, "building", 0, text, b"printer:\nout of paper\n")
+
+
+def test_a_process_that_failed_is_not_read() -> None:
+    with pytest.raises(ColdRunError, match="building: the process"):
+        answered(_Record, "building", 3, b'{"built": 3}', b"")
