@@ -90,14 +90,17 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
+        quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
 
     Raises:
         DeviceError: the engine is not installed.
         StoreError: only stored rows are allowed and there are none for this device.
     """
 
-    def __init__(self, device: DeviceFile, settings: MeasurementSettings, rows: Path) -> None:
-        self.device, self.settings = device, settings
+    def __init__(
+        self, device: DeviceFile, settings: MeasurementSettings, rows: Path, quiet_seconds: float | None = None
+    ) -> None:
+        self.device, self.settings, self._quiet_seconds = device, settings, quiet_seconds
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
         self.spending: BudgetProgress | None = None  # of a stage that shows its own progress: measuring time is added to it
@@ -162,7 +165,7 @@ class Bench:
         with machine_lock():
             self.device.pin()
             self._references = self._references or References()
-            return quiet_times(self._references, self.settings.reference_runs)
+            return quiet_times(self._references, self.settings.reference_runs, self._quiet_seconds)
 
     def last_measured_at(self) -> float:
         """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""

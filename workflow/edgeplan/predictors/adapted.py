@@ -8,17 +8,14 @@ interval is that of a small sample.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import stats
 
 from edgeplan.predictors.calibration_line import (
     Calibration,
@@ -36,12 +33,13 @@ from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
 from edgeplan.predictors.layouts import Layouts
 from edgeplan.predictors.predictor import DevicePredictor, _Costs
+from edgeplan.predictors.source import ADAPTED
 from edgeplan.predictors.stand_ins import StandIns
 from edgeplan.support.files import read_json, write_text
 from edgeplan.support.rounding import nine_digits
 
 Floats = npt.NDArray[np.float64]
-ADAPTED, _TEXT, _CARD = "adapted.json", "calibration.txt", "card.json"
+_TEXT, _CARD = "calibration.txt", "card.json"
 _REORDER = "reorder"
 #: A member's spread (log) of a kind of few rows is that of all its rows: so many rows count for half.
 _FEW_ROWS = 10.0
@@ -211,6 +209,11 @@ def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Membe
     return Member(predictor, calibrate_kernels(rows), spreads(rows.kind, error))
 
 
+def lone_member(predictor: DevicePredictor) -> Member:
+    """A predictor trained on the new device alone, of all kinds: where nothing stands beside it."""
+    return Member(predictor, None, {"": 1.0})
+
+
 def scratch_member(predictor: DevicePredictor) -> Member:
     """A predictor trained on the new device alone as a member, judged by its card; kinds of few rows are left to others."""
     rows: dict[str, int] = {}
@@ -220,7 +223,9 @@ def scratch_member(predictor: DevicePredictor) -> Member:
         if r.implementation or r.kind not in specific:
             rows[r.kind] = rows.get(r.kind, 0) + r.rows
             squares[r.kind] = squares.get(r.kind, 0.0) + r.rows * r.spread**2
-    found = {k: max(float(np.sqrt(squares[k] / n)), _LEAST_SPREAD) for k, n in rows.items() if n >= _SCRATCH_ROWS and squares[k] > 0}
+    found = {
+        k: max(float(np.sqrt(squares[k] / n)), _LEAST_SPREAD) for k, n in rows.items() if n >= _SCRATCH_ROWS and squares[k] > 0
+    }
     return Member(predictor, None, {k: nine_digits(v) for k, v in found.items()})
 
 
@@ -259,6 +264,8 @@ def small_sample(interval: Interval, residual: Floats, effective: Floats) -> Int
         return with_quantile_of(interval, residual, effective)
     score = np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective)
     spread = float(np.sqrt(((score**2).sum() + 1.0) / (count + 1)))
+    from scipy import stats  # noqa: PLC0415  predicting does without
+
     wide = float(stats.t.ppf((1 + interval.nominal) / 2, count + 1)) * spread
     return interval.model_copy(update={"quantile": nine_digits(wide), "subjects": count})
 
@@ -269,9 +276,6 @@ def _unmeasured(predictor: AdaptedPredictor) -> Interval:
     own = first.predictor.card.interval
     spread = min(first.of(""), _MOST_HALF_WIDTH)
     common = max(own.common, spread / 2)
-    return own.model_copy(update={"common": nine_digits(common), "single": nine_digits(max(own.single, spread)), "quantile": 1.645, "subjects": 0})
-
-
-def as_json(card: Card) -> dict[str, object]:
-    """A card as JSON."""
-    return dict(json.loads(card.model_dump_json()))
+    return own.model_copy(
+        update={"common": nine_digits(common), "single": nine_digits(max(own.single, spread)), "quantile": 1.645, "subjects": 0}
+    )

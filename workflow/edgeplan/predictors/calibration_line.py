@@ -29,7 +29,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 #: Labels from which trees correct the lines.
 TREE_LABELS = 50
 #: Rows that "as on the old device" weighs as much as: the common shift, the common slope, and both of each kind.
-_PULL_SHIFT, _PULL_SLOPE, _PULL_KIND_SHIFT, _PULL_KIND_SLOPE = 0.1, 20.0, 4.0, 40.0
+_PULL_SHIFT, _PULL_SLOPE, _PULL_KIND_SHIFT, _PULL_KIND_SLOPE = 0.1, 2.0, 4.0, 10.0
 _HUBER, _LEAST_SPREAD, _ROUNDS = 1.345, 0.02, 10
 #: Power of a row's time in its weight: whole models are sums, but a few large kernels must not decide alone.
 _TIME_POWER = 0.25
@@ -162,7 +162,10 @@ def calibrate_lines(rows: KernelRows, weight: Floats) -> Lines:
         weighted = design.T * trust
         found = start + np.linalg.solve(weighted @ design + pull, weighted @ (target - design @ start))
         rest = target - design @ found
-    lines = [Line(shift=nine_digits(a), slope=nine_digits(b)) for a, b in zip(found[2 : 2 + len(names)], found[2 + len(names) :], strict=True)]
+    lines = [
+        Line(shift=nine_digits(a), slope=nine_digits(b))
+        for a, b in zip(found[2 : 2 + len(names)], found[2 + len(names) :], strict=True)
+    ]
     return Lines(
         centre=nine_digits(centre),
         common=Line(shift=nine_digits(found[0]), slope=nine_digits(found[1])),

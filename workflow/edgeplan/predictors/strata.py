@@ -68,7 +68,9 @@ def drawn(strata: Strata, samples: Sequence[dict[tuple[str, int], int]], rng: np
 
     def gain(sample: int) -> float:
         counts = samples[sample].items()
-        return float(sum(strata.share.get(at, 0.0) * np.log((1 + have.get(at, 0) + n) / (1 + have.get(at, 0))) for at, n in counts))
+        return float(
+            sum(strata.share.get(at, 0.0) * np.log((1 + have.get(at, 0) + n) / (1 + have.get(at, 0))) for at, n in counts)
+        )
 
     while left:
         few = left[:_DRAWN]

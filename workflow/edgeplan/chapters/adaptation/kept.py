@@ -138,7 +138,9 @@ def kept_devices(folder: Path) -> list[KeptDevice]:
         device = KeptDevice.read(path.parent)
         if device.about.device != path.parent.name:
             raise FormatError(
-                f"the rows are of device {device.about.device}", where=str(path.parent), next_step="name the folder as the device"
+                f"the rows are of device {device.about.device}",
+                where=str(path.parent),
+                next_step="name the folder as the device",
             )
         key = (device.about.device, device.about.fingerprint)
         found[key] = device

@@ -22,11 +22,11 @@ import pandas as pd
 from edgeplan.chapters.adaptation.kept import UNSEEN_MODEL, VARIANT, KeptDevice, model_kernels, tables_of
 from edgeplan.chapters.adaptation.settings import AdaptationSettings
 from edgeplan.errors import FormatError
-from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, scratch_member
+from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, lone_member
 from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch, said_us, strata_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.strata import drawn
+from edgeplan.predictors.strata import Strata, drawn
 from edgeplan.support import cpus
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, read_parquet, write_parquet
@@ -38,7 +38,7 @@ OLD, ADAPTED, SCRATCH = "old", "adapted", "scratch"
 POOLED = "pooled"
 #: The budget, in seconds, that stands for all rows.
 ALL_SECONDS = 1e6
-#: Samplers whose carriers are drawn for a budget; published networks take seconds each, and are measured with all rows alone.
+#: The sampler of whole published networks.
 _NETWORK = "network"
 _JOB, _FOUND = "job.json", "found.parquet"
 
@@ -78,9 +78,7 @@ class Target:
     def of(kept: KeptDevice) -> Target:
         """Split the models of a device into kernels."""
         judged = kept.models[kept.models["use"].isin([VARIANT, UNSEEN_MODEL])].reset_index(drop=True)
-        return Target(
-            kept, model_kernels(kept.calibrating, kept.rules), judged, tables_of(model_kernels(judged, kept.rules))
-        )
+        return Target(kept, model_kernels(kept.calibrating, kept.rules), judged, tables_of(model_kernels(judged, kept.rules)))
 
     def new(self, draw: Drawn) -> NewDevice:
         """What was measured of the device within a draw."""
@@ -98,14 +96,42 @@ class Target:
         )
 
 
-def draws(target: Target, guide: DevicePredictor, settings: AdaptationSettings, budget_s: float, seed: int) -> Drawn:
-    """Draw what is measured within a budget: strata of carriers, and one family's small models after another's.
+@dataclass(frozen=True)
+class Pool:
+    """The carriers that are drawn from, by the strata of their kernels.
+
+    Attributes:
+        seconds: of each carrier, by its subject.
+        network: whether it is a whole published network, which takes seconds: drawn with all rows alone.
+        strata: of the calibrating models' kernels.
+        samples: kernels of each carrier by stratum.
+    """
+
+    seconds: pd.Series
+    network: npt.NDArray[np.bool_]
+    strata: Strata
+    samples: list[dict[tuple[str, int], int]]
+
+    @staticmethod
+    def of(target: Target, guide: DevicePredictor) -> Pool:
+        """The pool of a device; an old device's predictor, the guide, tells the strata."""
+        rows, seconds = target.kept.kernels, target.kept.carriers
+        sampler = rows.drop_duplicates("subject").set_index("subject")["sampler"]
+        kind, said = rows["kind"].to_numpy(), said_us(guide, rows)
+        places = rows.groupby("subject", sort=False).indices
+        strata = strata_of(guide, target.calibrating)
+        samples = [strata.counts(kind[places[s]].tolist(), said[places[s]]) for s in seconds.index]
+        return Pool(seconds, (sampler.loc[seconds.index] == _NETWORK).to_numpy(), strata, samples)
+
+
+def draws(target: Target, pool: Pool, settings: AdaptationSettings, budget_s: float, seed: int) -> Drawn:
+    """Draw what is measured within a budget: strata of carriers, and one family's models after another's.
 
     What would go beyond the budget is passed over, as it is live, where its time is told from that of those before.
 
     Args:
         target: the device.
-        guide: tells the strata.
+        pool: carriers to draw from.
         settings: shares of the budget.
         budget_s: seconds; `ALL_SECONDS` for all.
         seed: of the draw.
@@ -114,16 +140,14 @@ def draws(target: Target, guide: DevicePredictor, settings: AdaptationSettings, 
     kept = target.kept
     whole = budget_s >= ALL_SECONDS
     left = max(budget_s - settings.start_seconds, 0.0)
-    sampler = kept.kernels.drop_duplicates("subject").set_index("subject")["sampler"]
-    pool = kept.carriers if whole else kept.carriers[sampler.loc[kept.carriers.index] != _NETWORK]
-    models, for_models = _spent(_by_family(kept.calibrating, rng), kept.calibrating["seconds"].to_numpy(float), settings.models_share * left)
-    rows = kept.kernels[kept.kernels["subject"].isin(pool.index)]
-    strata, said = strata_of(guide, target.calibrating), said_us(guide, rows)
-    places = rows.groupby("subject", sort=False).indices
-    samples = [strata.counts(rows["kind"].to_numpy()[places[s]].tolist(), said[places[s]]) for s in pool.index]
-    carriers, for_carriers = _spent(list(drawn(strata, samples, rng)), pool.to_numpy(float), left - for_models)
-    subjects = frozenset(pool.index[carriers].tolist())
-    return Drawn(subjects, np.array(models, np.int64), min(left, settings.start_seconds) + for_models + for_carriers)
+    models, for_models = _spent(
+        _by_family(kept.calibrating, rng), kept.calibrating["seconds"].to_numpy(float), settings.models_share * left
+    )
+    allowed = np.arange(len(pool.samples)) if whole else np.flatnonzero(~pool.network)
+    order = [int(allowed[i]) for i in drawn(pool.strata, [pool.samples[i] for i in allowed], rng)]
+    carriers, for_carriers = _spent(order, pool.seconds.to_numpy(float), left - for_models)
+    subjects = frozenset(pool.seconds.index[carriers].tolist())
+    return Drawn(subjects, np.array(models, np.int64), min(budget_s, settings.start_seconds) + for_models + for_carriers)
 
 
 def _spent(order: Sequence[int], seconds: npt.NDArray[np.float64], budget_s: float) -> tuple[list[int], float]:
@@ -144,25 +168,33 @@ def _by_family(models: pd.DataFrame, rng: np.random.Generator) -> list[int]:
     return [int(i) for i in order[np.argsort(turn, kind="stable")]]
 
 
-def old_predictor(target: Target, settings: AdaptationSettings) -> DevicePredictor:
+def old_predictor(target: Target) -> DevicePredictor:
     """The predictor of a device from all its rows, as others are adapted from."""
     every = Drawn(frozenset(target.kept.carriers.index), np.arange(len(target.calibrating)), ALL_SECONDS)
     new = target.new(every)
     trained = from_scratch(new)
     if trained is None:
         raise FormatError(
-            f"too few kernels of {target.kept.about.device} to learn from", where="data/transfer", next_step="measure more of them"
+            f"too few kernels of {target.kept.about.device} to learn from",
+            where="data/transfer",
+            next_step="measure more of them",
         )
     fitted = _alone(trained, new)
-    return replace(trained, card=trained.card.model_copy(update={"factors": fitted.card.factors, "interval": fitted.card.interval}))
+    return replace(
+        trained, card=trained.card.model_copy(update={"factors": fitted.card.factors, "interval": fitted.card.interval})
+    )
 
 
 def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
     """A predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
-    return fitted_to_models(AdaptedPredictor.of([scratch_member(trained)], trained.card), KernelTables.of(new.models), new.measured_ms)
+    return fitted_to_models(
+        AdaptedPredictor.of([lone_member(trained)], trained.card), KernelTables.of(new.models), new.measured_ms
+    )
 
 
-def rungs(target: Target, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings) -> Iterator[pd.DataFrame]:
+def rungs(
+    target: Target, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
+) -> Iterator[pd.DataFrame]:
     """Every rung of a device: a row for each judged model and each predictor.
 
     Args:
@@ -174,12 +206,12 @@ def rungs(target: Target, olds: dict[str, DevicePredictor], engines: dict[str, s
     own = target.kept.about.engine
     same = [name for name in olds if engines[name] == own]
     sources = {name: [olds[name]] for name in same} | ({POOLED: list(olds.values())} if olds else {})
-    guide = olds[(same or list(olds))[0]]
+    pool = Pool.of(target, olds[(same or list(olds))[0]])
     for name in same:
         yield _judged(target, olds[name], (OLD, name, 0.0, 0), None)
     for budget_s in (*settings.budgets_seconds, ALL_SECONDS):
         for seed in range(settings.seeds if budget_s < ALL_SECONDS else 1):
-            draw = draws(target, guide, settings, budget_s, seed)
+            draw = draws(target, pool, settings, budget_s, seed)
             new = target.new(draw)
             scratch = from_scratch(new)
             if scratch is not None:
@@ -244,7 +276,7 @@ def _main(folder: Path) -> None:
     kept = {name: KeptDevice.read(Path(job["kept"]) / name) for name in job["devices"]}
     target = Target.of(kept[job["device"]])
     if job["step"] == "old":
-        old_predictor(target, settings).save(folder / "predictors")
+        old_predictor(target).save(folder / "predictors")
         return
     olds = {name: DevicePredictor.load(Path(job["olds"]) / name / "predictors") for name in kept if name != job["device"]}
     engines = {name: device.about.engine for name, device in kept.items()}

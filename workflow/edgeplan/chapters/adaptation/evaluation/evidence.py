@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.adaptation.ladder import ALL_SECONDS, POOLED, SCRATCH
+from edgeplan.chapters.adaptation.ladder import ALL_SECONDS, SCRATCH
 
 #: What a rung is told by.
 RUNG = ["target", "source", "method", "budget_s", "use"]
@@ -33,7 +33,7 @@ class LadderEvidence:
 
     @cached_property
     def hits(self) -> pd.DataFrame:
-        """The rows with `error` (relative, absolute), `within_10pct`, `within_5pct` and `inside`, the interval held it: 0 or 1."""
+        """The rows with `error`, relative and absolute, and 0 or 1: `within_10pct`, `within_5pct`, `inside` its interval."""
         f = self.ladder
         error = (f["predicted_ms"] / f["measured_ms"] - 1).abs()
         inside = (f["low_ms"] <= f["measured_ms"]) & (f["measured_ms"] <= f["high_ms"])
@@ -76,6 +76,3 @@ class LadderEvidence:
 def rung_name(budget_s: float) -> str:
     """A budget as text."""
     return ALL if budget_s >= ALL_SECONDS else f"{budget_s:g}"
-
-
-__all__ = ["ALL", "POOLED", "RUNG", "LadderEvidence", "rung_name"]

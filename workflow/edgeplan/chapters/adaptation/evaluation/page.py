@@ -13,11 +13,13 @@ from edgeplan.reporting.page import CardOf
 
 _ABOUT = (
     "Predictors of a new device from seconds of measuring: the predictor of an old device, brought to the new one by few "
-    "measured kernels and small whole models, beside one that is trained on the same rows alone. Rungs are cut out of kept rows "
-    "by the seconds that each row took."
+    "measured kernels and small whole models, beside one that is trained on the same rows alone. Rungs are cut out of kept "
+    "rows by the seconds that each row took."
 )
 _CARDS = (
-    CardOf("models within 10 % after a minute, the least pair of devices of one engine", ("adapt.within_10pct_60s",), share=True),
+    CardOf(
+        "models within 10 % after a minute, the least pair of devices of one engine", ("adapt.within_10pct_60s",), share=True
+    ),
     CardOf("the same after 15 seconds", ("adapt.within_10pct_15s",), share=True),
     CardOf("from scratch, after a minute", ("scratch.within_10pct_60s",), share=True),
 )
@@ -29,7 +31,9 @@ def findings(evidence: LadderEvidence) -> tuple[str, ...]:
     f = f[(f["method"] == ADAPTED) & (f["use"] == VARIANT) & (f["source"] != POOLED)]
     told = []
     for (target, source), pair in f.groupby(["target", "source"], sort=False):
-        steps = ", ".join(f"{rung_name(b)} s {100 * w:.0f} %" for b, w in zip(pair["budget_s"], pair["within_10pct"], strict=True))
+        steps = ", ".join(
+            f"{rung_name(b)} s {100 * w:.0f} %" for b, w in zip(pair["budget_s"], pair["within_10pct"], strict=True)
+        )
         told.append(f"{target} from {source}: {steps.replace('all s', 'all rows')}.")
     return tuple(told)
 

@@ -27,7 +27,7 @@ def compute_ladder(params: AdaptationParams, *, kept: Path, ladder: Path, enviro
         FormatError: a file does not fit, or fewer than two devices are kept.
     """
     devices = [device.about for device in kept_devices(kept)]
-    if len(devices) < 2:  # noqa: PLR2004  an old one and a new one
+    if len(devices) < 2:
         raise FormatError(
             f"{len(devices)} device is kept, a ladder needs two",
             where=str(kept),
@@ -40,5 +40,9 @@ def compute_ladder(params: AdaptationParams, *, kept: Path, ladder: Path, enviro
     told = {about.device: about.model_dump(mode="json", exclude={"format_version", "plain_layouts"}) for about in devices}
     write_json(
         environment,
-        {"devices": told, "cpu": "; ".join(sorted({about.cpu for about in devices})), "measured_at": max(a.measured_at for a in devices)},
+        {
+            "devices": told,
+            "cpu": "; ".join(sorted({about.cpu for about in devices})),
+            "measured_at": max(a.measured_at for a in devices),
+        },
     )

@@ -50,16 +50,21 @@ def keep_rows(
 
     Args:
         device: its name.
-        kernels, summary: labelled kernels, and the sampler's document.
+        kernels: labelled kernels.
+        summary: the sampler's document.
         rules: fusion rules.
-        calibration, truth: whole models, calibrating and evaluated ones.
+        calibration: calibrating whole models.
+        truth: evaluated ones.
         environment: of the machine that measured.
         models: the zoo's models, with the specification of each.
         measured: folder of stored rows, which tell the seconds.
         results: folder of the device's results: unseen architectures, where they were measured.
         kept: where to.
     """
-    told, machine = read_document(summary, "mode", "engine", "engine_version", "measured_at", "call_us"), read_document(environment)
+    told, machine = (
+        read_document(summary, "mode", "engine", "engine_version", "measured_at", "call_us"),
+        read_document(environment),
+    )
     table = read_parquet(kernels, "mode", *_COLUMNS)
     chosen = trained_on(table, str(told["mode"])) & (table["mode"] == "in_situ") & ~table["sampler"].isin(_LEFT_OUT)
     table = table.loc[chosen, _COLUMNS].reset_index(drop=True)
@@ -86,7 +91,10 @@ def keep_rows(
 
 def _seconds(rows: Path) -> pd.Series:
     """Seconds that the first measurement of each subject took, by its id."""
-    read = [pq.read_table(path, columns=["subject", "sample", "seconds"]).to_pandas() for path in sorted(rows.glob("*-rows-*.parquet"))]
+    read = [
+        pq.read_table(path, columns=["subject", "sample", "seconds"]).to_pandas()
+        for path in sorted(rows.glob("*-rows-*.parquet"))
+    ]
     first = pd.concat(read)
     first = first[first["sample"] == 0]
     return first.drop_duplicates("subject").set_index("subject")["seconds"]
@@ -100,14 +108,21 @@ def _models(calibration: Path, truth: Path, models: Path, unseen: Path, measured
         read_parquet(models, "model_id", "spec")[["model_id", "spec"]], on="model_id", validate="one_to_one"
     )
     parts = [
-        calibrating.assign(use=CALIBRATING, seconds=calibrating["seconds"] if "seconds" in calibrating else mean),
+        calibrating.assign(use=CALIBRATING, seconds=calibrating.get("seconds", mean)),
         variants.assign(use=VARIANT, seconds=mean),
     ]
     if unseen.is_file():
         found = pd.read_csv(unseen)
         parts.append(
             pd.DataFrame(
-                {"model_id": found["model"], "family": "", "use": UNSEEN_MODEL, "spec": "", "measured_ms": found["measured_ms"], "seconds": mean}
+                {
+                    "model_id": found["model"],
+                    "family": "",
+                    "use": UNSEEN_MODEL,
+                    "spec": "",
+                    "measured_ms": found["measured_ms"],
+                    "seconds": mean,
+                }
             )
         )
     columns = ["model_id", "family", "use", "spec", "measured_ms", "seconds"]
