@@ -105,7 +105,7 @@ schema: environment ## write config/schema/params.schema.json again from the set
 
 bench: dev-environment ## can figures of this machine be trusted, and how fast are predictions, a run with nothing to do, and a plan beside a busy loop
 	edgeplan device check $(DEVICE)
-	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/engines/test_shared_cores.py
+	python -m pytest -m slow -s tests/end_to_end/test_speed.py tests/runtime/test_shared_cores.py
 
 protocols: environment ## note the present sources of measuring protocols, once it is clear that no number changes by them
 	python -m edgeplan.support.protocols

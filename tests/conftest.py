@@ -47,14 +47,10 @@ Array = npt.NDArray[np.float32]
 Check = Callable[..., int]
 
 
-#: Lanes of tests by folder, unless a file names its own as `LANE`; instead of `fast`, what computes with oneDNN or OpenCL is of
-#: `numerics`.
-_LANES = {
-    **dict.fromkeys(("unit", "property", "paper"), "fast"),
-    **dict.fromkeys(("engines", "processors"), "numerics"),
-    "end_to_end": "processes",
-    "texts": "texts",
-}
+#: The lane of a test whose file names none as `LANE`; what computes with oneDNN or OpenCL is of `numerics` instead.
+_FAST = "fast"
+#: Lanes of folders that have another one.
+_LANES = {**dict.fromkeys(("engines", "processors"), "numerics"), "end_to_end": "processes", "texts": "texts"}
 #: Lanes by marker alone: what takes seconds, though others reach nearly all its lines, and what takes minutes.
 _MARKED = ("long", "slow")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
@@ -69,7 +65,7 @@ _BY_ISA = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the lanes markers, by which `make test` and its siblings select."""
-    config.lanes = (*dict.fromkeys(_LANES.values()), *_MARKED)
+    config.lanes = (_FAST, *dict.fromkeys(_LANES.values()), *_MARKED)
     for lane in config.lanes:
         config.addinivalue_line("markers", f"{lane}: a lane of tests, see CONTRIBUTING.md")
 
@@ -79,14 +75,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     lacking = _lacking_isa()
     for item in items:
         module = getattr(item, "module", None)
-        lane = getattr(module, "LANE", _LANES[item.path.relative_to(Path(__file__).parent).parts[0]])
+        lane = getattr(module, "LANE", _LANES.get(item.path.relative_to(Path(__file__).parent).parts[0], _FAST))
         isa = "dnnl" in getattr(item, "fixturenames", ()) or _computes(module)
         if isa:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
         if not any(map(item.get_closest_marker, _MARKED)):
-            item.add_marker("numerics" if isa and lane == "fast" else lane)
+            item.add_marker("numerics" if isa and lane == _FAST else lane)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Prints figures of the package's structure, which `tests/unit/test_structure.py` holds to bars: `make structure`.
+"""Prints figures of the package's structure, which `tests/scripts/test_structure.py` holds to bars: `make structure`.
 
 * A *code line* is not blank and belongs to no comment, docstring or import.
 * A package may import those before it in `FLOORS`; an *arrow up* is a module's import from a

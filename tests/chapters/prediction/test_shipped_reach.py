@@ -20,7 +20,7 @@ from edgeplan.predictors.distilled import CARD, load_distilled
 from edgeplan.workspace import SHIPPED
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEVICES = sorted(path.parent.name for path in SHIPPED.glob(f"*/{CARD}"))
 
 

@@ -121,7 +121,7 @@ def test_the_gap_stands_in_the_document() -> None:
 
 
 def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
-    kept = read_parquet(Path(__file__).parents[2] / "results/cpu-onednn/cold/plans.parquet")["document"]
+    kept = read_parquet(Path(__file__).parents[3] / "results/cpu-onednn/cold/plans.parquet")["document"]
     assert len(kept)
     for text in kept:
         found = plan_of(text, "plans.parquet")

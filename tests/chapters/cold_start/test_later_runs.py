@@ -124,7 +124,7 @@ def test_warm_times_survive_a_table_and_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_the_stored_profiles_are_read() -> None:
-    frame = pd.read_parquet(Path(__file__).parents[2] / "results/cpu-onednn/cold/profiles.parquet")
+    frame = pd.read_parquet(Path(__file__).parents[3] / "results/cpu-onednn/cold/profiles.parquet")
     for profile in from_frame(frame[frame["model"] == "squeezenet"]):
         for layer, position in zip(profile.layers, fastest_warm(profile), strict=True):
             assert layer.candidates[position].warm(2) == min(c.warm(2) for c in layer.candidates)

@@ -327,6 +327,7 @@ def test_times_are_divided_by_the_drift_of_the_references(tmp_path: Path) -> Non
     np.testing.assert_array_equal(raw.block_us, m.least_us)
 
 
+HELPERS = Path(__file__).parents[1] / "helpers"
 RUN = textwrap.dedent("""
     import sys
     from pathlib import Path
@@ -334,7 +335,7 @@ RUN = textwrap.dedent("""
     import edgeplan.measurement.bench as bench_module
     from edgeplan.measurement import nominal
     import edgeplan.measurement.lock as lock
-    from test_measurement_bench import DEVICE, SETTINGS, subjects
+    from quick_bench import DEVICE, SETTINGS, subjects
     nominal._SECONDS = 0.02
     root = Path(sys.argv[1])
     lock.lock_path = lambda: root / "test.lock"
@@ -349,7 +350,7 @@ RUN = textwrap.dedent("""
 
 
 def test_a_kill_loses_at_most_the_batch_in_work(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RUN, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", RUN, str(tmp_path), str(HELPERS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
         assert run.stdout is not None
         told = [int(run.stdout.readline()) for _ in range(3)]

@@ -19,7 +19,7 @@ from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, variants
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = FusionRules(pairs={"conv_bn": True, "conv_relu": True})
 
 

@@ -73,7 +73,7 @@ _COMMANDS = (
 
 
 def _ran(arguments: list[str], cache: str | None = None) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join((str(_PACKAGE.parent), str(Path(__file__).parent)))
+    paths = os.pathsep.join((str(_PACKAGE.parent), str(Path(__file__).parents[1] / "helpers")))
     environment = os.environ | {"PYTHONPATH": paths} | ({"XDG_CACHE_HOME": cache} if cache else {})
     return subprocess.run(
         [sys.executable, *arguments], env=environment, text=True, capture_output=True, check=False, timeout=300

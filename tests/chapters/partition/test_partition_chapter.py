@@ -38,7 +38,7 @@ from edgeplan.runtime.program import activation_layouts
 from edgeplan.workloads.registry import WORKLOADS
 
 FLOPS = (4e6, 1e9)
-PAIR = load_pair(Path(__file__).parents[2] / "config/pairs/pair-pocl.yaml")
+PAIR = load_pair(Path(__file__).parents[3] / "config/pairs/pair-pocl.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from edgeplan.predictors.distilled import TREES, cut, load_distilled, save_disti
 from edgeplan.support.frames import read_parquet
 from edgeplan.workspace import SHIPPED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEVICES = sorted(path.parent.name for path in SHIPPED.glob("*/card.json"))
 shipped = pytest.mark.parametrize("device", by_day(DEVICES))
 

@@ -15,7 +15,7 @@ from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.params import load_params
 from edgeplan.support.frames import read_parquet
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STORED, ENVIRONMENT = "data/rows/cpu-onednn/memory", "results/cpu-onednn/memory/environment.json"
 
 

@@ -19,7 +19,7 @@ from edgeplan.measurement.records import Subject
 from edgeplan.predictors.training import train_predictor
 from edgeplan.zoo.unseen import UNSEEN
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def _models(**more: object) -> pd.DataFrame:

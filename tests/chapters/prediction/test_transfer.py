@@ -13,7 +13,7 @@ from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.stages.transfer import transfer
 from edgeplan.reporting.table import read_table
 
-PARAMS = load_params(Path(__file__).parents[2] / "params.yaml")
+PARAMS = load_params(Path(__file__).parents[3] / "params.yaml")
 SOURCE, TARGET = PARAMS.transfer.source, PARAMS.transfer.target
 
 

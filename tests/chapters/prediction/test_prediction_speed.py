@@ -23,7 +23,7 @@ def _predictor(text: str) -> DevicePredictor:
 
 @pytest.fixture(name="params")
 def _params() -> Params:
-    return load_params(Path(__file__).parents[2] / "params.yaml")
+    return load_params(Path(__file__).parents[3] / "params.yaml")
 
 
 def test_what_was_measured_is_read_where_nothing_may_be(

@@ -16,7 +16,7 @@ from edgeplan.errors import ParamsError
 from edgeplan.support.frames import write_parquet
 from edgeplan.zoo import FAMILIES, VariantSpec, variants
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODELS = 6
 
 

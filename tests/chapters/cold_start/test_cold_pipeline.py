@@ -96,7 +96,7 @@ def test_where_nothing_may_be_measured_the_tables_of_an_earlier_run_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEPLAN_STORED_ROWS_ONLY", "1")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     folders = {name: tmp_path / name for name in ("predictors", "rows", "work", "measured")}
     folders["measured"].mkdir()
     for name in DOCUMENTS:
@@ -167,7 +167,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
         return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
     monkeypatch.setattr(cold_runs, "measure", measure)
-    s = load_params(Path(__file__).parents[2] / "params.yaml").cold_start.model_copy(
+    s = load_params(Path(__file__).parents[3] / "params.yaml").cold_start.model_copy(
         update={"load_percents": (25,), "repeats": 5, "further_repeats": 3}
     )
     made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}

@@ -36,7 +36,7 @@ from edgeplan.runtime.weights import locate_weights
 _TOLERANCE = 1e-4
 _TYPES = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
 _TRUE = 0.4
-_CANDIDATES = 2  # of each step; `tests/unit/test_runtime_operators.py` tries all
+_CANDIDATES = 2  # of each step; `tests/runtime/test_runtime_operators.py` tries all
 
 
 def _reference(path: Path) -> tuple[dict[str, Array], list[Array]]:

@@ -47,7 +47,7 @@ from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
     find_spec("pyopencl") is None or len(os.sched_getaffinity(0)) < 2, reason="a pair takes pyopencl and two cores"
 )

@@ -22,7 +22,7 @@ from edgeplan.measurement.bench import Bench
 from edgeplan.predictors.training_rows import LACKING, trained_on
 from edgeplan.zoo import prior_models
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 #: No activation is taken into anything, whatever the engine does.
 RULES = FusionRules(pairs={"conv_bn": True})
 

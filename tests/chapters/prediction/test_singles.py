@@ -29,7 +29,7 @@ from edgeplan.predictors.training import bandwidth_of
 from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON
 from edgeplan.zoo import prior_models
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_operator_of_the_family_is_drawn_and_so_are_new_compute_bound_ones() -> None:

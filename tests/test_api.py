@@ -37,7 +37,7 @@ from edgeplan.cli.predict import predict
 from edgeplan.errors import ParamsError
 from edgeplan.runtime.dnnl import Dnnl
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

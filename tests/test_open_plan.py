@@ -27,7 +27,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME, read_folder, replacing, write_plan
 from edgeplan.runtime.plan_folder import build_plan_folder
 
-KINDS = ("cold-start", "memory")  # a pair: tests/unit/test_partition_pair.py
+KINDS = ("cold-start", "memory")  # a pair: tests/chapters/partition/test_partition_pair.py
 
 
 @pytest.fixture
