@@ -44,6 +44,8 @@ _REORDER = "reorder"
 #: A member's spread (log) of a kind of few rows is that of all its rows: so many rows count for half.
 _FEW_ROWS = 10.0
 _LEAST_SPREAD = 0.01
+#: Factors of fewer whole models are drawn to 1: a single odd one would move all models.
+_MODELS_FOR_FACTORS = 3
 #: A scratch predictor says nothing of a kind below so many rows.
 _SCRATCH_ROWS = 30
 #: Half width (log) of what no whole model was measured of, over the spread that kernels suggest.
@@ -209,13 +211,13 @@ def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Membe
     return Member(predictor, calibrate_kernels(rows), spreads(rows.kind, error))
 
 
-def lone_member(predictor: DevicePredictor) -> Member:
-    """A predictor trained on the new device alone, of all kinds: where nothing stands beside it."""
-    return Member(predictor, None, {"": 1.0})
+def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member:
+    """A predictor trained on the new device alone as a member, judged by its card.
 
-
-def scratch_member(predictor: DevicePredictor) -> Member:
-    """A predictor trained on the new device alone as a member, judged by its card; kinds of few rows are left to others."""
+    Args:
+        predictor: the predictor.
+        alone: it answers for all kinds; else those of few rows are left to other members.
+    """
     rows: dict[str, int] = {}
     squares: dict[str, float] = {}
     specific = {r.kind for r in predictor.card.regressors if r.implementation}
@@ -223,10 +225,12 @@ def scratch_member(predictor: DevicePredictor) -> Member:
         if r.implementation or r.kind not in specific:
             rows[r.kind] = rows.get(r.kind, 0) + r.rows
             squares[r.kind] = squares.get(r.kind, 0.0) + r.rows * r.spread**2
-    found = {
-        k: max(float(np.sqrt(squares[k] / n)), _LEAST_SPREAD) for k, n in rows.items() if n >= _SCRATCH_ROWS and squares[k] > 0
-    }
-    return Member(predictor, None, {k: nine_digits(v) for k, v in found.items()})
+    if alone:
+        whole = float(np.sqrt(sum(squares.values()) / max(sum(rows.values()), 1)))
+        return Member(predictor, None, {"": nine_digits(min(max(whole, _LEAST_SPREAD), 1.0))})
+    enough = [kind for kind, count in rows.items() if count >= _SCRATCH_ROWS and squares[kind] > 0]
+    found = {kind: max(float(np.sqrt(squares[kind] / rows[kind])), _LEAST_SPREAD) for kind in enough}
+    return Member(predictor, None, {kind: nine_digits(value) for kind, value in found.items()})
 
 
 def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
@@ -247,7 +251,8 @@ def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured
         residual = np.log(measured_ms / found.latency_ms[whole])
     interval = small_sample(_unmeasured(predictor), residual, found.effective_kernels[whole])
     present = [row for row in range(len(found.kinds)) if by_kind[row].any()]
-    fitted = fit_factors(by_kind[present], call_ms, measured_ms).tolist()
+    trusted = min(1.0, len(measured_ms) / _MODELS_FOR_FACTORS)
+    fitted = [nine_digits(factor**trusted) for factor in fit_factors(by_kind[present], call_ms, measured_ms).tolist()]
     known = {r.kind for r in predictor.card.regressors}
     factors = {found.kinds[row]: f for row, f in zip(present, fitted, strict=True) if found.kinds[row] in known}
     return replace(predictor, card=predictor.card.model_copy(update={"interval": interval, "factors": factors}))

@@ -22,7 +22,7 @@ import pandas as pd
 from edgeplan.chapters.adaptation.kept import UNSEEN_MODEL, VARIANT, KeptDevice, model_kernels, tables_of
 from edgeplan.chapters.adaptation.settings import AdaptationSettings
 from edgeplan.errors import FormatError
-from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, lone_member
+from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, scratch_member
 from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch, said_us, strata_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.predictor import DevicePredictor
@@ -188,7 +188,7 @@ def old_predictor(target: Target) -> DevicePredictor:
 def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
     """A predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
     return fitted_to_models(
-        AdaptedPredictor.of([lone_member(trained)], trained.card), KernelTables.of(new.models), new.measured_ms
+        AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), KernelTables.of(new.models), new.measured_ms
     )
 
 
