@@ -4,6 +4,7 @@
 
 Modules:
 
+* `adapt`: The command `edgeplan device adapt`.
 * `ahead`: Images are compiled ahead in an order in which two processes can share the work.
 * `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
 * `commands`: The command line: it prints what the functions of the interface return; a command is

@@ -38,8 +38,9 @@ OLD, ADAPTED, SCRATCH = "old", "adapted", "scratch"
 POOLED = "pooled"
 #: The budget, in seconds, that stands for all rows.
 ALL_SECONDS = 1e6
-#: The sampler of whole published networks.
-_NETWORK = "network"
+#: Samplers whose carriers are drawn with all rows alone, as no live draw has them: whole published networks, which take
+#: seconds each, and convolutions beyond those that models mostly hold.
+_NOT_DRAWN = ("network", "beyond")
 _JOB, _FOUND = "job.json", "found.parquet"
 
 
@@ -102,13 +103,13 @@ class Pool:
 
     Attributes:
         seconds: of each carrier, by its subject.
-        network: whether it is a whole published network, which takes seconds: drawn with all rows alone.
+        apart: whether it is drawn with all rows alone (`_NOT_DRAWN`).
         strata: of the calibrating models' kernels.
         samples: kernels of each carrier by stratum.
     """
 
     seconds: pd.Series
-    network: npt.NDArray[np.bool_]
+    apart: npt.NDArray[np.bool_]
     strata: Strata
     samples: list[dict[tuple[str, int], int]]
 
@@ -121,7 +122,7 @@ class Pool:
         places = rows.groupby("subject", sort=False).indices
         strata = strata_of(guide, target.calibrating)
         samples = [strata.counts(kind[places[s]].tolist(), said[places[s]]) for s in seconds.index]
-        return Pool(seconds, (sampler.loc[seconds.index] == _NETWORK).to_numpy(), strata, samples)
+        return Pool(seconds, sampler.loc[seconds.index].isin(_NOT_DRAWN).to_numpy(), strata, samples)
 
 
 def draws(target: Target, pool: Pool, settings: AdaptationSettings, budget_s: float, seed: int) -> Drawn:
@@ -143,7 +144,7 @@ def draws(target: Target, pool: Pool, settings: AdaptationSettings, budget_s: fl
     models, for_models = _spent(
         _by_family(kept.calibrating, rng), kept.calibrating["seconds"].to_numpy(float), settings.models_share * left
     )
-    allowed = np.arange(len(pool.samples)) if whole else np.flatnonzero(~pool.network)
+    allowed = np.arange(len(pool.samples)) if whole else np.flatnonzero(~pool.apart)
     order = [int(allowed[i]) for i in drawn(pool.strata, [pool.samples[i] for i in allowed], rng)]
     carriers, for_carriers = _spent(order, pool.seconds.to_numpy(float), left - for_models)
     subjects = frozenset(pool.seconds.index[carriers].tolist())

@@ -6,6 +6,7 @@ Modules:
 * `figures`: The figures of the chapter.
 * `metrics`: The figures of merit of the chapter: pure functions of the ladder, the formula of each
   in its docstring.
-* `page`: The chapter on adaptation: its cards, findings, tables and figure.
+* `page`: Stage `ladder_tables`: the tables, the figure and the page of the ladder, with its figures
+  of merit.
 * `tables`: The tables of the chapter.
 """
