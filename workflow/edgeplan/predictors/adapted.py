@@ -24,7 +24,7 @@ from edgeplan.predictors.calibration_line import (
     calibrate_kernels,
     held_out_us,
 )
-from edgeplan.predictors.card import Card, Interval
+from edgeplan.predictors.card import ADAPTED, Card, Interval
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.features import features
@@ -33,7 +33,6 @@ from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
 from edgeplan.predictors.layouts import Layouts
 from edgeplan.predictors.predictor import DevicePredictor, _Costs
-from edgeplan.predictors.source import ADAPTED
 from edgeplan.predictors.stand_ins import StandIns
 from edgeplan.support.files import read_json, write_text
 from edgeplan.support.rounding import nine_digits

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import load_device
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.predictors.card import ADAPTED
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.support.files import read_json
@@ -17,8 +18,6 @@ from edgeplan.support.machine import fingerprint
 from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
 
 _CARD = "card.json"
-#: Lists what an adapted predictor is made of.
-ADAPTED = "adapted.json"
 
 
 class _Machine(BaseModel):

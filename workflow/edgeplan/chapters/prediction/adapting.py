@@ -36,10 +36,11 @@ from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponent
 from edgeplan.predictors.adapted import AdaptedPredictor
 from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch, rows_of, strata_of
 from edgeplan.predictors.calibration_line import held_out_us
+from edgeplan.predictors.card import ADAPTED
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
 from edgeplan.predictors.kind_factors import cross_fitted_ms
 from edgeplan.predictors.labels import read_labels
-from edgeplan.predictors.source import ADAPTED, Source, find_predictors
+from edgeplan.predictors.source import Source, find_predictors
 from edgeplan.predictors.strata import drawn
 from edgeplan.support.files import write_json
 from edgeplan.workspace import RULES, SHIPPED, workspace
