@@ -21,5 +21,7 @@ rule report:
         cold_start_devices=config["cold_start"]["devices"],
         memory_devices=config["memory"]["devices"],
         partition_pairs=config["partition"]["pairs"],
+        adaptation_devices=config["adaptation"]["devices"],
+        adaptation_reports=config["adaptation"]["reports"],
     shell:
         "edgeplan stage report"

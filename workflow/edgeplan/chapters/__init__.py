@@ -2,6 +2,8 @@
 
 Modules:
 
+* `adaptation/`: The chapter on adaptation: a new device in a minute, from the predictor of an old
+  one.
 * `base`: A chapter is one question, the stages that answer it, and what the report shows of it.
 * `check`: Stage `check`: the values of params.yaml as a whole, before anything is built.
 * `code`: Digests of the code of each stage, by which DVC tells what is current.
@@ -33,6 +35,7 @@ NAMES = (
     "cold_start",
     "memory",
     "partition",
+    "adaptation",
 )
 
 

@@ -4,6 +4,7 @@
 
 Modules:
 
+* `adapt`: The command `edgeplan device adapt`.
 * `ahead`: Images are compiled ahead in an order in which two processes can share the work.
 * `board`: The commands that bring edgeplan to other machines and rows back: `edgeplan device
   deploy`, `bundle` and `collect`.

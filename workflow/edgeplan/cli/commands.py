@@ -63,6 +63,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
     },
     "device": {
+        "adapt": (
+            "adapt:device_adapt",
+            "Predict for a new device after a minute of measuring here, from the predictors of an old device.",
+        ),
         "check": (
             "device:device_check",
             "Report engine, versions, cores, clock behaviour and noise, and whether figures from this machine can be trusted.",

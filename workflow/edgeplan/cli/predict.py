@@ -42,6 +42,7 @@ def predict(
         return
     if found.about:
         say(found.about)
+        say(f"for this machine, after a minute of measuring: edgeplan device adapt NAME --from {found.device}")
     _print_prediction(document)
 
 

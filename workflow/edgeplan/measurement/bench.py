@@ -87,14 +87,23 @@ class Bench:
         settings: how to measure.
         rows: folder of the device's row store.
         measurer: what measures; without, that of the device.
+        quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
 
     Raises:
         DeviceError: the engine is not installed.
         StoreError: only stored rows are allowed and there are none for this device.
     """
 
-    def __init__(self, device: DeviceFile, settings: MeasurementSettings, rows: Path, measurer: Measurer | None = None) -> None:
-        self.device, self.settings = device, settings
+    def __init__(
+        self,
+        device: DeviceFile,
+        settings: MeasurementSettings,
+        rows: Path,
+        measurer: Measurer | None = None,
+        *,
+        quiet_seconds: float | None = None,
+    ) -> None:
+        self.device, self.settings, self._quiet_seconds = device, settings, quiet_seconds
         self.seconds = 0.0  # wall clock spent measuring, with model building, references and rejected batches
         self.measured = 0
         self.spending: BudgetProgress | None = None  # of a stage that shows its own progress: measuring time is added to it
@@ -157,7 +166,7 @@ class Bench:
             if path.is_file():
                 known = read_json(path, _Identity, "identity of rows")
                 return ReferenceTimes(known.nominal_compute_us, known.nominal_bandwidth_us)
-        return self.measurer.nominal(self.settings.reference_runs)
+        return self.measurer.nominal(self.settings.reference_runs, self._quiet_seconds)
 
     def last_measured_at(self) -> float:
         """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""

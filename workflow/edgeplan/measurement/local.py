@@ -46,11 +46,11 @@ class Local:
         """Hold this machine while others wait."""
         return machine_lock()
 
-    def nominal(self, reference_runs: int) -> ReferenceTimes:
+    def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
         """Time the references on the device's cores while nobody else measures."""
         with self.held():
             self._device.pin()
-            return quiet_times(self._loads(), reference_runs)
+            return quiet_times(self._loads(), reference_runs, seconds)
 
     def measure(self, batch: Batch) -> list[Measurement]:
         """Measure a batch on the device's cores."""

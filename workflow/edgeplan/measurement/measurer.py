@@ -83,8 +83,8 @@ class Measurer(Protocol):
             BusyError: another process has held it for an hour.
         """
 
-    def nominal(self, reference_runs: int) -> ReferenceTimes:
-        """Time the references until their least times are known, which takes seconds."""
+    def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
+        """Time the references until their least times are known, for these seconds, or as long as is usual."""
 
     def measure(self, batch: Batch) -> list[Measurement]:
         """Measure a batch: one measurement for each subject, in order, under its name in the store.

@@ -31,9 +31,9 @@ def nominal_times(device: str, rows: Path, references: References, runs: int) ->
     return quiet_times(references, runs)
 
 
-def quiet_times(references: References, runs: int) -> ReferenceTimes:
+def quiet_times(references: References, runs: int, seconds: float | None = None) -> ReferenceTimes:
     """The least times of the references over some seconds, `runs` of each at a time."""
-    times, end = [references.time(runs)], time.monotonic() + _SECONDS
+    times, end = [references.time(runs)], time.monotonic() + (_SECONDS if seconds is None else seconds)
     while time.monotonic() < end:
         times.append(references.time(runs))
     return ReferenceTimes(min(t.compute_us for t in times), min(t.bandwidth_us for t in times))

@@ -2,10 +2,16 @@
 
 Modules:
 
+* `adapted`: A predictor adapted to a new device: what old devices say, brought there, mixed by kind
+  with what was learnt from scratch.
+* `adapting`: Adapting: from what was measured on a new device and old devices' predictors to a
+  predictor of the new one.
 * `bandwidth`: The bandwidth-bound family: element-wise operators, copies and plain reductions,
   which take as long as their bytes do.
 * `boosting`: Gradient-boosted latency predictors: a non-negative linear work model, corrected by
   trees on log(latency / work).
+* `calibration_line`: A calibration brings what an old device's predictor says of kernels to a new
+  device, from few measured kernels.
 * `card`: The card of a device's predictors: what they are, what they were trained on, how far to
   trust them (card.json).
 * `configs`: Kernel configurations as columns: the form in which many of them are turned into
@@ -48,6 +54,8 @@ Modules:
 * `source`: Which predictors answer for a device, and which machine they were measured on.
 * `stand_ins`: Kernels of kinds that a device has no predictor for, as kernels of the nearest kind
   that it has one for.
+* `strata`: Strata of kernels, kind by quantile of predicted time, from which the samples of a new
+  device are drawn at random.
 * `support`: A prior's support for one predictor, and how much of it the predictor takes.
 * `training`: Training the predictors of a device from labelled kernels (nn-Meter, sections 5.3 and
   6; lipg, section 5.2).

@@ -14,6 +14,8 @@ from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
 from edgeplan.predictors.sizes import TrainedSizes, unpacked
 
+#: Beside the card of an adapted predictor: the list of what it is made of.
+ADAPTED = "adapted.json"
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\.txt")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]

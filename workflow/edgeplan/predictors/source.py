@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from edgeplan.devices.config import load_device
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.predictors.card import ADAPTED
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.support.files import read_json
@@ -83,12 +84,21 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
         device = load_device(name_or_path).name  # says so where there is no such device at all
     own = folder / device
     if (own / "predictors" / _CARD).is_file():
-        predictor, rules = DevicePredictor.load(own / "predictors"), read_rules(own / "fusion" / "rules.json")
+        predictor, rules = _loaded(own / "predictors"), read_rules(own / "fusion" / "rules.json")
         return _source(device, predictor, rules, own / "evaluation" / "environment.json", shipped=False)
     kept = SHIPPED / device
     if results is None and (kept / _CARD).is_file():
         return _source(device, load_distilled(kept), read_rules(kept / "rules.json"), kept / "environment.json", shipped=True)
     raise _no_predictors(device, folder, engine, checkout=(found.root / "Makefile").is_file())
+
+
+def _loaded(folder: Path) -> DevicePredictor:
+    """The predictors in a folder, trained there or adapted from another device's."""
+    if (folder / ADAPTED).is_file():
+        from edgeplan.predictors.adapted import AdaptedPredictor  # noqa: PLC0415  few devices are
+
+        return AdaptedPredictor.load(folder)
+    return DevicePredictor.load(folder)
 
 
 def _engine(card: Path) -> str:

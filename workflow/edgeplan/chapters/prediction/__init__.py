@@ -2,6 +2,8 @@
 
 Modules:
 
+* `adapting`: Adapting a device live: `edgeplan device adapt` measures here for seconds, and writes
+  predictors that `predict` finds.
 * `api`: The interface for programs of the chapter on prediction: `edgeplan.predict` and
   `edgeplan.measure`.
 * `chapter`: The chapter on prediction: what it measures, learns and shows.

@@ -104,9 +104,9 @@ class BoardMeasurer:
         """Leave it to the worker, which holds the board for a batch at a time."""
         return nullcontext()
 
-    def nominal(self, reference_runs: int) -> ReferenceTimes:
+    def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
         """Have the board time the references."""
-        found = self._one(TimeReferences(runs=reference_runs), ReferencesTimed)
+        found = self._one(TimeReferences(runs=reference_runs, seconds=seconds), ReferencesTimed)
         return ReferenceTimes(found.compute_us, found.bandwidth_us)
 
     def measure(self, batch: Batch) -> list[Measurement]:

@@ -116,6 +116,7 @@ class TimeReferences(_Message, tag="nominal"):
     """The host asks what the references take."""
 
     runs: Annotated[int, Meta(ge=1, le=1000)]
+    seconds: Annotated[float, Meta(ge=0, le=600)] | None = None
 
 
 class AskedBatch(_Message, tag="measure"):

@@ -186,7 +186,7 @@ class WorkerSession:
         match request:
             case TimeReferences():
                 with self._held(WAIT_SECONDS):
-                    times = self._local.nominal(request.runs)
+                    times = self._local.nominal(request.runs, request.seconds)
                 self._answers.send(ReferencesTimed(compute_us=times.compute_us, bandwidth_us=times.bandwidth_us))
             case AskedNames():
                 for row in self._journal(request.key).kept(request.names, request.sample):

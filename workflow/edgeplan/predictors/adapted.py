@@ -1,0 +1,285 @@
+"""A predictor adapted to a new device: what old devices say, brought there, mixed by kind with what was learnt from scratch.
+
+Each member predicts a model whole, with its own implementations and layouts; of each kernel the mean of the members' logarithms
+counts, weighted by kind: the smaller a member's errors in cross-validation, the more (inverse variance). Factors of kinds and
+the interval come from whole models of the new device, as those of other predictors do; where these are few, the quantile of the
+interval is that of a small sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from edgeplan.predictors.calibration_line import (
+    Calibration,
+    KernelRows,
+    Lines,
+    calibrate_kernels,
+    held_out_us,
+)
+from edgeplan.predictors.card import ADAPTED, Card, Interval
+from edgeplan.predictors.configs import ConfigTable
+from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
+from edgeplan.predictors.features import features
+from edgeplan.predictors.intervals import with_quantile_of
+from edgeplan.predictors.kernel_tables import KernelTables
+from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
+from edgeplan.predictors.layouts import Layouts
+from edgeplan.predictors.predictor import DevicePredictor, _Costs
+from edgeplan.predictors.stand_ins import StandIns
+from edgeplan.support.files import read_json, write_text
+from edgeplan.support.rounding import nine_digits
+
+Floats = npt.NDArray[np.float64]
+_TEXT, _CARD = "calibration.txt", "card.json"
+_REORDER = "reorder"
+#: A member's spread (log) of a kind of few rows is that of all its rows: so many rows count for half.
+_FEW_ROWS = 10.0
+_LEAST_SPREAD = 0.01
+#: Factors of fewer whole models are drawn to 1: a single odd one would move all models.
+_MODELS_FOR_FACTORS = 3
+#: A scratch predictor says nothing of a kind below so many rows.
+_SCRATCH_ROWS = 30
+#: Half width (log) of what no whole model was measured of, over the spread that kernels suggest.
+_MOST_HALF_WIDTH = float(np.log(3.0))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member is a predictor of an old device with the calibration that brings it to the new one, or one from scratch.
+
+    Attributes:
+        predictor: of the old device, or of the new one.
+        calibration: None for one from scratch.
+        spread: standard deviation of log errors by kind, out of fold; "" stands for kinds without rows.
+    """
+
+    predictor: DevicePredictor
+    calibration: Calibration | None
+    spread: Mapping[str, float]
+
+    def of(self, kind: str) -> float:
+        """The spread of a kind; infinite where the member says nothing of it."""
+        return self.spread.get(kind, self.spread.get("", np.inf))
+
+    def kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
+        """Layouts and costs as those of `DevicePredictor`, brought to the new device."""
+        layouts, costs = self.predictor._kernels(tables, near, every_kind=every_kind)  # noqa: SLF001  a predictor's own kind
+        if self.calibration is None:
+            return layouts, costs
+        kernel_us = self._brought(tables.configs, tables.config, costs.kernel_us)
+        reorder_us = self._brought(tables.shapes, tables.tensor_shape[layouts.reorder_tensor], costs.reorder_us)
+        return layouts, replace(costs, kernel_us=kernel_us, reorder_us=reorder_us)
+
+    def _brought(self, table: ConfigTable, row: npt.NDArray[np.int64], us: Floats) -> Floats:
+        assert self.calibration is not None  # noqa: S101  asked before
+        pairs, back = np.unique(np.column_stack([row, us]), axis=0, return_inverse=True)
+        index = pairs[:, 0].astype(np.int64)
+        kind = np.array(table.words["kind"], dtype=object)[table.codes["kind"]][index] if len(index) else np.zeros(0, object)
+        found = self.calibration.latency_us(kind, features(table.take(index)), np.log(pairs[:, 1]))
+        return np.asarray(found[back.reshape(-1)], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class AdaptedPredictor(DevicePredictor):
+    """A predictor of members; card, texts and trees of its own are those of the first member, but for names and factors."""
+
+    members: tuple[Member, ...] = ()
+
+    @staticmethod
+    def of(members: Sequence[Member], card: Card) -> AdaptedPredictor:
+        """A predictor of some members: the one with the least spread comes first.
+
+        Args:
+            members: at least one.
+            card: names the device, engine, dates, the number of rows, and the cost of the call.
+        """
+        ordered = sorted(members, key=lambda m: m.of(""))
+        first = ordered[0].predictor
+        told = {name: getattr(card, name) for name in ("device", "engine", "engine_version", "measured_at", "rows", "call_us")}
+        return AdaptedPredictor(
+            first.card.model_copy(update={**told, "factors": {}}), first.texts, first.packed, members=tuple(ordered)
+        )
+
+    def _kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
+        found = [member.kernels(tables, near, every_kind=every_kind) for member in self.members]
+        layouts, costs = found[0]
+        kinds = tables.configs.words["kind"]
+        place = tables.configs.codes["kind"][tables.config]
+        weight = np.array([[1 / m.of(kind) ** 2 for kind in kinds] for m in self.members]).reshape(len(self.members), -1)
+        said = np.array([np.log(c.kernel_us) for _, c in found])
+        trusted = np.where(np.isnan(said), 0.0, weight[:, place])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mixed = np.exp((np.nan_to_num(said) * trusted).sum(axis=0) / trusted.sum(axis=0))
+        factor = np.array([self.card.factors.get(kind, 1.0) for kind in kinds])
+        return layouts, replace(
+            costs,
+            kernel_us=mixed * factor[place] if len(place) else mixed,
+            reorder_us=costs.reorder_us * self.card.factors.get(_REORDER, 1.0),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write the members' predictors, their calibrations, and the card."""
+        told = []
+        for number, member in enumerate(self.members):
+            name = f"member-{number}"
+            if member.predictor.texts:
+                member.predictor.save(folder / name)
+            else:
+                save_distilled(member.predictor, folder / name, 0.0)
+            calibration = member.calibration
+            if calibration is not None and calibration.text:
+                write_text(folder / name / _TEXT, calibration.text)
+            told.append(
+                _Told(
+                    folder=name,
+                    lines=calibration.lines if calibration is not None else None,
+                    kinds=calibration.kinds if calibration is not None else (),
+                    spread=dict(member.spread),
+                )
+            )
+        write_text(folder / ADAPTED, _Document(format_version=1, members=tuple(told)).model_dump_json(indent=1) + "\n")
+        write_text(folder / _CARD, self.card.model_dump_json(indent=1) + "\n")
+
+    @staticmethod
+    def load(folder: Path) -> AdaptedPredictor:
+        """Read what `save` wrote.
+
+        Raises:
+            FormatError: a file is missing, damaged, of another format version, or made with other features.
+        """
+        document = read_json(folder / ADAPTED, _Document, "the list of an adapted predictor's members")
+        card = read_json(folder / _CARD, Card, "the card of the predictors")
+        members = []
+        for told in document.members:
+            place = folder / told.folder
+            predictor = load_distilled(place) if (place / TREES).is_file() else DevicePredictor.load(place)
+            text = (place / _TEXT).read_text() if told.kinds and (place / _TEXT).is_file() else ""
+            calibration = Calibration(told.lines, text, told.kinds) if told.lines is not None else None
+            members.append(Member(predictor, calibration, told.spread))
+        first = members[0].predictor
+        return AdaptedPredictor(card, first.texts, first.packed, members=tuple(members))
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: Annotated[str, Field(pattern=r"^member-\d{1,2}$")]
+    lines: Lines | None
+    kinds: tuple[str, ...]
+    spread: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1]
+    members: Annotated[tuple[_Told, ...], Field(min_length=1, max_length=20)]
+
+
+def spreads(kind: npt.NDArray[np.object_], error: Floats) -> dict[str, float]:
+    """Root mean square of log errors by kind, those of few rows drawn to that of all, which "" stands for.
+
+    Args:
+        kind: of each row (n,).
+        error: log(measured / predicted), NaN where not known (n,).
+    """
+    known = np.isfinite(error)
+    kind, square = kind[known], np.minimum(error[known] ** 2, 1.0)
+    if not len(square):
+        return {"": 1.0}
+    whole = float(square.mean())
+    found = {"": max(float(np.sqrt(whole)), _LEAST_SPREAD)}
+    for name in sorted({str(k) for k in kind}):
+        own = square[kind == name]
+        found[name] = max(float(np.sqrt((own.sum() + _FEW_ROWS * whole) / (len(own) + _FEW_ROWS))), _LEAST_SPREAD)
+    return {name: nine_digits(value) for name, value in found.items()}
+
+
+def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Member:
+    """An old device as a member: calibrated on all rows, judged out of fold."""
+    held = held_out_us(rows, seed) if len(rows) else np.zeros(0)
+    error = np.log(rows.latency) - np.log(held) if len(rows) else held
+    return Member(predictor, calibrate_kernels(rows), spreads(rows.kind, error))
+
+
+def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member:
+    """A predictor trained on the new device alone as a member, judged by its card.
+
+    Args:
+        predictor: the predictor.
+        alone: it answers for all kinds; else those of few rows are left to other members.
+    """
+    rows: dict[str, int] = {}
+    squares: dict[str, float] = {}
+    specific = {r.kind for r in predictor.card.regressors if r.implementation}
+    for r in predictor.card.regressors:
+        if r.implementation or r.kind not in specific:
+            rows[r.kind] = rows.get(r.kind, 0) + r.rows
+            squares[r.kind] = squares.get(r.kind, 0.0) + r.rows * r.spread**2
+    if alone:
+        whole = float(np.sqrt(sum(squares.values()) / max(sum(rows.values()), 1)))
+        return Member(predictor, None, {"": nine_digits(min(max(whole, _LEAST_SPREAD), 1.0))})
+    enough = [kind for kind, count in rows.items() if count >= _SCRATCH_ROWS and squares[kind] > 0]
+    found = {kind: max(float(np.sqrt(squares[kind] / rows[kind])), _LEAST_SPREAD) for kind in enough}
+    return Member(predictor, None, {kind: nine_digits(value) for kind, value in found.items()})
+
+
+def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
+    """The predictor with factors of kinds and an interval by whole models of the new device, however few.
+
+    Args:
+        predictor: without factors.
+        models: kernels of the models (m).
+        measured_ms: what they take (m,).
+    """
+    if not len(measured_ms):
+        return replace(predictor, card=predictor.card.model_copy(update={"interval": _unmeasured(predictor)}))
+    found = predictor.predict_many(models, allow_partial=True)
+    whole = found.coverage == 1
+    by_kind, call_ms, measured_ms = found.by_kind_ms[:, whole], predictor.card.call_us / 1e3, measured_ms[whole]
+    residual = np.log(measured_ms / cross_fitted_ms(by_kind, call_ms, measured_ms)) if len(measured_ms) > 1 else np.zeros(0)
+    if len(measured_ms) == 1:
+        residual = np.log(measured_ms / found.latency_ms[whole])
+    interval = small_sample(_unmeasured(predictor), residual, found.effective_kernels[whole])
+    present = [row for row in range(len(found.kinds)) if by_kind[row].any()]
+    trusted = min(1.0, len(measured_ms) / _MODELS_FOR_FACTORS)
+    fitted = [nine_digits(factor**trusted) for factor in fit_factors(by_kind[present], call_ms, measured_ms).tolist()]
+    known = {r.kind for r in predictor.card.regressors}
+    factors = {found.kinds[row]: f for row, f in zip(present, fitted, strict=True) if found.kinds[row] in known}
+    return replace(predictor, card=predictor.card.model_copy(update={"interval": interval, "factors": factors}))
+
+
+def small_sample(interval: Interval, residual: Floats, effective: Floats) -> Interval:
+    """The interval with the quantile of few held-out models.
+
+    From nine models on (for nine tenths) that is the conformal one; below, the quantile of Student's distribution of a next
+    error, given the errors and one more as large as the interval expects.
+    """
+    count = len(residual)
+    if int(np.ceil((count + 1) * interval.nominal)) <= count:
+        return with_quantile_of(interval, residual, effective)
+    score = np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective)
+    spread = float(np.sqrt(((score**2).sum() + 1.0) / (count + 1)))
+    from scipy import stats  # noqa: PLC0415  predicting does without
+
+    wide = float(stats.t.ppf((1 + interval.nominal) / 2, count + 1)) * spread
+    return interval.model_copy(update={"quantile": nine_digits(wide), "subjects": count})
+
+
+def _unmeasured(predictor: AdaptedPredictor) -> Interval:
+    """The interval that kernels alone suggest: common and single errors of the first member, no whole model measured."""
+    first = predictor.members[0]
+    own = first.predictor.card.interval
+    spread = min(first.of(""), _MOST_HALF_WIDTH)
+    common = max(own.common, spread / 2)
+    return own.model_copy(
+        update={"common": nine_digits(common), "single": nine_digits(max(own.single, spread)), "quantile": 1.645, "subjects": 0}
+    )

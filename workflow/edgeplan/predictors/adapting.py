@@ -1,0 +1,113 @@
+"""Adapting: from what was measured on a new device and old devices' predictors to a predictor of the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
+from edgeplan.predictors.calibration_line import KernelRows
+from edgeplan.predictors.card import Card
+from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.labels import Labels, read_labels
+from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.prior import Prior
+from edgeplan.predictors.settings import TrainingSettings
+from edgeplan.predictors.strata import Strata
+from edgeplan.predictors.training import train_predictor
+
+Floats = npt.NDArray[np.float64]
+#: From scratch nothing is learnt below so many labels that would help: the old device's calibration stands alone.
+LEAST_SCRATCH_LABELS = 200
+#: Training within a minute: no search for parameters.
+QUICK = TrainingSettings(trials=0, seeds=(0,), folds=3)
+
+
+@dataclass(frozen=True)
+class NewDevice:
+    """A new device and what was measured on it.
+
+    Attributes:
+        device, engine, engine_version, measured_at: for the card.
+        call_us: constant cost of an inference.
+        plain_layouts: layout of graph inputs and outputs by rank.
+        kernels: labelled kernels (columns: see docs/prediction.md, training table).
+        models: kernels of measured whole models (m).
+        measured_ms: what these take (m,).
+    """
+
+    device: str
+    engine: str
+    engine_version: str
+    measured_at: str
+    call_us: float
+    plain_layouts: dict[str, str]
+    kernels: pd.DataFrame
+    models: Sequence[ModelKernels]
+    measured_ms: Floats
+
+
+def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredictor | None, seed: int) -> AdaptedPredictor:
+    """Adapt the predictors of old devices to a new one.
+
+    Args:
+        new: the device.
+        olds: one of the same engine, or those of all devices that are known.
+        scratch: a predictor of the new device's rows alone, where there are enough.
+        seed: of the folds.
+    """
+    labels = read_labels(new.kernels) if len(new.kernels) else None
+    members = [old_member(old, rows_of(old, labels), seed) for old in olds]
+    members += [scratch_member(scratch)] if scratch is not None else []
+    return fitted_to_models(
+        AdaptedPredictor.of(members, _card(new, olds[0].card)), KernelTables.of(new.models), new.measured_ms
+    )
+
+
+def from_scratch(new: NewDevice) -> DevicePredictor | None:
+    """Train a predictor on the new device's rows alone; None where they are too few."""
+    if len(new.kernels) < LEAST_SCRATCH_LABELS:
+        return None
+    return train_predictor(
+        new.kernels,
+        QUICK,
+        device=new.device,
+        engine=new.engine,
+        engine_version=new.engine_version,
+        call_us=new.call_us,
+        plain_layouts=new.plain_layouts,
+        measured_at=new.measured_at,
+    )[0]
+
+
+def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
+    """Measured kernels with what an old device says of them; those that it says nothing of are left out."""
+    if labels is None:
+        none = np.zeros(0)
+        return KernelRows(np.zeros(0, object), np.zeros((0, 0)), none, none, none, np.zeros(0, np.int64))
+    said = said_us(old, labels.frame)
+    rows = KernelRows(
+        labels.frame["kind"].to_numpy(object), labels.matrix, np.log(said), labels.latency, labels.weight, labels.group
+    )
+    return rows.take(np.isfinite(said))
+
+
+def said_us(old: DevicePredictor, kernels: pd.DataFrame) -> Floats:
+    """Latency of kernels by an old device, factors of whole models included, us (n,); NaN where it says nothing."""
+    factor = kernels["kind"].map(old.card.factors).fillna(1.0).to_numpy(float)
+    return np.asarray(np.exp(Prior((old,), kernels).says(kernels)[:, 0]) * factor, dtype=np.float64)
+
+
+def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:
+    """The strata of the kernels of models, by the time that an old device takes for each."""
+    lines = [line for model in models for line in old.predict(model, allow_partial=True).kernels]
+    return Strata.of(np.array([line.kind for line in lines], object), np.array([line.latency_us for line in lines]))
+
+
+def _card(new: NewDevice, like: Card) -> Card:
+    told = {name: getattr(new, name) for name in ("device", "engine", "engine_version", "measured_at", "call_us")}
+    return like.model_copy(update={**told, "rows": len(new.kernels)})
