@@ -175,18 +175,6 @@ def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
     assert table["own_over_onnxruntime"].tolist() == [0.25, 0.25]
 
 
-def test_energy_where_the_machine_counts_it(e: ColdEvidence) -> None:
-    energy = pd.DataFrame(
-        [
-            {"model": m, "setting": s, "repeat": 0, "joules": j}
-            for m in MODELS
-            for s, j in (("onnxruntime", 4.0), ("edgeplan", 1.0))
-        ]
-    )
-    table = tables_of(["cold_figure_12"], replace(e, energy=energy))["cold_figure_12"]
-    assert table["own_over_onnxruntime"].tolist() == [0.25, 0.25]
-
-
 def test_figures_of_the_paper_cover_the_models() -> None:
     assert TABLE4_PLANNING_MEIZU_MS.keys() == TABLE4_PLANNING_PIXEL5_MS.keys() == TABLE4.keys()
     # Section 4.4: the extremes over both phones, but for CRNN-lite, which it leaves out.
