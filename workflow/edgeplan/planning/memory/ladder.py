@@ -18,7 +18,7 @@ from edgeplan.planning.memory.workload import Reader, Workload
 #: Budgets of a ladder.
 STEPS = 24
 _NEAREST = 1.002  # budgets that are no nearer to each other than this
-_WORK = 30_000  # of the search for layouts, for each budget: see `search.WORK`
+_WORK, _MOST_TRIES = 30_000, 60  # of the search for layouts, for each budget: see `search.WORK`
 
 
 def budgets(
@@ -73,7 +73,7 @@ def plans(
         made = best(workload, reader, budget, mode, known, first=staying)
         if made is None:
             continue
-        made = improved(workload, reader, made, work, first=staying)
+        made = improved(workload, reader, made, min(work, _MOST_TRIES * workload.steps), first=staying)
         if before is not None and before.predicted_ms <= made.predicted_ms:
             continue  # a smaller budget is as good, and nothing moves
         yield made

@@ -20,9 +20,9 @@ from edgeplan.planning.memory import residents, simulate
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around
 from edgeplan.planning.memory.workload import Reader, Workload
 
-#: Steps that are placed and simulated by one search: about five seconds.
-WORK = 600_000
-_MOST_TRIES = 3000  # of small models
+#: Steps that are placed and simulated by one search: a few seconds.
+WORK = 400_000
+_MOST_TRIES = 1000  # of small models
 _SHORTEST_MS = 1e-6  # of a wait
 _NEAR_A_WAIT = 0.8  # of the changes: of a tensor that lives while a load has to wait
 _BESIDE = 0.8  # of the layouts: beside the weights that stay in the best plan
