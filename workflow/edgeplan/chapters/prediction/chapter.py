@@ -14,7 +14,6 @@ _CALIBRATION = f"{_RESULTS}/calibration/models.parquet"
 _EVALUATION = f"{_RESULTS}/evaluation"
 _PREDICTORS = f"{_RESULTS}/predictors"
 _CHAPTERS = "results/chapters/{device}"
-_UNSEEN = Targets("unseen.devices")
 _TRANSFER = Targets("transfer", ("source", "target"))
 
 
@@ -159,24 +158,6 @@ PAGE = Stage(
     paths={"tables": f"{_RESULTS}/tables", "figures": f"{_RESULTS}/figures"},
     reads=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
 )
-UNSEEN = Stage(
-    name="unseen",
-    function=f"{_STAGES}.unseen:evaluate_unseen",
-    targets=_UNSEEN,
-    params=("seed", "measurement", "truth", "unseen"),
-    inputs={"device": _DEVICE, "rules": _RULES, "card": TRAINING.outputs["card"]},
-    outputs={
-        "metrics": f"{_CHAPTERS}/unseen.json",
-        "models": f"{_RESULTS}/unseen/models.csv",
-        "kernels": f"{_RESULTS}/unseen/kernels.csv",
-    },
-    paths={"predictors": _PREDICTORS},
-    reads=(_PREDICTORS,),
-    writes=(f"{_RESULTS}/unseen",),
-    metrics=(f"{_CHAPTERS}/unseen.json",),
-    rows=_measuring("unseen"),
-    all_cores=True,
-)
 TRANSFER = Stage(
     name="transfer",
     function=f"{_STAGES}.transfer:transfer",
@@ -201,10 +182,10 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=PredictionParams,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, UNSEEN, TRANSFER),
+    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
-    named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),
+    named_devices=(Targets("truth.repeat"), _TRANSFER),
     shipped_devices=(Targets("fusion.prior"), Targets("training.prior")),
     compared=tuple(
         Compared(
