@@ -8,7 +8,6 @@ import pytest
 from law_of_latency import ABOUT, SETTINGS, model, rows, trained_once
 
 from edgeplan.errors import FormatError
-from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.training import train_predictor
 
@@ -111,11 +110,3 @@ def test_missing_and_truncated_files_are_refused(copy: Path) -> None:
 def test_a_training_table_without_a_column_is_refused(column: str) -> None:
     with pytest.raises(FormatError, match=column):
         train_predictor(rows(20).drop(columns=column), SETTINGS, **ABOUT)
-
-
-def test_kernel_tables_of_another_format_are_refused(tmp_path: Path) -> None:
-    rows(5).to_parquet(tmp_path / "other.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    for name in ("other", "text", "missing"):
-        with pytest.raises(FormatError, match=name):
-            KernelTables.load(tmp_path / f"{name}.parquet")
