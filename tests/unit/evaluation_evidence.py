@@ -119,6 +119,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 "sampler": ["adaptive", "adaptive", "adaptive", "frozen"],
                 "mode": "in_situ",
                 "latency_us": [10.0, 11.0, 5.0, 30.0],
+                "subject": ["a", "a", "b", "c"],
             }
         ),
         sampling={
@@ -126,7 +127,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
         },
         interval={"subjects": 78, "quantile_of": "models"},
-        features={"conv": ("in_channels", "macs")},
         quality=pd.DataFrame(
             {
                 "subject": [f"carrier-{i // 2}" for i in range(60)],
@@ -164,7 +164,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
             seconds=10.0
         ),
         breakdown=breakdown,
-        evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
         sweeps=_sweeps(),
         modes=pd.DataFrame(
             {

@@ -123,8 +123,8 @@ EVALUATION = Stage(
     },
     outputs={
         "metrics": f"{_CHAPTERS}/prediction.json",
+        "chapter": f"{_CHAPTERS}/prediction.page.json",
         "models": f"{_EVALUATION}/models.parquet",
-        "kernels": f"{_EVALUATION}/kernels.parquet",
         "breakdown": f"{_EVALUATION}/breakdown.parquet",
         "sweeps": f"{_EVALUATION}/sweeps.parquet",
         "modes": f"{_EVALUATION}/modes.csv",
@@ -144,19 +144,6 @@ EVALUATION = Stage(
     metrics=(f"{_CHAPTERS}/prediction.json",),
     shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
     all_cores=True,
-)
-PAGE = Stage(
-    name="prediction_page",
-    function=f"{_STAGES}.prediction_page:write_page",
-    targets=DEVICES,
-    inputs={
-        "metrics": EVALUATION.outputs["metrics"],
-        "models": EVALUATION.outputs["models"],
-        "environment": TRUTH.outputs["environment"],
-    },
-    outputs={"chapter": f"{_CHAPTERS}/prediction.page.json"},
-    paths={"tables": f"{_RESULTS}/tables", "figures": f"{_RESULTS}/figures"},
-    reads=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
 )
 TRANSFER = Stage(
     name="transfer",
@@ -182,7 +169,7 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=PredictionParams,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, TRANSFER),
+    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _TRANSFER),

@@ -190,9 +190,6 @@ TABLE_8: Mapping[str, Mapping[str, Hit]] = MappingProxyType(
 #: Section 7.2.2: +-10 % accuracy over all 26,000 models.
 OVERALL_WITHIN_10PCT: Mapping[str, float] = MappingProxyType({"CPU": 99.0, "GPU": 99.1, "VPU": 83.4})
 
-#: Section 7.2.1: share of the data set's configurations that the predictors had seen.
-SEEN_CONFIGURATIONS: Mapping[str, float] = MappingProxyType({"CPU": 5.9, "GPU": 9.4, "VPU": 5.0})
-
 #: Section 7.2.1 on Fig. 9: +-10 % accuracy on unseen families, mean over five families and three devices.
 FIGURE_9: Mapping[str, float] = MappingProxyType({"ours": 89.2, "flops": 22.1, "flops_mac": 17.1, "brp_nas": 8.5})
 

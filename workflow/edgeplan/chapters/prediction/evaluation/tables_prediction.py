@@ -11,7 +11,6 @@ from edgeplan.reporting.estimates import Estimate, estimate
 from edgeplan.reporting.metrics import (
     OVERALL,
     ROUNDING,
-    accuracy,
     by_group,
     coverage,
     relative_error,
@@ -33,7 +32,7 @@ def label(family: str) -> str:
 
 def table_01(evidence: Evidence) -> pd.DataFrame:
     """Table 1: sums of operators and of kernels of MobileNetV2: here the mean of its variants, which are what is evaluated."""
-    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "operator_sum_ms")
     frame = frame[frame["family"].map(paper.family_key) == "mobilenetv2"]
     rows = []
     if len(frame):
@@ -50,9 +49,8 @@ def table_01(evidence: Evidence) -> pd.DataFrame:
 
 def table_02(evidence: Evidence) -> pd.DataFrame:
     """Table 2: average FLOPs (multiply-adds) of the generated variants and the range of measured latencies, by family."""
-    zoo = evidence.frame("zoo", "family", "index", "macs")
+    zoo, measured = evidence.zoo, evidence.models
     variants = zoo[zoo["index"] >= 0]
-    measured = evidence.evaluated() if evidence.has("models") else pd.DataFrame(columns=["family", "measured_ms"])
     rows = []
     for family in dict.fromkeys(zoo["family"]):
         macs = variants.loc[variants["family"] == family, "macs"]
@@ -97,7 +95,7 @@ def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame
 
 def table_08(evidence: Evidence) -> pd.DataFrame:
     """Table 8: end-to-end prediction by family and overall."""
-    table = _hits(evidence.evaluated("predicted_ms"), "predicted_ms")
+    table = _hits(evidence.evaluated("measured_ms", "predicted_ms"), "predicted_ms")
     keys = table["family"].map(paper.family_key)
     for device in paper.DEVICES:
         cells = [paper.TABLE_8.get(k, {}).get(device) for k in keys]
@@ -114,7 +112,7 @@ def table_08(evidence: Evidence) -> pd.DataFrame:
 
 def table_11(evidence: Evidence) -> pd.DataFrame:
     """Table 11: predictors of another device on this one, and the rebuilt ones."""
-    frame = evidence.frame("transfer", "family", "measured_ms", "transferred_ms", "rebuilt_ms")
+    frame = evidence.transfer
     table = _hits(frame, "transferred_ms", "transferred: ")
     rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
     table = table.join(rebuilt.drop(columns=["family", "models"]))
@@ -134,9 +132,7 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
 
     A second measurement is held against the first one like a prediction, on the models that have one.
     """
-    frame = evidence.optional("repeat_ms", "repeat_gap_s", "predicted_ms")
-    if frame is None:
-        frame = evidence.evaluated("repeat_ms", "repeat_gap_s", "predicted_ms")
+    frame = evidence.evaluated("repeat_ms", "repeat_gap_s", "predicted_ms")
     families = [(str(name), part) for name, part in frame.groupby("family", sort=False)]
     rows = []
     for name, part in [(OVERALL, frame), *families]:
@@ -154,10 +150,7 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
 
 def repeat_note(evidence: Evidence) -> str:
     """The shares of all models with their intervals."""
-    frame = evidence.optional("repeat_ms", "predicted_ms")
-    if frame is None:
-        return ""
-    texts = []
+    frame, texts = evidence.evaluated("repeat_ms", "predicted_ms"), []
     for what, column in (("predicted", "predicted_ms"), ("measured twice", "repeat_ms")):
         found = within_estimate(frame, column, 0.1)
         texts.append(f"{what} {100 * found.value:.1f} % (95 %: {100 * found.low:.1f} to {100 * found.high:.1f} %)")
@@ -172,7 +165,7 @@ def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
 
 def table_intervals(evidence: Evidence) -> pd.DataFrame:
     """Coverage and median relative width of the 90 % intervals, by family and overall."""
-    frame = evidence.evaluated("predicted_ms", "low_ms", "high_ms")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "low_ms", "high_ms")
     parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
     rows = []
     for name, part in [*parts, (OVERALL, frame)]:
@@ -186,8 +179,6 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
 
 def calibration_note(evidence: Evidence) -> str:
     """On what the size of the intervals is calibrated."""
-    if not evidence.interval:
-        return ""
     count = evidence.interval["subjects"]
     if evidence.interval["quantile_of"] == "carriers":
         return f"So is how wide it is, on {count} of them: whole models were too few."
@@ -197,12 +188,3 @@ def calibration_note(evidence: Evidence) -> str:
         "That sets the share inside over all models like them, to "
         "within a few percent by the chance of which were drawn; it sets that of no single family."
     )
-
-
-def alexnet_within(evidence: Evidence, column: str) -> float | None:
-    """+-10 % accuracy (share) on the AlexNets by a column of predictions; None when there are none."""
-    frame = evidence.optional(column)
-    if frame is None:
-        return None
-    frame = frame[frame["family"].map(paper.family_key) == "alexnet"]
-    return accuracy(frame["measured_ms"], frame[column]).within_10pct if len(frame) else None
