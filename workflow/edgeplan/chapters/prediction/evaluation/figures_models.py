@@ -50,7 +50,7 @@ def baselines_figure(evidence: Evidence) -> Any:
     series = {n: table[f"{n}: within 10 % (%)"].tolist() for n in names}
     published = {
         "ours": paper.FIGURE_9["ours"],
-        "operator sum": paper.FIGURE_11_OPERATOR["CPU"],
+        "operator sum": paper.FIGURE_11_OPERATOR,
         "FLOPs": paper.FIGURE_9["flops"],
         "FLOPs+MAC": paper.FIGURE_9["flops_mac"],
     }

@@ -29,12 +29,19 @@ _ABOUT = (
 _TRANSFER = "Predictors of one device predict models on another, beside the predictors that were built for it (Table 11)."
 #: The table that belongs to a stage of its own, and to a page of its own.
 TRANSFERRED = "table_11"
+
+
+def _overall(device: str) -> float:
+    """The share of all models that the paper predicts within 10 % on a device."""
+    return float(paper.printed("table_08", "family")[f"paper {device}: within 10 % (%)"]["all"])
+
+
 _CARDS = (
     CardOf(
         "models within 10 %",
         ("prediction.within_10pct",),
         share=True,
-        paper=f"{paper.OVERALL_WITHIN_10PCT['CPU']:g} % (CPU), {paper.OVERALL_WITHIN_10PCT['VPU']:g} % (VPU)",
+        paper=", ".join(f"{_overall(device):g} % ({device})" for device in ("CPU", "VPU")),
     ),
     CardOf("the same models measured twice, within 10 %", ("prediction.repeat_within_10pct",), share=True, paper="not printed"),
     CardOf("fusion rules: precision / recall", ("fusion.precision", "fusion.recall"), share=True, paper="not printed"),
@@ -42,7 +49,7 @@ _CARDS = (
         "kernels measured for",
         ("measuring.kernel_minutes",),
         "min",
-        paper=f"{paper.TABLE_12['CPU'] / paper.MINUTES_PER_DAY:g} days (CPU)",
+        paper=f"{paper.printed('table_12')['minutes'][0] / paper.MINUTES_PER_DAY:g} days (CPU)",
     ),
 )
 
@@ -94,7 +101,8 @@ def _baseline_lines(frame: pd.DataFrame) -> list[Line]:
 def _sampling_card(metrics: Mapping[str, Any]) -> list[PageCard]:
     for _, (ours, *others) in sampling_bars(metrics)[:1]:
         told = ", ".join(f"{name} {100 * v:.3g} %" for name, v in zip(SAMPLERS[1:], others, strict=True))
-        adaptive, uniform = (paper.TABLE_10[name]["CPU"][1] for name in ("adaptive", "random"))
+        printed = paper.printed("table_10", "sampler")["paper CPU: conv within 10 % (%)"]
+        adaptive, uniform = (printed[name] for name in ("adaptive", "random"))
         published = f"{adaptive:.0f} % within 10 %, random {uniform:.0f} %"
         verdict = PASS if ours < min(others) else MISS
         return [PageCard("conv error, adaptive sampling", f"{100 * ours:.3g} %", verdict, told, "30 % lower", published)]

@@ -21,7 +21,6 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
     """Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
     cases = _cases(evidence)
     chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
-    names = ["backend", "tensors", "T_pool (us)", "T_relu (us)", "T_pair (us)", "T_pool + T_relu (us)", "pool_relu"]
     rows = [
         (
             evidence.device,
@@ -34,10 +33,8 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
         )
         for case in chosen.to_dict("records")
     ]
-    for device, cell in paper.TABLE_3.items():
-        decision = "fused" if cell.fused else "separate"
-        rows.append((f"paper {device}", "", cell.pool_us, cell.relu_us, cell.pair_us, cell.sum_us, decision))
-    return pd.DataFrame(rows, columns=names)
+    printed = paper.printed("table_03")
+    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
 
 
 def _cases(evidence: Evidence) -> pd.DataFrame:
@@ -51,16 +48,10 @@ def table_04(evidence: Evidence) -> pd.DataFrame:
 
     The paper's `avgpool` is the global pooling, `gap` here.
     """
-    ours = Counter(evidence.resnet18_kernels)
-    published = {
-        device: Counter({("gap" if kernel == "avgpool" else kernel): n for kernel, n in kernels.items()})
-        for device, kernels in paper.TABLE_4.items()
-    }
-    kernels = list(dict.fromkeys([*ours, *(k for counts in published.values() for k in counts)]))
+    ours, printed = Counter(evidence.resnet18_kernels), paper.printed("table_04", "kernel")
+    kernels = list(dict.fromkeys([*ours, *printed.index]))
     table = pd.DataFrame({"kernel": kernels, evidence.device: [ours[k] for k in kernels]})
-    for device, counts in published.items():
-        table[f"paper {device}"] = [counts[k] for k in kernels]
-    return table
+    return table.join(printed.reindex(kernels, fill_value=0), on="kernel")
 
 
 def _core(config: str) -> str:

@@ -44,9 +44,8 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
         "Cout": f"{min(outputs)} - {max(outputs)}",
         "configurations": f"{space / 1e9:.2g} billion ({len(configs)} distinct in the prior models)",
     }
-    return pd.DataFrame(
-        [(name, ours[name], paper.TABLE_5[name]) for name in paper.TABLE_5], columns=["dimension", "ours", "paper"]
-    )
+    printed = paper.printed("table_05")
+    return printed.assign(ours=printed["dimension"].map(ours))[["dimension", "ours", "paper"]]
 
 
 def training_rows(evidence: Evidence) -> pd.DataFrame:
@@ -59,23 +58,21 @@ def table_06(evidence: Evidence) -> pd.DataFrame:
     trained = training_rows(evidence)
     counts = trained["kind"].value_counts()
     distinct = trained.groupby("kind")["config"].nunique()
-    order = [k for k in paper.TABLES_6_9 if k in counts or k == "se"]
+    printed = paper.printed("tables_06_09", "kernel").filter(regex="kernel|features|rows")
+    order = [k for k in printed.index if k in counts or k == "se"]
     order += [k for k in sorted(counts.index) if k not in order]
-    measured, rows = set(evidence.kernels["kind"]), []
-    for kind in order:
-        published = paper.TABLES_6_9.get(kind)
-        rows.append(
-            {
-                "kernel": kind,
-                "features": ", ".join(FEATURES) if kind in measured else "",
-                "rows": int(counts.get(kind, 0)),
-                "configurations": int(distinct.get(kind, 0)),
-                "paper kernel": published.name if published else "",
-                "paper features": published.features if published else "",
-            }
-            | {f"paper {d}: rows": published.rows.get(d, np.nan) if published else np.nan for d in paper.DEVICES}
-        )
-    return pd.DataFrame(rows)
+    measured = set(evidence.kernels["kind"])
+    rows = [
+        {
+            "kernel": kind,
+            "features": ", ".join(FEATURES) if kind in measured else "",
+            "rows": int(counts.get(kind, 0)),
+            "configurations": int(distinct.get(kind, 0)),
+        }
+        for kind in order
+    ]
+    table = pd.DataFrame(rows).join(printed, on="kernel")
+    return table.fillna({"paper kernel": "", "paper features": ""})
 
 
 def table_07(evidence: Evidence) -> pd.DataFrame:
@@ -94,8 +91,8 @@ def table_07(evidence: Evidence) -> pd.DataFrame:
         f"{engine} {version}".strip(),
         first("threads"),
     )
-    rows = [ours, *((f"paper {d}", name, processor, framework, "") for d, name, processor, framework in paper.TABLE_7)]
-    return pd.DataFrame(rows, columns=["device", "machine", "processor", "framework", "threads"])
+    printed = paper.printed("table_07")
+    return pd.DataFrame([ours, *printed.itertuples(index=False, name=None)], columns=printed.columns)
 
 
 def _resolved_us(evidence: Evidence) -> float | None:
@@ -121,19 +118,11 @@ def table_09(evidence: Evidence) -> pd.DataFrame:
             other = accuracy(known["measured_us"], known["forest_us"])
             row |= {"forest: RMSE (ms)": other.rmse / 1e3, "forest: RMSPE (%)": other.rmspe}
             row["forest: within 10 % (%)"] = 100 * other.within_10pct
-        rows.append(row | _published_quality(str(kind)))
-    missing = [kind for kind in paper.TABLES_6_9 if kind not in set(frame["kind"])]
-    rows += [{"split": "paper only", "kernel": kind, **_published_quality(kind)} for kind in missing]
-    return pd.DataFrame(rows)
-
-
-def _published_quality(kind: str) -> dict[str, float]:
-    published = paper.TABLES_6_9.get(kind)
-    found: dict[str, float] = {}
-    for device in paper.DEVICES:
-        cell = published.quality.get(device) if published else None
-        found[f"paper {device}: RMSE (ms)"], found[f"paper {device}: within 10 % (%)"] = cell or (np.nan, np.nan)
-    return found
+        rows.append(row)
+    printed = paper.printed("tables_06_09", "kernel").filter(regex=r"RMSE|within")
+    missing = [kind for kind in printed.index if kind not in set(frame["kind"])]
+    rows += [{"split": "paper only", "kernel": kind} for kind in missing]
+    return pd.DataFrame(rows).join(printed, on="kernel")
 
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
@@ -167,13 +156,8 @@ def table_10(evidence: Evidence) -> pd.DataFrame:
             else np.nan
             for which, found in (("models", models), ("AlexNets", alexnets))
         }
-        for device in paper.DEVICES:
-            error, share = paper.TABLE_10.get(name, {}).get(device, (np.nan, np.nan))
-            row[f"paper {device}: conv RMSE (ms)"], row[f"paper {device}: conv within 10 % (%)"] = error, share
-        published = {"random": paper.ALEXNET_RANDOM["CPU"], "adaptive": paper.TABLE_8["alexnet"]["CPU"].within_10pct}
-        row["paper CPU: AlexNets within 10 % (%)"] = published.get(name, np.nan)
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).join(paper.printed("table_10", "sampler"), on="sampler")
 
 
 def measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> dict[str, float]:
@@ -200,8 +184,8 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
         (k, "no" if k in NOT_BEHIND_PREDICTORS else "yes", v / _SECONDS_PER_MINUTE) for k, v in parts.items()
     ]
     rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling, evidence.calibration)))
-    rows += [(f"paper {device}, total", "", minutes) for device, minutes in paper.TABLE_12.items()]
-    return pd.DataFrame(rows, columns=["part", "behind the predictors", "minutes"])
+    printed = paper.printed("table_12")
+    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
 
 
 def table_modes(evidence: Evidence) -> pd.DataFrame:
