@@ -25,9 +25,8 @@ from edgeplan.workloads.repvgg import repvgg_a0
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.unrolled import unrolled_language_model
 from edgeplan.zoo.alexnet import alexnet
-from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.densenet import densenet
-from edgeplan.zoo.family import Builder
+from edgeplan.zoo.family import Builder, published
 from edgeplan.zoo.googlenet import googlenet
 from edgeplan.zoo.mnasnet import mnasnet
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
@@ -40,12 +39,8 @@ from edgeplan.zoo.vgg import vgg
 Workload = Graph | Exported
 
 
-def _published(builder: Builder, name: str) -> Graph:
-    return builder(Choices(), name)
-
-
 def _zoo(name: str, builder: Builder) -> tuple[str, Callable[[], Workload]]:
-    return name, partial(_published, builder, name)
+    return name, partial(published, builder, name)
 
 
 #: Builders by name. A suffix says what differs from one example of the published size.
@@ -83,7 +78,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
         "gru_unrolled": partial(unrolled_language_model, "gru_unrolled", "GRU"),
         "gru_unrolled_batch16": partial(unrolled_language_model, "gru_unrolled_batch16", "GRU", batch=16),
         "inception_v3_batch16": lambda: batched(inception_v3("inception_v3"), "inception_v3_batch16", 16),
-        "mobilenetv1_batch16": lambda: batched(_published(mobilenetv1, "mobilenetv1"), "mobilenetv1_batch16", 16),
+        "mobilenetv1_batch16": lambda: batched(published(mobilenetv1, "mobilenetv1"), "mobilenetv1_batch16", 16),
     }
 )
 

@@ -15,10 +15,9 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.caffe import caffe_alexnet, caffe_googlenet
-from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.crnn import crnn_lite
 from edgeplan.zoo.efficientnet import efficientnet_b0
-from edgeplan.zoo.family import Builder
+from edgeplan.zoo.family import published
 from edgeplan.zoo.mobilenet_yolo import mobilenet_yolo, mobilenetv2_yolov3
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.mobilenetv2 import mobilenetv2
@@ -49,23 +48,19 @@ class Table4Row:
     storage_mb: float
 
 
-def _published(builder: Builder, name: str) -> Graph:
-    return builder(Choices(), name)
-
-
 #: Graph builders by name, in the order of Table 4.
 COLD_START_MODELS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
     {
         "alexnet": partial(caffe_alexnet, "alexnet"),
         "googlenet": partial(caffe_googlenet, "googlenet"),
-        "mobilenet": partial(_published, mobilenetv1, "mobilenet"),
-        "mobilenetv2": partial(_published, mobilenetv2, "mobilenetv2"),
-        "resnet18": partial(_published, partial(resnet, depth=18), "resnet18"),
+        "mobilenet": partial(published, mobilenetv1, "mobilenet"),
+        "mobilenetv2": partial(published, mobilenetv2, "mobilenetv2"),
+        "resnet18": partial(published, partial(resnet, depth=18), "resnet18"),
         "shufflenet": partial(shufflenet, "shufflenet", width=1.5),
         "efficientnet_b0": partial(efficientnet_b0, "efficientnet_b0"),
-        "resnet50": partial(_published, partial(resnet, depth=50, reduction_strides=True), "resnet50"),
-        "squeezenet": partial(_published, partial(squeezenet, version="1.0"), "squeezenet"),
-        "shufflenetv2": partial(_published, partial(shufflenetv2, width=1.5), "shufflenetv2"),
+        "resnet50": partial(published, partial(resnet, depth=50, reduction_strides=True), "resnet50"),
+        "squeezenet": partial(published, partial(squeezenet, version="1.0"), "squeezenet"),
+        "shufflenetv2": partial(published, partial(shufflenetv2, width=1.5), "shufflenetv2"),
         "mobilenetv2_yolov3": partial(mobilenetv2_yolov3, "mobilenetv2_yolov3"),
         "mobilenet_yolo": partial(mobilenet_yolo, "mobilenet_yolo"),
         "crnn_lite": partial(crnn_lite, "crnn_lite"),

@@ -16,6 +16,11 @@ from edgeplan.zoo.spec import VariantSpec
 Builder = Callable[[Choices, str], Graph]
 
 
+def published(builder: Builder, name: str) -> Graph:
+    """The model of a builder with its published sizes."""
+    return builder(Choices(), name)
+
+
 @dataclass(frozen=True)
 class Family:
     """A family whose variants resample channels and kernel sizes (nn-Meter, section 3).
@@ -43,7 +48,7 @@ class Family:
 
     def base(self) -> Graph:
         """The base model, as published."""
-        return self.builder(Choices(), self.base_name)
+        return published(self.builder, self.base_name)
 
     def variant(self, seed: int, index: int) -> VariantSpec:
         """Variant number `index` of this family under `seed`, whatever other variants are drawn."""

@@ -8,9 +8,8 @@ from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph
 from edgeplan.zoo.alexnet import alexnet
-from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.densenet import densenet
-from edgeplan.zoo.family import Builder
+from edgeplan.zoo.family import Builder, published
 from edgeplan.zoo.googlenet import googlenet
 from edgeplan.zoo.mnasnet import mnasnet
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
@@ -40,10 +39,6 @@ def prior_models() -> Mapping[str, Callable[[], Graph]]:
         **{f"mnasnet_{width}": partial(mnasnet, width=width) for width in (0.5, 0.75, 1.0, 1.3)},
         **{f"proxylessnas_{target}": partial(proxylessnas, target=target) for target in ("mobile", "gpu", "cpu")},
     }
-    models: dict[str, Callable[[], Graph]] = {name: partial(_base, builder, name) for name, builder in builders.items()}
+    models: dict[str, Callable[[], Graph]] = {name: partial(published, builder, name) for name, builder in builders.items()}
     models["nasbench201_resnet"] = partial(nasbench201, "nasbench201_resnet")
     return MappingProxyType(models)
-
-
-def _base(builder: Builder, name: str) -> Graph:
-    return builder(Choices(), name)
