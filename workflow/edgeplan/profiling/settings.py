@@ -32,6 +32,7 @@ class ProfileSettings(BaseModel):
         margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in
             preparation or in execution, and this gain is more than `exchange` times what it loses in the other: no core's time
             is worth that much more than another's.
+        page_cache: where the files lie before each reading; stored rows name it.
         on_noise: "keep" waits for nothing: samples that were preempted count only where there are no others, and what is left
             of noise is stated. "refuse" waits for quiet moments, repeats disturbed rounds and stores nothing from a machine
             that is too busy.
@@ -52,16 +53,17 @@ class ProfileSettings(BaseModel):
     max_noisy_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     margin: Annotated[float, Field(gt=1, le=100)] = 1.5
     exchange: Annotated[float, Field(gt=1, le=1000)] = 20.0
+    page_cache: Literal["cached"] = "cached"
     on_noise: Literal["keep", "refuse"] = "keep"
     budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
     thorough: bool = True
 
     def key_fields(self) -> dict[str, Any]:
         """Return the settings that decide a measured row: not tolerances, which re-measure nothing."""
-        fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange"}
+        fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
         # where they have their defaults they are left out, as rows of before they were there have no such fields
         fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}
-        return {**self.model_dump(include=fields), "page_cache": "cached"}  # where the files lie before each reading
+        return self.model_dump(include=fields)
 
     def _default(self, name: str) -> bool:
         return bool(getattr(self, name) == type(self).model_fields[name].default)
