@@ -25,6 +25,7 @@ from edgeplan.graph.onnx.write import SeededModel, seeded
 from edgeplan.workloads.models import named_models
 from edgeplan.workloads.registry import WORKLOADS, seeded_workload
 from edgeplan.zoo import prior_models
+from edgeplan.zoo.unseen.registry import UNSEEN
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,8 +55,8 @@ def _named(document: Any, key: str = "") -> Iterator[str]:
 
 
 def test_whatever_a_table_names_can_be_exported() -> None:
-    named = set(_named(yaml.safe_load((ROOT / "params.yaml").read_text()))) | set(WORKLOADS)
-    assert len(named) > 40
+    named = set(_named(yaml.safe_load((ROOT / "params.yaml").read_text()))) | set(UNSEEN) | set(WORKLOADS)
+    assert len(named) > 50
     assert named <= set(named_models())
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 MOST_BYTES, MOST_FILES = 5 << 20, 60
 #: Measuring stages of each chapter, and what a stage writes of its rows for the tables.
 CHAPTERS = {
-    "prediction": ("fusion", "sampling", "calibration", "truth"),
+    "prediction": ("fusion", "sampling", "calibration", "truth", "unseen"),
     "cold_start": ("cold_start",),
 }
 WRITTEN = {

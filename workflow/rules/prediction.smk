@@ -200,6 +200,34 @@ rule evaluation:
         "edgeplan stage evaluation --device {wildcards.device}"
 
 
+rule unseen:
+    """
+    Architectures outside the zoo's families, measured and predicted (see `edgeplan.zoo.unseen`).
+    """
+    input:
+        "config/devices/{device}.yaml",
+        "results/{device}/fusion/rules.json",
+        "results/{device}/predictors/card.json",
+    output:
+        update("results/chapters/{device}/unseen.json"),
+        update("results/{device}/unseen/models.csv"),
+        update("results/{device}/unseen/kernels.csv"),
+    log:
+        "work/logs/unseen-{device}.log",
+    benchmark:
+        "work/benchmarks/unseen-{device}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        measurement=config["measurement"],
+        truth=config["truth"],
+        unseen=config["unseen"],
+    shell:
+        "edgeplan stage unseen --device {wildcards.device}"
+
+
 rule transfer:
     """
     Predictors of one device tried on another, beside the rebuilt ones.

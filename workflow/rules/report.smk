@@ -16,6 +16,7 @@ rule report:
         "work/benchmarks/report.tsv"
     params:
         devices=config["devices"],
+        unseen_devices=config["unseen"]["devices"],
         transfer=config["transfer"],
         cold_start_devices=config["cold_start"]["devices"],
         memory_devices=config["memory"]["devices"],

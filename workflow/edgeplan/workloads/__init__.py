@@ -6,20 +6,17 @@ model here runs none of them again, and no predictor learns from any.
 Modules:
 
 * `batches`: Networks of images for several images at once.
-* `darknet`: Darknet's networks have leaky rectifiers behind every convolution: Darknet-19, and
-  YOLOv3 on Darknet-53.
 * `exported`: Models as exporters write them: nodes named after modules, constants where frameworks
   have them, any element types.
-* `inception`: Inception-v3 has factorised convolutions: 1 x 7 behind 7 x 1 in place of 7 x 7.
 * `models`: The one list of named models: whatever a table, a headline or a document of the project
   names can be written as a file.
 * `recurrent`: Language models of recurrent layers, one step or several at a time, with their states
   in and out.
 * `registry`: The models that chapters on planning run, by name, and how they are counted and
   written.
-* `repvgg`: RepVGG is a plain network once its branches are merged, as it runs.
 * `transformers`: Transformers as torch.onnx writes them: ViT, GPT-2 and BERT at published sizes, or
   narrower and shallower.
 * `unrolled`: Recurrent layers written as the operators that they are made of, as TVM unrolls them
   (EOP, tables 1 and 5).
+* `yolov3`: This module builds YOLOv3 on Darknet-53.
 """

@@ -11,6 +11,7 @@ from edgeplan.graph.onnx.write import SeededModel, seeded
 from edgeplan.workloads.registry import WORKLOADS, seeded_workload
 from edgeplan.zoo import prior_models
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
+from edgeplan.zoo.unseen.registry import UNSEEN
 
 #: Of the cold-start chapter's models where a published one of the same name differs.
 COLD_START_SUFFIX = "-cold-start"
@@ -24,7 +25,7 @@ def named_models() -> Mapping[str, Callable[[], SeededModel]]:
     """
     prior = prior_models()
     cold = {f"{name}{COLD_START_SUFFIX}" if name in prior else name: build for name, build in COLD_START_MODELS.items()}
-    graphs: dict[str, Callable[[], Graph]] = {**prior, **cold}
+    graphs: dict[str, Callable[[], Graph]] = {**prior, **{name: partial(build, name) for name, build in UNSEEN.items()}, **cold}
     found: dict[str, Callable[[], SeededModel]] = {name: partial(_seeded, build) for name, build in graphs.items()}
     # last: a residual network's values stay small in these
     found |= {name: partial(_workload, name) for name in WORKLOADS}

@@ -1,7 +1,7 @@
 """The models that chapters on planning run, by name, and how they are counted and written.
 
-MobileNets, SqueezeNet, VGG and ResNet are the zoo's builders, all with published sizes. None
-of these models takes part in sampling, training or evaluating predictors.
+MobileNets, SqueezeNet, VGG and ResNet are the zoo's builders, Inception-v3 that of its held-out list,
+all with published sizes. None of these models takes part in sampling, training or evaluating predictors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import numpy as np
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import Array, Draw, SeededModel, seeded
 from edgeplan.workloads.batches import batched
-from edgeplan.workloads.darknet import darknet19, yolov3
 from edgeplan.workloads.exported import Exported
-from edgeplan.workloads.inception import inception_v3
 from edgeplan.workloads.recurrent import recurrent_language_model
-from edgeplan.workloads.repvgg import repvgg_a0
 from edgeplan.workloads.transformers import bert, gpt2, vit
 from edgeplan.workloads.unrolled import unrolled_language_model
+from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.zoo.alexnet import alexnet
 from edgeplan.zoo.densenet import densenet
 from edgeplan.zoo.family import Builder, published
@@ -33,6 +31,9 @@ from edgeplan.zoo.mobilenetv1 import mobilenetv1
 from edgeplan.zoo.mobilenetv2 import mobilenetv2
 from edgeplan.zoo.resnet import resnet
 from edgeplan.zoo.squeezenet import squeezenet
+from edgeplan.zoo.unseen.darknet import darknet19
+from edgeplan.zoo.unseen.inception import inception_v3
+from edgeplan.zoo.unseen.mobile import repvgg_a0
 from edgeplan.zoo.vgg import vgg
 
 #: A network of the zoo, or a model as an exporter writes it.

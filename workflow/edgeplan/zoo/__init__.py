@@ -41,6 +41,8 @@ Modules:
   a graph.
 * `squeezenet`: SqueezeNet (Iandola et al., 2016): fire modules; no batch normalisation, biases
   instead.
+* `unseen/`: Published architectures outside the zoo's families: the held-out test of a device's
+  predictors.
 * `vgg`: VGG (Simonyan and Zisserman, 2015): no batch normalisation, biases in every layer.
 """
 

@@ -15,6 +15,7 @@ _EVALUATION = f"{_RESULTS}/evaluation"
 _PREDICTORS = f"{_RESULTS}/predictors"
 _CHAPTERS = "results/chapters/{device}"
 _PRINTED = "workflow/edgeplan/chapters/prediction/printed"  # the paper's tables
+_UNSEEN = Targets("unseen.devices")
 _TRANSFER = Targets("transfer", ("source", "target"))
 
 
@@ -148,6 +149,24 @@ EVALUATION = Stage(
     shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
     all_cores=True,
 )
+UNSEEN = Stage(
+    name="unseen",
+    function=f"{_STAGES}.unseen:evaluate_unseen",
+    targets=_UNSEEN,
+    params=("seed", "measurement", "truth", "unseen"),
+    inputs={"device": _DEVICE, "rules": _RULES, "card": TRAINING.outputs["card"]},
+    outputs={
+        "metrics": f"{_CHAPTERS}/unseen.json",
+        "models": f"{_RESULTS}/unseen/models.csv",
+        "kernels": f"{_RESULTS}/unseen/kernels.csv",
+    },
+    paths={"predictors": _PREDICTORS},
+    reads=(_PREDICTORS,),
+    writes=(f"{_RESULTS}/unseen",),
+    metrics=(f"{_CHAPTERS}/unseen.json",),
+    rows=_measuring("unseen"),
+    all_cores=True,
+)
 TRANSFER = Stage(
     name="transfer",
     function=f"{_STAGES}.transfer:transfer",
@@ -173,10 +192,10 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=PredictionParams,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, TRANSFER),
+    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, UNSEEN, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
-    named_devices=(Targets("truth.repeat"), _TRANSFER),
+    named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),
     shipped_devices=(Targets("fusion.prior"), Targets("training.prior")),
     compared=tuple(
         Compared(

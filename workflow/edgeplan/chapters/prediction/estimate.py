@@ -18,6 +18,7 @@ _MODEL_S = 1.3  # a whole model, all blocks
 _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
 _PREDICTED_S, _CALL_S, _TABLES_S = 0.0045, 1.5, 10.0  # a model of the timed batch; a timed call; tables and figures
+_UNSEEN_S = 120.0  # the architectures outside the zoo's families, on one device
 
 
 def estimate(params: PredictionParams, engines: Sequence[str]) -> dict[str, float]:
@@ -44,4 +45,5 @@ def estimate(params: PredictionParams, engines: Sequence[str]) -> dict[str, floa
         "training": devices * rows * (_ROW_S + _TRIAL_S * params.training.trials),
         "whole models": (passes * evaluated_models + devices * calibrating_models) * _MODEL_S,
         "evaluation": devices * evaluated,
+        "unseen architectures": len(params.unseen.devices) * _UNSEEN_S,
     }

@@ -70,6 +70,16 @@ class EvaluationSettings(Section):
     speed_runs: Annotated[int, Field(ge=0, le=100)]
 
 
+class UnseenSettings(Section):
+    """The architectures outside the zoo's families (`edgeplan.zoo.unseen`).
+
+    Attributes:
+        devices: devices on which they are measured and predicted.
+    """
+
+    devices: list[DeviceName]
+
+
 class TransferSettings(Section):
     """Attributes: `source`, `target`: predictors of one device are tried on the other (Table 11)."""
 
@@ -88,6 +98,7 @@ class PredictionParams(ChapterParams):
     truth: TruthSettings
     calibration: CalibrationSettings
     evaluation: EvaluationSettings
+    unseen: UnseenSettings
     transfer: TransferSettings
 
     @field_validator("calibration")

@@ -15,5 +15,7 @@ Modules:
   rebuilt ones.
 * `truth`: Stage `truth`: whole models, plain and unprofiled, normalised by the references that
   normalise the labels.
+* `unseen`: Stage `unseen`: architectures outside the zoo's families, measured and predicted (see
+  `edgeplan.zoo.unseen`).
 * `zoo`: Stage `zoo`: base models, variants, and the prior distribution.
 """

@@ -1,4 +1,4 @@
-"""Inception-v3 has factorised convolutions: 1 x 7 behind 7 x 1 in place of 7 x 7."""
+"""Inception-v3 with its factorised convolutions, and Xception."""
 
 from __future__ import annotations
 
@@ -46,3 +46,29 @@ def _seven(b: GraphBuilder, x: str, channels: int, *kernels: Size) -> str:
 
 def _conv(b: GraphBuilder, x: str, channels: int, kernel: Size, stride: int = 1, *, valid: bool = False) -> str:
     return b.relu(b.bn(b.conv(x, channels, kernel, stride, pad=0 if valid else None)))
+
+
+def xception(name: str) -> Graph:
+    """Xception (Chollet, 2017), figure 5."""
+    b = GraphBuilder(name, _IMAGE)
+    x = _conv(b, _conv(b, b.input, 32, 3, 2, valid=True), 64, 3, valid=True)
+    for channels in (128, 256, 728):
+        y = _separable(b, x if channels == 128 else b.relu(x), channels)  # the first follows a ReLU
+        x = _halved(b, x, _separable(b, b.relu(y), channels))
+    for _ in range(8):
+        y = x
+        for _ in range(3):
+            y = _separable(b, b.relu(y), 728)
+        x = b.add(y, x)
+    x = _halved(b, x, _separable(b, b.relu(_separable(b, b.relu(x), 728)), 1024))
+    for channels in (1536, 2048):
+        x = b.relu(_separable(b, x, channels))
+    return b.build(classifier(b, x))
+
+
+def _separable(b: GraphBuilder, x: str, channels: int) -> str:
+    return b.bn(b.conv(b.dwconv(x, 3), channels, 1))
+
+
+def _halved(b: GraphBuilder, x: str, y: str) -> str:
+    return b.add(b.maxpool(y, 3, 2, 1), b.bn(b.conv(x, b.channels(y), 1, 2)))

@@ -1,29 +1,13 @@
-"""Darknet's networks have leaky rectifiers behind every convolution: Darknet-19, and YOLOv3 on Darknet-53."""
+"""This module builds YOLOv3 on Darknet-53."""
 
 from __future__ import annotations
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.zoo.layers import CLASSES, IMAGE
 
 #: Residual blocks of Darknet-53's stages (table 1 of the paper).
 DARKNET_53 = (1, 2, 8, 8, 4)
 _ANCHORS, _BOX = 3, 5
-
-
-def darknet19(name: str) -> Graph:
-    """Darknet-19 (Redmon and Farhadi, 2017), table 6."""
-    b = GraphBuilder(name, IMAGE)
-    x = b.input
-    for channels in (32, 64):
-        x = b.maxpool(_conv(b, x, channels), 2, 2)
-    for channels, pairs in ((128, 1), (256, 1), (512, 2), (1024, 2)):
-        x = _conv(b, x, channels)
-        for _ in range(pairs):
-            x = _conv(b, _conv(b, x, channels // 2, 1), channels)
-        if channels != 1024:  # the last stage
-            x = b.maxpool(x, 2, 2)
-    return b.build(b.softmax(b.flatten(b.gap(b.conv(x, CLASSES, 1, bias=True)))))
 
 
 def yolov3(
