@@ -17,7 +17,6 @@ from cold_chapter_frames import frame_names
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
 
-from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
 from edgeplan.errors import FormatError
@@ -29,7 +28,6 @@ from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path("results/dev")
-HANDED_OVER = Path("results/chapters/dev")
 Damage = Callable[[Path, str], str]
 
 
@@ -44,24 +42,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config/devices/dev.yaml").write_text(
         yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime"})
     )
-    write_parquet(chapter.frame("zoo").assign(spec="{}"), zoo / "models.parquet")
-    write_parquet(chapter.frame("prior"), zoo / "prior.parquet")
+    write_parquet(chapter.zoo.assign(spec="{}"), zoo / "models.parquet")
+    write_parquet(chapter.prior, zoo / "prior.parquet")
     labelled = rows(100)
     write_parquet(labelled.assign(mode="in_situ"), results / "measurements/kernels.parquet")
     write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}, "mode_subjects": []})
     FusionRules(pairs={}).write(results / "fusion/rules.json")
     train_predictor(labelled, SETTINGS, **ABOUT)[0].save(results / "predictors")
     specs = [spec.to_json() for spec in variants(FAMILIES["nasbench201"], 2, 5)]
-    calibrating = chapter.frame("calibration").iloc[:2].assign(family="nasbench201", spec=specs)
+    calibrating = chapter.calibration.iloc[:2].assign(family="nasbench201", spec=specs)
     write_parquet(calibrating, results / "calibration/models.parquet")
-    models = chapter.frame("models")
+    models = chapter.models
     write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
     write_parquet(models, results / "evaluation/models.parquet")
     write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
-    write_json(folder / HANDED_OVER / "prediction.json", {"prediction.models": 78})
     write_json(results / "evaluation/dates.json", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
-    write_tables(chapter, results / "tables", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
-    (results / "tables" / FINDINGS).write_text('["A finding."]')
     for name in frame_names():
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
     for name in ("notes", "environment"):
@@ -120,11 +115,6 @@ def lacking(path: Path, what: str) -> str:
     return f"{path.name} lacks the key {what!r}"
 
 
-def emptied(path: Path, _: str) -> str:
-    path.write_text("")
-    return f"cannot read the table {path.stem}: "
-
-
 #: Stage, a file it reads, and what has to be in it ("": nothing in particular).
 READ = (
     ("training", RESULTS / "measurements/kernels.parquet", "latency_us"),
@@ -139,8 +129,6 @@ READ = (
     ("transfer", RESULTS / "evaluation/dates.json", ""),
     ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
     ("cold_tables", RESULTS / "cold/notes.json", ""),
-    ("prediction_page", RESULTS / "evaluation/environment.json", ""),
-    ("prediction_page", HANDED_OVER / "prediction.json", ""),
 )
 CASES: list[tuple[str, Path, str, Damage]] = [
     (stage, path, what, damage)
@@ -148,7 +136,6 @@ CASES: list[tuple[str, Path, str, Damage]] = [
     for damage in (truncated, of_another_version, lacking)
     if what or damage is not lacking
 ]
-CASES.append(("prediction_page", RESULTS / "tables/table_08.csv", "", emptied))
 
 
 @pytest.mark.parametrize(("stage", "path", "what", "damage"), CASES)
@@ -168,13 +155,12 @@ def test_a_damaged_file_ends_the_stage_that_reads_it(
     assert files(workspace) == before
 
 
-@pytest.mark.parametrize("stage", ["transfer", "prediction_page"])
-def test_tables_from_before_they_told_a_version_are_read(workspace: Path, stage: str) -> None:
+def test_tables_from_before_they_told_a_version_are_read(workspace: Path) -> None:
     path = RESULTS / "evaluation/models.parquet"
     pd.read_parquet(path).to_parquet(path, index=False)
     assert b"edgeplan_table" not in pq.read_schema(path).metadata
-    run(stage)
-    (declared,) = (one for one in STAGES if one.name == stage)
+    run("transfer")
+    (declared,) = (one for one in STAGES if one.name == "transfer")
     assert all((workspace / path.format(device="dev")).is_file() for path in declared.outputs.values())
 
 

@@ -61,7 +61,6 @@ def test_the_page_is_built_and_no_tracked_file_changes(clone: Workspace) -> None
         ("results/cpu-onednn/cold/runs.parquet", "cold_tables@cpu-onednn"),
         ("results/cpu-onednn/memory/runs.parquet", "memory_tables@cpu-onednn"),
         ("results/pair-pocl/partition/models.parquet", "partition_tables@pair-pocl"),
-        ("results/cpu-onnxruntime/tables/findings.json", "prediction_page@cpu-onnxruntime"),
         ("results/chapters/cpu-onednn/memory.page.json", "report"),
     ],
 )

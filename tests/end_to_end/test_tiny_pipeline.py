@@ -156,7 +156,6 @@ def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path)
     assert set(re.findall(r"Running stage '([a-z_]+)@?", ran)) <= {
         "check",
         "evaluation",
-        "prediction_page",
         "transfer",
         "report",
     }

@@ -7,15 +7,15 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS
-from edgeplan.chapters.prediction.paper import TABLE_2
+from edgeplan.chapters.prediction.paper import printed
 
 KINDS = ("conv", "dwconv", "fc", "maxpool", "add")
 
 
 def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
     frames = []
-    for family, published in TABLE_2.items():
-        macs = published.flops_m * 1e6 * rng.uniform(0.5, 1.5, per_family)
+    for family, flops_m in printed("table_02", "family")["paper: FLOPs (M)"].items():
+        macs = flops_m * 1e6 * rng.uniform(0.5, 1.5, per_family)
         measured = macs * 2e-8 * rng.uniform(0.8, 1.2) + 0.5
         predicted = measured * rng.normal(1.0, 0.05, per_family)
         frames.append(
@@ -74,7 +74,9 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "predicted_ms": (shares * models[["predicted_ms"]].to_numpy()).ravel(),
         }
     )
-    zoo = models[["model_id", "family", "macs", "memory_bytes"]].assign(index=list(range(per_family)) * len(TABLE_2))
+    zoo = models[["model_id", "family", "macs", "memory_bytes"]].assign(
+        index=list(range(per_family)) * len(printed("table_02"))
+    )
     configs = [
         json.dumps({"kind": "conv", "type": "conv++bn", "in_channels": c, "in_height": 8, "out_channels": 2 * c})
         for c in (4, 8)
@@ -119,6 +121,7 @@ def full_evidence(per_family: int = 6) -> Evidence:
                 "sampler": ["adaptive", "adaptive", "adaptive", "frozen"],
                 "mode": "in_situ",
                 "latency_us": [10.0, 11.0, 5.0, 30.0],
+                "subject": ["a", "a", "b", "c"],
             }
         ),
         sampling={
@@ -126,7 +129,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
         },
         interval={"subjects": 78, "quantile_of": "models"},
-        features={"conv": ("in_channels", "macs")},
         quality=pd.DataFrame(
             {
                 "subject": [f"carrier-{i // 2}" for i in range(60)],
@@ -164,7 +166,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
             seconds=10.0
         ),
         breakdown=breakdown,
-        evaluated_kernels=pd.DataFrame({"kind": ["conv", "conv", "fc"], "config": [configs[0], configs[1], "{}"]}),
         sweeps=_sweeps(),
         modes=pd.DataFrame(
             {

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from law_of_latency import ABOUT, SETTINGS, model, rows, trained_once
+from law_of_latency import model, trained_once
 
 from edgeplan.errors import FormatError
-from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.training import train_predictor
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,6 @@ def test_a_damaged_pack_is_rebuilt(copy: Path, content: bytes | None, caplog: py
         ("format_version", 2, "format_version"),
         ("device", None, "device"),
         ("features", ["macs"], "other features"),
-        ("states", [""], "states"),
         ("call_us", -1, "call_us"),
         ("surprise", 1, "surprise"),
     ],
@@ -105,17 +102,3 @@ def test_missing_and_truncated_files_are_refused(copy: Path) -> None:
     (copy / "card.json").write_text("{")
     with pytest.raises(FormatError, match="JSON"):
         DevicePredictor.load(copy)
-
-
-@pytest.mark.parametrize("column", ["subject", "config", "latency_us"])
-def test_a_training_table_without_a_column_is_refused(column: str) -> None:
-    with pytest.raises(FormatError, match=column):
-        train_predictor(rows(20).drop(columns=column), SETTINGS, **ABOUT)
-
-
-def test_kernel_tables_of_another_format_are_refused(tmp_path: Path) -> None:
-    rows(5).to_parquet(tmp_path / "other.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    for name in ("other", "text", "missing"):
-        with pytest.raises(FormatError, match=name):
-            KernelTables.load(tmp_path / f"{name}.parquet")

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -77,17 +76,15 @@ def test_one_conversion_serves_all_readers_of_a_layout(trained: tuple[DevicePred
     ]  # fmt: skip
 
 
-def test_many_models_agree_with_one(trained: tuple[DevicePredictor, pd.DataFrame], tmp_path: Path) -> None:
+def test_many_models_agree_with_one(trained: tuple[DevicePredictor, pd.DataFrame]) -> None:
     other = ModelKernels("small", ("only",), (relu(9, 9),), ((0,),), (reorder(9, 9),) * 2, (4, 4), (-1, 0), (1,))
     tables = KernelTables.of([model("a"), other, model("b")])
-    tables.save(tmp_path / "tables.parquet")
-    for version in (tables, KernelTables.load(tmp_path / "tables.parquet")):
-        batch = trained[0].predict_many(version)
-        single = [trained[0].predict(m) for m in (model("a"), other, model("b"))]
-        assert batch.models == ("a", "small", "b")
-        np.testing.assert_allclose(batch.latency_ms, [p.latency_ms for p in single], rtol=1e-12)
-        np.testing.assert_allclose(batch.high_ms, [p.high_ms for p in single], rtol=1e-12)
-        np.testing.assert_allclose(batch.by_kind_ms.sum(axis=0) + 0.007, batch.latency_ms, rtol=1e-12)
+    batch = trained[0].predict_many(tables)
+    single = [trained[0].predict(m) for m in (model("a"), other, model("b"))]
+    assert batch.models == ("a", "small", "b")
+    np.testing.assert_allclose(batch.latency_ms, [p.latency_ms for p in single], rtol=1e-12)
+    np.testing.assert_allclose(batch.high_ms, [p.high_ms for p in single], rtol=1e-12)
+    np.testing.assert_allclose(batch.by_kind_ms.sum(axis=0) + 0.007, batch.latency_ms, rtol=1e-12)
 
 
 def test_large_batches_go_through_compiled_walks_and_agree(trained: tuple[DevicePredictor, pd.DataFrame]) -> None:

@@ -105,16 +105,14 @@ def test_walks_refuse_what_compiled_code_would_not_survive(data: tuple[np.ndarra
     [
         ("value", lambda a: a.astype(">f8")),
         ("feature", lambda a: a[:, None]),
-        ("outputs", lambda a: a * 0),
         ("scale", lambda a: a[:-1]),
-        ("child", lambda a: np.maximum(a, len(a) - 1)),
-        ("tree_start", lambda a: a[::-1].copy()),
+        ("tree_start", lambda a: a[:-1]),
     ],
 )
 def test_packed_trees_that_do_not_fit_are_refused(data: tuple[np.ndarray, np.ndarray], name: str, change: Any) -> None:
     arrays = Forest.pack([parse_ensemble(train(data, 3).model_to_string(), "test")]).arrays()
     Forest.from_arrays(arrays, 6)
-    with pytest.raises(ValueError, match=r"belong together|leads on|lead to one"):
+    with pytest.raises(ValueError, match="belong together"):
         Forest.from_arrays({**arrays, name: change(arrays[name])}, 6)
 
 
@@ -161,7 +159,6 @@ def test_slimmed_text_is_smaller_and_predicts_the_same(data: tuple[np.ndarray, n
         ("num_leaves=", "num_leaves=9"),
         ("left_child=", "left_child=0 "),
         ("split_feature=", "split_features="),
-        ("num_cat=0", "num_cat=1"),
         ("max_feature_idx=5", "max_feature_idx=0"),
         ("num_tree_per_iteration=1", "num_tree_per_iteration=0"),
         ("tree\n", "__import__('os')\n"),
@@ -180,20 +177,6 @@ def test_a_child_that_leads_back_is_refused(data: tuple[np.ndarray, np.ndarray])
     looped = "left_child=" + " ".join(["0"] * len(line.split("=")[1].split()))
     with pytest.raises(FormatError, match="child"):
         parse_ensemble(text.replace(line, looped), "model.txt")
-
-
-def test_a_child_of_two_parents_is_refused(data: tuple[np.ndarray, np.ndarray]) -> None:
-    text = train(data, 1, num_leaves=4).model_to_string()
-    lines = {
-        x.split("=")[0]: x.split("=")[1].split() for x in text.split("\n") if x.startswith(("left_child=", "right_child="))
-    }
-    shared = "left_child=" + " ".join(lines["right_child"])
-    with pytest.raises(FormatError, match="two parents"):
-        parse_ensemble(text.replace("left_child=" + " ".join(lines["left_child"]), shared), "model.txt")
-    forest = Forest.pack([parse_ensemble(text, "model.txt")])
-    arrays = {**forest.arrays(), "child": np.repeat(forest.child[:, 1:], 2, axis=1)}
-    with pytest.raises(ValueError, match="two nodes lead to one"):
-        Forest.from_arrays(arrays, 6)
 
 
 def test_truncation_anywhere_is_refused_or_complete(data: tuple[np.ndarray, np.ndarray]) -> None:

@@ -103,7 +103,6 @@ def test_a_product_of_two_activations_is_a_layer_of_as_many_rows() -> None:
         "matmul", "matmul", batch=6, in_height=5, in_width=7, out_height=5, out_width=3, inputs=2, other_elements=126
     )
     found = stand_ins(ConfigTable.of([relu(8, 8), product]), ["relu", "fc"])
-    assert found.replaced.tolist() == [False, True]
     layer = found.table.row(1)
     assert (layer.kind, layer.batch, layer.in_channels, layer.out_channels) == ("fc", 30, 7, 3)
     assert np.prod([layer.in_height, layer.in_width, layer.out_height, layer.out_width]) == 1

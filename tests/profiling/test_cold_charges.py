@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tiny_profiled import QUICK
-
 from edgeplan.graph.steps import Step
 from edgeplan.profiling.first_call_costs import once_ms, work_of
 from edgeplan.profiling.profiles import Charge, candidates_of, shares
@@ -23,7 +21,7 @@ def test_first_executions_are_charged_to_their_kernels() -> None:
     cases = (("conv", "gemm:jit@nchw+plain", 20.0), ("conv", "gemm:jit", 20.0), ("fc", "gemm:jit", 0.0), ("conv", "jit", 0.0))
     for work, name, extra in cases:
         charge = Charge(work, arena_ms=0.25, once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
+        (found,) = candidates_of(Row("s", name, 0, 0, 0, 0, samples, 1.0), Cores((0, 1)), charge)
         assert found.execute_ms == {1: 2.25 + extra, 2: 1.75 + extra}
         assert found.warm_ms == {1: 1.75, 2: 1.25}  # nothing of what is paid once
 
@@ -38,7 +36,7 @@ def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
     costs = {}
     for rows in (1, 26):
         charge = Charge(work_of(fc, {"y": (rows, 10)}), once_ms=once_ms(kernels))
-        (found,) = candidates_of(Row("s", "gemm:jit", 0, 0, 0, 0, samples, 1.0), QUICK, Cores((0, 1)), charge)
+        (found,) = candidates_of(Row("s", "gemm:jit", 0, 0, 0, 0, samples, 1.0), Cores((0, 1)), charge)
         costs[rows] = found.execute_ms[1]
     assert costs == {1: 2.0, 26: 32.0}
 
@@ -46,13 +44,11 @@ def test_a_product_of_one_row_is_other_work_than_one_of_several() -> None:
 def test_first_touches_are_charged_by_size() -> None:
     stages = ("create:big", "read:big", "transform:big", "cached_read:big", "cached_mmap:big", "first:1", "warm:1")
     row = Row("s", "jit", 0, 900, 1000, 0, dict.fromkeys(stages, (1.0,)), 1.0)
-    raw, copied, mapped = candidates_of(row, QUICK, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
+    raw, copied, mapped = candidates_of(row, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
     assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
     assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
 
 
 def test_shared_creations_are_paid_once() -> None:
     signed = ["a", "b", "a", "a"]
-    for charge in ("even", "first"):
-        assert math.isclose(sum(s for s, name in zip(shares(signed, charge), signed, strict=True) if name == "a"), 1)
-    assert shares(signed, "first") == [1.0, 1.0, 0.0, 0.0]
+    assert math.isclose(sum(s for s, name in zip(shares(signed), signed, strict=True) if name == "a"), 1)

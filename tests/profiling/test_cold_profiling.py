@@ -261,7 +261,7 @@ def test_preparation_is_not_learnt_from_the_model_itself(dnnl: Dnnl, measured: t
     model, _, rows = measured
     store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
     with pytest.raises(StoreError, match="only 0 candidates of other models"):
-        predicted_profiles(dnnl, model, tiny(), QUICK, cores=cores(), name="tiny", store=store, predictor=_predictor())
+        predicted_profiles(dnnl, model, tiny(), cores=cores(), name="tiny", store=store, predictor=_predictor())
 
 
 def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled(
@@ -281,7 +281,7 @@ def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled(
 
     def predicted(rows: ProfileStore, shipped: PreparationCosts | None) -> tuple[Profile, ...]:
         return predicted_profiles(
-            dnnl, model, graph, QUICK, cores=cores(), name="other", store=rows, predictor=_predictor(), shipped=shipped
+            dnnl, model, graph, cores=cores(), name="other", store=rows, predictor=_predictor(), shipped=shipped
         )[0]
 
     assert predicted(empty, shipped) == predicted(store, None)
@@ -307,9 +307,7 @@ def test_predicted_profiles(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...
     x = b.relu(b.conv(b.conv(b.input, 48, 3, name="c0"), 32, 3, name="c1"), name="r1")
     graph = b.build(b.fc(b.flatten(b.gap(x, name="g"), name="f"), 7, name="fc"))
     model = save_onnx(graph, tmp_path / "other.onnx")
-    found, costs = predicted_profiles(
-        dnnl, model, graph, QUICK, cores=cores(), name="other", store=store, predictor=_predictor()
-    )
+    found, costs = predicted_profiles(dnnl, model, graph, cores=cores(), name="other", store=store, predictor=_predictor())
     assert costs.about() == ""  # of this machine
     assert store.measured == 0
     assert tuple(p.layout for p in found) == HOMES

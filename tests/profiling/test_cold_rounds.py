@@ -24,7 +24,7 @@ def test_steps_execute_with_their_own_weights(dnnl: Dnnl, home: str, tmp_path: P
     lowered, inputs = lower(tiny()), random_inputs(tiny())
     found = subject(dnnl, lowered, home, locate_weights(model, lowered), len(cores().big))
     big = cores().big
-    with Harness(dnnl, found, model, inputs, classes={"big": big[0]}, big=big, scratch=tmp_path, evicted=False) as rig:
+    with Harness(dnnl, found, model, inputs, classes={"big": big[0]}, big=big, scratch=tmp_path) as rig:
         (border,) = rig.trials.program.outputs
         rig.memory.data[border.offset :] = 0
         rig.run(Round(dict.fromkeys(range(len(lowered.steps)), 0), 1, frozenset()), warm_runs=1)

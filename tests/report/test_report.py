@@ -21,15 +21,12 @@ from edgeplan.chapters.prediction.evaluation.dates import STAGES
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.figures_kernels import shares_by_family
-from edgeplan.chapters.prediction.evaluation.metrics import metrics, write_metrics
+from edgeplan.chapters.prediction.evaluation.metrics import metrics
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
-from edgeplan.chapters.prediction.stages.prediction_page import write_page
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, parts, render_page, shown_first
 from edgeplan.reporting import kit
-from edgeplan.reporting.page import SUFFIX, read_chapter, with_texts, write_chapter
-from edgeplan.support.frames import write_parquet
+from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, with_texts, write_chapter
 
 CAPTIONS = Path(report.__file__).parents[1] / "captions"
 VOID = {"meta", "img", "link", "br"}
@@ -56,18 +53,16 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page(evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None) -> str:
+def chapter_of(
+    evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None
+) -> ChapterPage:
     told = analysis.findings(evidence) if findings is None else findings
-    chapter = report.prediction_chapter(
-        evidence.device,
-        kit.make(TABLES, evidence)[0],
-        figures or {},
-        metrics(evidence),
-        evidence.environment or {},
-        told,
-        "2024-05-06",
-    )
-    return render_page([PageSection("x", with_texts(chapter, CAPTIONS, []))])
+    one = replace(report.prediction_report(evidence.device), findings=lambda *_: told)
+    return one.page(evidence, kit.make_or_explain(one.tables, evidence), figures or {}, metrics(evidence))
+
+
+def page(evidence: Evidence, findings: list[str] | None = None, figures: Mapping[str, bytes] | None = None) -> str:
+    return render_page([PageSection("x", with_texts(chapter_of(evidence, findings, figures), CAPTIONS, []))])
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +88,7 @@ def test_every_figure_is_drawn_and_written(drawn: dict[str, bytes], tmp_path: Pa
 
 
 def test_sweeps_that_were_not_measured_still_draw(evidence: Evidence) -> None:
-    sweeps = evidence.frame("sweeps")
+    sweeps = evidence.sweeps
     part = sweeps[sweeps["sweep"] == "kernel_size"].assign(predicted_us=np.nan)
     assert {"figure_07", "figure_08"} <= set(kit.draw(FIGURES, Evidence("cpu-test", sweeps=part)))
 
@@ -111,7 +106,6 @@ def test_report_holds_every_table_and_figure_once(full_page: str) -> None:
     assert parsed.open == []
     assert len(parsed.ids) == len(set(parsed.ids))
     assert {f"x-{name}" for name in {*TABLES, *FIGURES} - {report.TRANSFERRED}} <= set(parsed.ids)
-    assert "2024-05-06" in full_page
 
 
 def test_report_is_self_contained(full_page: str) -> None:
@@ -128,32 +122,18 @@ def test_only_the_page_s_own_script_may_run(full_page: str) -> None:
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in full_page
 
 
-def test_report_renders_with_nothing_and_says_so() -> None:
-    empty = page(Evidence("cpu-test"))
-    parsed = Balance()
-    parsed.feed(empty)
-    assert parsed.open == []
-    assert empty.count('<p class="value">no value</p>') == len(report.cards("cpu-test", {})) > 0
-    assert "Not measured in this run" in empty
-
-
 def test_report_renders_with_one_model_of_one_family(evidence: Evidence) -> None:
-    one = evidence.frame("models").iloc[:1]
-    tiny = replace(evidence, models=one, breakdown=evidence.frame("breakdown")[lambda f: f["model_id"].isin(one["model_id"])])
+    one = evidence.models.iloc[:1]
+    tiny = replace(evidence, models=one, breakdown=evidence.breakdown[lambda f: f["model_id"].isin(one["model_id"])])
     text = page(tiny)
     assert set(FIGURES) <= set(kit.draw(FIGURES, tiny))
     assert 'id="x-table_baselines"' in text
     assert "FLOPs+MAC beaten" not in text
 
 
-def test_report_names_what_is_absent(evidence: Evidence, drawn: dict[str, bytes]) -> None:
-    text = page(replace(evidence, modes=None), figures=drawn)
-    assert re.search(r"Not measured in this run <[^>]*>1<.*>Measuring modes\.<", text, re.DOTALL)
-
-
 def test_report_escapes_what_it_is_given(evidence: Evidence) -> None:
     nasty = "<script>alert('x')</script>"
-    verification = evidence.frame("verification").assign(pair=nasty)
+    verification = evidence.verification.assign(pair=nasty)
     text = page(replace(evidence, device=nasty, verification=verification, environment={nasty: nasty}), [nasty])
     assert text.count("<script") == 1
     assert "alert('x')" not in text
@@ -181,18 +161,19 @@ def test_long_texts_are_folded_behind_their_first_sentences() -> None:
 
 
 def test_cards_tell_value_bar_aim_and_the_papers_value(evidence: Evidence) -> None:
-    cards = {card.title: card for card in report.cards(evidence.device, metrics(evidence))}
+    cards = {card.title: card for card in chapter_of(evidence).cards}
     assert 3 <= len(cards) <= 5
     fused = cards["fusion rules: precision / recall"]
     assert (fused.value, fused.verdict, fused.bar, fused.aim) == ("75 / 94.4 %", "miss", ">= 95 %", "100 %")
     sampled = cards["conv error, adaptive sampling"]
     assert (sampled.value, sampled.verdict, sampled.bar) == ("8 %", "pass", "random 40 %, prior 12 %")
     assert cards["kernels measured for"].paper == "2.5 days (CPU)"
-    assert {card.value for card in report.cards(evidence.device, {})} == {"no value"}
+    nothing = Evidence("cpu-test", models=evidence.models[["repeat_ms", "measured_ms", "repeat_gap_s"]])
+    assert {card.value for card in chapter_of(nothing, []).cards if "measured twice" not in card.title} == {"no value"}
 
 
 def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
-    lines = {line.title: line for line in report.headline(evidence.device, metrics(evidence), kit.make(TABLES, evidence)[0])}
+    lines = {line.title: line for line in chapter_of(evidence).lines}
     assert lines["fusion rules: precision, without reshapes"].verdict == "miss"
     assert lines["fusion rules: precision, without reshapes"].value == "75 %"
     assert lines["fusion rules: recall, with reshapes"].value == "62.96 %"
@@ -206,7 +187,7 @@ def test_headline_says_pass_and_miss(evidence: Evidence) -> None:
 
 
 def test_findings_name_a_biased_family(evidence: Evidence) -> None:
-    models = evidence.frame("models").assign(predicted_ms=lambda f: f["measured_ms"])
+    models = evidence.models.assign(predicted_ms=lambda f: f["measured_ms"])
     models.loc[models["family"] == "vgg", "predicted_ms"] *= 1.3
     told = analysis.findings(replace(evidence, models=models))
     assert numbers(told[0])[:2] == [6, 78]
@@ -214,7 +195,7 @@ def test_findings_name_a_biased_family(evidence: Evidence) -> None:
 
 
 def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evidence) -> None:
-    models = evidence.frame("models").assign(predicted_ms=lambda f: f["measured_ms"], repeat_ms=lambda f: f["measured_ms"])
+    models = evidence.models.assign(predicted_ms=lambda f: f["measured_ms"], repeat_ms=lambda f: f["measured_ms"])
     models.loc[:3, "predicted_ms"] *= 1.2
     models.loc[:1, "repeat_ms"] *= 1.2
     told = analysis.findings(replace(evidence, models=models))
@@ -222,7 +203,7 @@ def test_findings_tell_unrepeatable_models_from_mispredicted_ones(evidence: Evid
 
 
 def test_findings_name_families_whose_intervals_hold_too_few(evidence: Evidence) -> None:
-    models = evidence.frame("models").assign(
+    models = evidence.models.assign(
         low_ms=lambda f: f["measured_ms"] * 0.9,
         high_ms=lambda f: f["measured_ms"] * 1.1,
         predicted_ms=lambda f: f["measured_ms"],
@@ -236,65 +217,32 @@ def test_findings_name_families_whose_intervals_hold_too_few(evidence: Evidence)
     assert numbers(families)[-4:] == [66.7, 33.3, 0, 20]  # inside, below, above, median width
 
 
-def test_findings_judge_the_rules_with_and_without_reshapes(evidence: Evidence) -> None:
-    assert any(numbers(text)[-4:] == [75.00, 94.44, 75.00, 62.96] for text in analysis.findings(evidence))
-
-
 def test_findings_compare_samplers_on_both_sets_of_labels(evidence: Evidence) -> None:
     told = next(text for text in analysis.findings(evidence) if text.startswith("Adaptive sampling"))
     assert {60, 8, 80, 40, 20, 50, 24, 21, -9, -2} <= set(numbers(told))
 
 
-def test_errors_are_attributed_to_the_kind_that_causes_them(evidence: Evidence) -> None:
-    parts = evidence.frame("breakdown")
-    factor = parts["kind"].map({"dwconv": 1.25}).fillna(1.0)
-    truth = (parts["predicted_ms"] * factor).groupby(parts["model_id"]).sum()
-    models = evidence.frame("models").assign(measured_ms=lambda f: f["model_id"].map(truth))
-    changed = replace(evidence, models=models)
-    table = analysis.kind_factors(changed, changed.evaluated()).set_index("kind")
-    assert table.loc["dwconv", "factor"] == pytest.approx(1.25)
-    assert table.loc["conv", "factor"] == pytest.approx(1.0)
-    assert any("dwconv" in text and "1.250" in text for text in analysis.findings(changed))
-
-
-def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
-    tables, figures, page_of = tmp_path / "tables", tmp_path / "figures", tmp_path / "chapters/dev/prediction.page.json"
-    made = write_tables(replace(evidence, transfer=None), tables, dict.fromkeys(STAGES, "2024-05-06"))
-    kit.write_figures(drawn, figures)
-    write_metrics(metrics(evidence), tmp_path / "metrics.json")
-    (tmp_path / "environment.json").write_text('{"cpu": "Example"}', encoding="utf-8")
-    (tables / FINDINGS).write_text('["A finding."]', encoding="utf-8")
-    write_parquet(evidence.frame("models"), tmp_path / "models.parquet")
-    about = {
-        "metrics": tmp_path / "metrics.json",
-        "environment": tmp_path / "environment.json",
-        "models": tmp_path / "models.parquet",
-    }
-
-    def write() -> str:
-        write_page(device="dev", tables=tables, figures=figures, chapter=page_of, **about)
-        return render_page([PageSection("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
-
-    text = write()
-    assert all(f'id="dev-{name}"' in text for name in [*made, *FIGURES])
-    assert 0 < text.index("Seen by a person.") < text.index("A finding.")
+def test_report_is_gathered_from_files(tmp_path: Path, evidence: Evidence) -> None:
+    page_of = tmp_path / "chapters/dev/prediction.page.json"
+    dated = replace(evidence, ranges=dict.fromkeys(STAGES, "2024-05-06"))
+    report.prediction_report("dev").show(dated, folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=page_of)
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics(evidence)
+    text = render_page([PageSection("dev", with_texts(read_chapter(page_of), CAPTIONS, ["Seen by a person."]))])
+    assert all(f'id="dev-{name}"' in text for name in {*TABLES, *FIGURES} - {report.TRANSFERRED})
+    assert 0 < text.index("Seen by a person.") < text.index("models miss by more than 10 %")
     assert all(f"{stage} 2024-05-06" in text for stage in STAGES)
-    assert "Of 4 test cases 2 were given up undecided" in text
-    before = page_of.read_bytes()
-    (tables / FINDINGS).write_text("{", encoding="utf-8")
-    with pytest.raises(FormatError, match=r"findings\.json"):
-        write()
-    assert page_of.read_bytes() == before
-    (figures / "figure_09.svg").unlink()
+    assert "Within 10 %, of all models: predicted" in text
+    (tmp_path / "figures/figure_09.svg").unlink()
     with pytest.raises(FormatError, match=r"no chapter of a report: FileNotFoundError: .*figure_09\.svg"):
         read_chapter(page_of)
 
 
 def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence: Evidence) -> None:
     """The page depends on the documents alone."""
-    chapter = report.prediction_chapter("dev", kit.make(TABLES, evidence)[0], {}, {}, {}, [], "now")
-    folders = {"tables": tmp_path / "tables", "figures": tmp_path}
-    write_tables(evidence, folders["tables"], dict.fromkeys(STAGES, "now"))
+    report.prediction_report("dev").show(
+        evidence, folder=tmp_path, metrics=tmp_path / "m.json", chapter=tmp_path / "dev/p.json"
+    )
+    chapter, folders = read_chapter(tmp_path / "dev/p.json"), {"tables": tmp_path / "tables", "figures": tmp_path / "figures"}
     write_chapter(chapter, tmp_path / "one.json", **folders)
     write_chapter(chapter, tmp_path / "same.json", **folders)
     table = folders["tables"] / "table_08.md"
@@ -305,8 +253,8 @@ def test_a_document_changes_with_its_tables_and_figures(tmp_path: Path, evidence
 
 
 def test_chapters_come_back_as_they_were_handed_over(tmp_path: Path, evidence: Evidence, drawn: dict[str, bytes]) -> None:
+    handed = chapter_of(evidence, figures=drawn)
     tables = kit.make(TABLES, evidence)[0]
-    handed = report.prediction_chapter("cpu-test", tables, drawn, {}, {"a": 1}, ["T"], "now")
     kit.write_tables(TABLES, tables, {}, dict.fromkeys(tables, "now"), tmp_path / "tables")
     kit.write_figures(drawn, tmp_path / "figures")
     path = tmp_path / f"x{SUFFIX}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,11 +15,7 @@ from evaluation_evidence import full_evidence
 from edgeplan.chapters import cold_start, prediction
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
-from edgeplan.chapters.prediction.evaluation import analysis
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.metrics import metrics
-from edgeplan.chapters.prediction.evaluation.page import prediction_chapter
-from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
+from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import ChapterPage, PageTable, with_texts
@@ -45,15 +42,11 @@ def report(
 ) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
     seen = full_evidence()
-    first = prediction_chapter(
-        seen.device,
-        kit.make(TABLES, seen)[0],
-        kit.draw(FIGURES, seen),
-        metrics(seen),
-        seen.environment or {},
-        [*analysis.findings(seen), *["A long remark. " + "It goes on about what was seen. " * 30] * 8],
-        "2024-05-06",
-    )
+    one = prediction_report(seen.device)
+    told = ["A long remark. " + "It goes on about what was seen. " * 30] * 8
+    made = kit.make_or_explain(one.tables, seen)
+    first = one.page(seen, made, kit.draw(one.figures, seen), one.metrics(seen))
+    first = replace(first, findings=(*first.findings, *told))
     second = COLD_REPORT.page(e, tables, drawn, figures)
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = PageTable("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)

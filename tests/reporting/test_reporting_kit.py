@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from edgeplan.reporting import kit
-from edgeplan.reporting.table import markdown, read_table
+from edgeplan.reporting.table import markdown
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def test_what_is_there_is_made_and_the_rest_explained_in_order(tmp_path: Path) -
     seen = Evidence(RUNS)
     tables, added = kit.make({"b": TABLES["b"]}, seen)[0], kit.notes(TABLES, seen, TABLES)
     kit.write_tables(TABLES, tables, added, {"b": "2024-05-06"}, tmp_path)
-    frame, measured_at = read_table(tmp_path / "b.csv")
-    assert (frame["cold_ms"].tolist(), measured_at) == ([1.5, 2.0], "2024-05-06")
+    frame = pd.read_csv(tmp_path / "b.csv")
+    assert (frame["cold_ms"].tolist(), set(frame["measured_at"])) == ([1.5, 2.0], {"2024-05-06"})
     assert "2 runs." in (tmp_path / "b.md").read_text()
     (shown,) = kit.page_tables(TABLES, tables, added, "b")
     assert (shown.id, shown.caption, shown.open) == ("b", "2 runs.", True)

@@ -171,8 +171,8 @@ rule evaluation:
         "results/{device}/predictors/samplers.csv",
     output:
         update("results/chapters/{device}/prediction.json"),
+        update("results/chapters/{device}/prediction.page.json"),
         update("results/{device}/evaluation/models.parquet"),
-        update("results/{device}/evaluation/kernels.parquet"),
         update("results/{device}/evaluation/breakdown.parquet"),
         update("results/{device}/evaluation/sweeps.parquet"),
         update("results/{device}/evaluation/modes.csv"),
@@ -202,24 +202,6 @@ rule evaluation:
         evaluation=config["evaluation"],
     shell:
         "edgeplan stage evaluation --device {wildcards.device}"
-
-
-rule prediction_page:
-    """
-    The chapter of the report, from the tables, figures and figures of merit that `evaluation` wrote.
-    """
-    input:
-        "results/chapters/{device}/prediction.json",
-        "results/{device}/evaluation/models.parquet",
-        "results/{device}/evaluation/environment.json",
-    output:
-        update("results/chapters/{device}/prediction.page.json"),
-    log:
-        "work/logs/prediction_page-{device}.log",
-    benchmark:
-        "work/benchmarks/prediction_page-{device}.tsv"
-    shell:
-        "edgeplan stage prediction_page --device {wildcards.device}"
 
 
 rule unseen:

@@ -4,23 +4,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from edgeplan.chapters.prediction.distil import add_sizes, distil, distil_preparation
+from edgeplan.chapters.prediction.distil import distil, distil_preparation
 from edgeplan.errors import EdgeplanError
 from edgeplan.workspace import SHIPPED
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("devices", nargs="*", metavar="DEVICE")
-parser.add_argument(
-    "--sizes", action="store_true", help="how far sizes lie from those measured, of predictors that are shipped"
-)
 parser.add_argument("--preparation", action="store_true", help="costs of preparation alone, without predictors")
 given = parser.parse_args()
 for name in given.devices:
     try:
-        if given.sizes:
-            growth, rows = add_sizes(Path("results") / name / "measurements", SHIPPED / name)
-            print(f"{name}: intervals grow by {growth:.2f} an octave, by {rows} rows that no training saw")  # noqa: T201 - likewise
-            continue
         if not given.preparation:
             device, results = Path("config/devices") / f"{name}.yaml", Path("results") / name
             print(f"{name}: {distil(device, results, Path('data/zoo/models.parquet'), SHIPPED / name)}")  # noqa: T201 - its purpose

@@ -275,7 +275,7 @@ def findings(results: Results) -> str:
     """Write what the evaluation finds in the rows of each device, as in its report."""
     parts = []
     for device in results.having("prediction.within_10pct"):
-        lines = "".join(f"* {line}\n" for line in results.document(device, "findings.json"))
+        lines = "".join(f"* {line}\n" for line in results.document("chapters", f"{device}/prediction.page.json")["findings"])
         parts.append(f"### {device}\n\n{lines}")
     return "\n".join(parts)
 

@@ -20,7 +20,7 @@ def evidence() -> Evidence:
 @pytest.fixture(scope="module")
 def led(evidence: Evidence) -> Evidence:
     """Operator sums clearly ahead on VGGs, not told apart on ResNets (one model better, one worse), behind elsewhere."""
-    models = evidence.frame("models")
+    models = evidence.models
     truth, ours, family = models["measured_ms"], models["predicted_ms"], models["family"]
     number = models.groupby("family").cumcount()
     off = (1.2 - 0.01 * number).where(number % 2 == 0, 0.8)  # never by much the same
@@ -58,7 +58,7 @@ def test_differences_to_baselines_tell_a_clear_lead_from_others(led: Evidence) -
 
 
 def test_a_family_of_one_model_tells_nothing_apart(evidence: Evidence) -> None:
-    single = evidence.frame("models").groupby("family", sort=False).head(1).reset_index(drop=True)
+    single = evidence.models.groupby("family", sort=False).head(1).reset_index(drop=True)
     table = tables_baselines.table_baseline_differences(replace(evidence, models=single))
     assert set(table["ahead"]) == {"not told apart"}
     assert table["p"].isna().all()
@@ -67,21 +67,21 @@ def test_a_family_of_one_model_tells_nothing_apart(evidence: Evidence) -> None:
 def test_findings_say_where_a_lead_is_clear(led: Evidence) -> None:
     told = next(text for text in analysis.findings(led) if text.startswith("operator sum is not beaten"))
     assert "an RMSPE no higher than ours on vgg, resnet; only on vgg a paired test" in told
-    models = led.frame("models")
+    models = led.models
     equal = models.assign(operator_sum_ms=models["predicted_ms"])
     none = next(text for text in analysis.findings(replace(led, models=equal)) if text.startswith("operator sum is not"))
     assert "; on no family a paired test" in none
 
 
 def test_findings_of_samplers_leave_out_an_interval_that_is_not_there(evidence: Evidence) -> None:
-    samplers = evidence.frame("samplers").assign(rmspe_more_low=float("nan"), rmspe_more_high=float("nan"))
+    samplers = evidence.samplers.assign(rmspe_more_low=float("nan"), rmspe_more_high=float("nan"))
     told = next(text for text in analysis.findings(replace(evidence, samplers=samplers)) if text.startswith("Adaptive"))
     assert "nan" not in told
     assert "33% lower than prior (12.0 %): the lowest" in told
 
 
 def test_one_family_alone_has_no_regressions_to_beat(evidence: Evidence) -> None:
-    models = evidence.frame("models")
+    models = evidence.models
     table = tables_baselines.baseline_differences(replace(evidence, models=models[models["family"] == "vgg"]))
     assert list(table["baseline"]) == ["operator sum"]
     assert isinstance(table, pd.DataFrame)

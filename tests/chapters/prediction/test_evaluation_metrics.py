@@ -33,24 +33,18 @@ def test_coverage_includes_bounds_and_width_is_the_median() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "predicted", "message"),
+    ("measured", "predicted"),
     [
-        ([1.0, float("nan")], [1.0, 1.0], "measured has 1 values that are NaN"),
-        ([1.0, 1.0], [1.0, float("inf")], "predicted has 1 values that are NaN or infinite, the first at position 1"),
-        ([1.0, 0.0], [1.0, 1.0], "not positive, the first at position 1"),
-        ([1.0, 2.0], [1.0], "2 measured values stand against 1"),
-        ([], [], "at least one value"),
-        ([[1.0]], [[1.0]], "one axis"),
+        ([1.0, float("nan")], [1.0, 1.0]),
+        ([1.0, 1.0], [1.0, float("inf")]),
+        ([1.0, 0.0], [1.0, 1.0]),
+        ([1.0, 2.0], [1.0]),
+        ([], []),
     ],
 )
-def test_bad_values_are_named(measured: list[float], predicted: list[float], message: str) -> None:
-    with pytest.raises(FormatError, match=message):
+def test_bad_values_are_refused(measured: list[float], predicted: list[float]) -> None:
+    with pytest.raises(FormatError, match="no pairs of finite numbers"):
         metrics.rmspe(measured, predicted)
-
-
-def test_a_crossed_interval_is_refused() -> None:
-    with pytest.raises(FormatError, match="above the upper"):
-        metrics.coverage([1.0], [2.0], [1.0])
 
 
 def test_by_group_keeps_order_and_ends_with_all() -> None:
@@ -61,8 +55,6 @@ def test_by_group_keeps_order_and_ends_with_all() -> None:
     assert list(table["family"]) == ["vgg", "alexnet", "all"]
     assert list(table["models"]) == [2, 1, 3]
     assert list(table["within_10pct"]) == pytest.approx([1.0, 0.0, 2 / 3])
-    with pytest.raises(FormatError, match="lacks the columns nothing"):
-        metrics.by_group(frame, predicted="nothing")
 
 
 def _linear_models() -> pd.DataFrame:
@@ -94,15 +86,6 @@ def test_a_family_is_never_trained_on_itself() -> None:
     after = leave_one_family_out(changed, ("macs",))
     np.testing.assert_allclose(after[vgg], before[vgg])
     assert not np.allclose(after[~vgg], before[~vgg])
-
-
-def test_baselines_can_be_limited_to_the_papers_families_and_need_two() -> None:
-    models = _linear_models()
-    assert set(leave_one_family_out(models, ("macs",), families=["vgg", "resnet"]).index) == set(range(100, 108))
-    with pytest.raises(FormatError, match="at least two families"):
-        leave_one_family_out(models, ("macs",), families=["vgg"])
-    with pytest.raises(FormatError, match="memory_bytes has 1 values"):
-        leave_one_family_out(models.assign(memory_bytes=[np.nan] + [1.0] * 11), LINEAR_BASELINES["flops_mac"])
 
 
 def test_with_baselines_adds_both_columns() -> None:

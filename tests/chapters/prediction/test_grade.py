@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS, grade
+from edgeplan.chapters.prediction.evaluation.evidence import Evidence
+from edgeplan.chapters.prediction.evaluation.metrics import metrics
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 
 MODELS = 40
 
@@ -26,19 +29,18 @@ def repeats(spread: float, outliers: float = 0.0, seed: int = 0) -> tuple[np.nda
 @pytest.mark.parametrize("seed", range(5))
 def test_injected_noise_gives_each_grade(spread: float, outliers: float, expected: str, seed: int) -> None:
     first, again = repeats(spread, outliers, seed)
-    found = grade(first, again, np.full(MODELS, APART_SECONDS))
-    assert found is not None
-    assert found.name == expected
-    assert found.models == MODELS
-    assert f"are {expected}: {MODELS} models" in found.text
+    found = metrics(_evidence(first, again, np.full(MODELS, APART_SECONDS)))
+    assert found["measuring.grade"] == expected
+
+
+def _evidence(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> Evidence:
+    return Evidence("cpu-test", models=pd.DataFrame({"measured_ms": first, "repeat_ms": again, "repeat_gap_s": gap}))
 
 
 def test_repeats_near_in_time_and_missing_ones_say_nothing() -> None:
     first, again = repeats(0.01)
     gap = np.full(MODELS, APART_SECONDS)
     gap[: MODELS - 3] -= 1.0
-    assert grade(first, again, gap) is None
-    again[5:] = np.nan
-    found = grade(first, again, np.full(MODELS, 1e4))
-    assert found is not None
-    assert found.models == 5
+    assert "measuring.grade" not in metrics(_evidence(first, again, gap))
+    again[4:] = np.nan
+    assert metrics(_evidence(first, again, np.full(MODELS, 1e4)))["measuring.grade"] == "good"

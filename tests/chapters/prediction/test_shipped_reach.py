@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 from pathlib import Path
 
 import pytest
 
 from depth import by_day
 from edgeplan import predict
-from edgeplan.chapters.prediction.distil import add_sizes
 from edgeplan.chapters.prediction.sampling.labels import call_is_fitted
 from edgeplan.chapters.prediction.stages.training import call_us
-from edgeplan.errors import FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.predictors.distilled import CARD, load_distilled
 from edgeplan.workspace import SHIPPED
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
-ROOT = Path(__file__).parents[3]
 DEVICES = sorted(path.parent.name for path in SHIPPED.glob(f"*/{CARD}"))
 
 
@@ -44,23 +39,6 @@ def test_sizes_far_from_all_that_was_measured_are_warned_about_and_guessed_wider
         assert far == (name == "head")
         wider[name] = found.high_ms / found.latency_ms
     assert wider["head"] > wider["usual"]
-
-
-def test_the_cards_are_made_of_the_rows_in_the_repository(tmp_path: Path) -> None:
-    device = DEVICES[0]
-    shutil.copytree(SHIPPED / device, tmp_path / device)
-    growth, rows = add_sizes(ROOT / "results" / device / "measurements", tmp_path / device)
-    assert growth == load_distilled(SHIPPED / device).card.growth
-    assert rows > 20
-    assert (tmp_path / device / CARD).read_bytes() == (SHIPPED / device / CARD).read_bytes()
-
-
-def test_other_rows_are_refused(tmp_path: Path) -> None:
-    shutil.copytree(SHIPPED / DEVICES[0], tmp_path / "shipped")
-    card = json.loads((tmp_path / "shipped" / CARD).read_text())
-    (tmp_path / "shipped" / CARD).write_text(json.dumps({**card, "rows": card["rows"] + 1}))
-    with pytest.raises(FormatError, match="other rows"):
-        add_sizes(ROOT / "results" / DEVICES[0] / "measurements", tmp_path / "shipped")
 
 
 @pytest.mark.parametrize(("fitted", "found"), [(8e-8, False), (0.0, False), (200.0, False), (4.4, True), (150.0, True)])

@@ -11,10 +11,14 @@ from evaluation_evidence import full_evidence
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.stages.transfer import transfer
-from edgeplan.reporting.table import read_table
 
 PARAMS = load_params(Path(__file__).parents[3] / "params.yaml")
 SOURCE, TARGET = PARAMS.transfer.source, PARAMS.transfer.target
+
+
+def read_table(path: Path) -> tuple[pd.DataFrame, str]:
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    return frame.drop(columns="measured_at"), str(frame["measured_at"][0])
 
 
 def evaluation(folder: Path, fingerprint: str, models: pd.DataFrame) -> Path:
@@ -27,7 +31,7 @@ def evaluation(folder: Path, fingerprint: str, models: pd.DataFrame) -> Path:
 
 @pytest.fixture
 def models() -> pd.DataFrame:
-    return full_evidence().frame("models")
+    return full_evidence().models
 
 
 def test_devices_of_one_machine_are_compared(tmp_path: Path, models: pd.DataFrame) -> None:

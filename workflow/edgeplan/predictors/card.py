@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.predictors.bandwidth import Bandwidth
 from edgeplan.predictors.familiarity import Checked
@@ -65,11 +65,6 @@ class Regressor(_Strict):
     samples: str = ""
     near: Annotated[Finite, Field(ge=0)] = 0.0
     far: Annotated[Finite, Field(ge=0)] = 0.0
-
-    @model_validator(mode="after")
-    def _samples_can_be_read(self) -> Regressor:
-        unpacked(self.samples)
-        return self
 
 
 class ImplementationLayouts(_Strict):
@@ -163,36 +158,6 @@ class Card(_Strict):
     growth: Annotated[Finite, Field(ge=0)] = 0.0
     bandwidth: Bandwidth | None = None
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Card:
-        if any(len(r.work) != len(self.work_terms) for r in self.regressors):
-            raise ValueError("work: as many coefficients as work_terms")
-        known = {(r.kind, r.implementation) for r in self.regressors}
-        if len(known) != len(self.regressors):
-            raise ValueError("regressors: one a kind and implementation")
-        if len(set(self.files())) != len(self.files()):
-            raise ValueError("file: each text model belongs to one predictor")
-        kinds = {r.kind for r in self.regressors}
-        for d in self.dispatch:
-            named = {(v.implementation, v.input_layout, v.output_layout) for v in d.variants}
-            if d.kind not in kinds or "" not in d.by_state or max(d.by_state.values()) >= len(d.variants):
-                raise ValueError(f"dispatch of {d.kind}: kind without regressor, or a variant that does not exist")
-            if {i for i, _, _ in named} - set(self.implementations) - {""}:
-                raise ValueError(f"dispatch of {d.kind}: an implementation is not listed")
-            if ({x for _, *layouts in named for x in layouts} | set(d.by_state)) - set(self.states):
-                raise ValueError(f"dispatch of {d.kind}: a layout is not listed under states")
-        if {r.implementation for r in self.regressors} - set(self.implementations) - {""}:
-            raise ValueError("regressors: an implementation is not listed")
-        if set(self.plain_layouts.values()) - set(self.states) or not all(r.isdigit() for r in self.plain_layouts):
-            raise ValueError("plain_layouts: a rank is no number or a layout is not listed under states")
-        return self
-
-    @model_validator(mode="after")
-    def _factors_of_kinds(self) -> Card:
-        if set(self.factors) - {r.kind for r in self.regressors}:
-            raise ValueError("factors: of a kind without regressor")
-        return self
 
     def files(self) -> tuple[str, ...]:
         """Names of the text models, in the order in which they are packed."""

@@ -21,7 +21,6 @@ from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
-from edgeplan.predictors.packing import require_outputs
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.trees import Forest, Integers
 from edgeplan.support.files import read_json, write_atomically, write_text
@@ -60,7 +59,6 @@ def load_distilled(folder: Path) -> DevicePredictor:
             forest = _decoded({name: stored[name] for name in stored.files})
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(f"the trees cannot be read: {error}", where=str(path), next_step=_AGAIN) from error
-    require_outputs(card, forest.outputs.tolist(), str(path))
     return DevicePredictor(card, {}, forest)
 
 
@@ -136,17 +134,11 @@ def _decoded(stored: Mapping[str, npt.NDArray[Any]]) -> Forest:
     Raises:
         KeyError, IndexError, ValueError, TypeError: the arrays are no forest.
     """
-    if stored["feature"].dtype != np.int8 or stored["feature"].ndim != 1 or stored["feature"].max(initial=0) >= _WIDTH:
-        raise ValueError("a feature does not exist")
     feature, trees = stored["feature"].astype(np.int16), int(stored["trees"])
     inner, leaves = np.flatnonzero(feature >= 0), np.flatnonzero(feature < 0)
-    if not 0 <= trees <= len(feature) == trees + 2 * len(inner):
-        raise ValueError("the nodes are no trees")
     column = feature[inner]
     rank = stored["rank_low"].astype(np.int64) | stored["rank_high"].astype(np.int64) << 8
     place = stored["first"].astype(np.int64)[column] + rank
-    if (place >= stored["first"].astype(np.int64)[column + 1]).any() or not np.isfinite(stored["thresholds"]).all():
-        raise ValueError("a threshold does not exist")
     value = np.empty(len(feature))
     value[inner], value[leaves] = stored["thresholds"][place], stored["leaves"]
     child = np.repeat(np.arange(len(feature), dtype=np.int32)[:, None], 2, axis=1)

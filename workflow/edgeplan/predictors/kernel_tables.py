@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.kernels import Kernel, KernelConfig
-from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable, Integers
-from edgeplan.support.files import write_atomically
-from edgeplan.support.lazy import lazily
+from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.support.topology import topological
 
-pa, pq = lazily("pyarrow"), lazily("pyarrow.parquet")  # slow to import, and the command line predicts without them
-
-FORMAT = b"edgeplan.kernel-tables.1"
 _LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_rank", "tensor_producer", "graph_outputs")
 
 
@@ -182,52 +175,6 @@ class KernelTables:
             arrays["tensor_producer"],
             arrays["graph_outputs"],
         )
-
-    def save(self, path: Path) -> None:
-        """Write one Parquet file: a column an array, padded with nulls to the longest."""
-        arrays: dict[str, Any] = {"models": pa.array(self.models)}
-        for name in _ARRAYS:
-            arrays[name] = pa.array(getattr(self, name))
-        for part in ("configs", "shapes"):
-            table: ConfigTable = getattr(self, part)
-            arrays |= {f"{part}.{name}": pa.array(table.numbers[name]) for name in NUMBERS}
-            arrays |= {
-                f"{part}.{name}": pa.array(table.words[name], pa.string()).take(pa.array(table.codes[name])) for name in WORDS
-            }
-        rows = [pa.array([arrays[name]], pa.list_(arrays[name].type)) for name in arrays]
-        written = pa.table(rows, names=list(arrays)).replace_schema_metadata({b"format": FORMAT})
-        write_atomically(path, lambda temporary: pq.write_table(written, temporary, compression="zstd"))
-
-    @staticmethod
-    def load(path: Path) -> KernelTables:
-        """Read tables that `save` wrote.
-
-        Raises:
-            FormatError: missing, not such a file, or of another format version.
-        """
-        again = "run the stage that writes it again"
-        try:
-            table = pq.read_table(path)
-        except (OSError, pa.ArrowException) as error:
-            raise FormatError(f"cannot read kernel tables: {error}", where=str(path), next_step=again) from error
-        if (table.schema.metadata or {}).get(b"format") != FORMAT:
-            raise FormatError("not kernel tables of this format version", where=str(path), next_step=again)
-        flat = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
-        parts: dict[str, Any] = {part: _config_table(flat, part) for part in ("configs", "shapes")}
-        numbers: dict[str, Any] = {name: flat[name].to_numpy(zero_copy_only=False) for name in _ARRAYS}
-        return KernelTables(models=tuple(flat["models"].to_pylist()), **(parts | numbers))
-
-
-_ARRAYS = tuple(name for name in KernelTables.__dataclass_fields__ if name not in ("models", "configs", "shapes"))
-
-
-def _config_table(flat: dict[str, Any], part: str) -> ConfigTable:
-    coded = {name: flat[f"{part}.{name}"].dictionary_encode() for name in WORDS}
-    return ConfigTable(
-        {name: flat[f"{part}.{name}"].to_numpy(zero_copy_only=False) for name in NUMBERS},
-        {name: column.indices.to_numpy(zero_copy_only=False).astype(np.int64) for name, column in coded.items()},
-        {name: tuple(column.dictionary.to_pylist()) for name, column in coded.items()},
-    )
 
 
 def levels(tables: KernelTables) -> npt.NDArray[np.int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,26 +57,13 @@ class Labels:
         """A column of the frame as an array (n,)."""
         return self.frame[name].to_numpy()
 
-    def where(self, *, exclude: Collection[str] = (), only: Collection[str] = ()) -> Labels:
-        """Rows of some samplers, or all but some."""
-        sampler = self.frame["sampler"]
-        mask = sampler.isin(list(only)) if only else ~sampler.isin(list(exclude))
-        return self.take(np.flatnonzero(mask.to_numpy()))
-
 
 def read_labels(rows: pd.DataFrame) -> Labels:
     """Check a table of labelled kernels and compute its features.
 
     Raises:
-        FormatError: a column is missing, a configuration cannot be read, or no row holds a latency.
+        FormatError: no row holds a latency.
     """
-    missing = [name for name in COLUMNS if name not in rows]
-    if missing:
-        raise FormatError(
-            f"labelled kernels lack the columns {', '.join(missing)}",
-            where="training table",
-            next_step="run the sampling stage again",
-        )
     frame = rows[np.isfinite(rows["latency_us"]) & (rows["latency_us"] > 0)].reset_index(drop=True)
     if frame.empty:
         raise FormatError("no labelled kernel to train on", where="training table", next_step="run the sampling stage")
@@ -86,12 +72,7 @@ def read_labels(rows: pd.DataFrame) -> Labels:
     if "noise" not in frame:
         frame["noise"] = 0.0
     distinct = frame["config"].drop_duplicates()
-    try:
-        parsed = {text: KernelConfig.from_json(text) for text in distinct}
-    except (TypeError, ValueError) as error:
-        raise FormatError(
-            f"a kernel configuration cannot be read: {error}", where="training table", next_step="run the sampling stage again"
-        ) from error
+    parsed = {text: KernelConfig.from_json(text) for text in distinct}
     position = {text: i for i, text in enumerate(parsed)}
     matrix = features(list(parsed.values()))[[position[text] for text in frame["config"]]]
     latency = frame["latency_us"].to_numpy(dtype=np.float64)

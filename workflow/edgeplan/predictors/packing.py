@@ -6,12 +6,11 @@ import hashlib
 import io
 import logging
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.latency import EXTRA_FEATURES
@@ -41,39 +40,9 @@ def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
     """The trees of all text models, in the order of `card.files()`; `where` is named in errors.
 
     Raises:
-        FormatError: a text is no such model, or has other features or outputs than the card says.
+        FormatError: a text is no such model.
     """
-    width = len(FEATURES) + len(EXTRA_FEATURES)
-    ensembles = []
-    for name in card.files():
-        ensemble = parse_ensemble(texts[name], f"{where}, {name}")
-        if ensemble.features != width:
-            raise FormatError(
-                f"a text model of {ensemble.features} features, not {width}", where=f"{where}, {name}", next_step="train again"
-            )
-        ensembles.append(ensemble)
-    require_outputs(card, [ensemble.outputs for ensemble in ensembles], where)
-    return Forest.pack(ensembles)
-
-
-def require_outputs(card: Card, outputs: Sequence[int], where: str) -> None:
-    """Refuse models that do not fit their card.
-
-    Args:
-        card: the card.
-        outputs: of each model, in the order of `card.files()`.
-        where: is named in the error.
-
-    Raises:
-        FormatError: a model has another number of outputs than the card says, or there are more or fewer models.
-    """
-    wanted = [1] * len(card.regressors) + [max(2, len(d.variants)) for d in card.dispatch if d.file]
-    if len(wanted) != len(outputs):
-        raise FormatError(f"{len(outputs)} models, not {len(wanted)}", where=where, next_step="train again")
-    for name, found, expected in zip(card.files(), outputs, wanted, strict=True):
-        if found != expected:
-            what = f"a text model of {found} outputs, not {expected}"
-            raise FormatError(what, where=f"{where}, {name}", next_step="train again")
+    return Forest.pack([parse_ensemble(texts[name], f"{where}, {name}") for name in card.files()])
 
 
 def read_pack(path: Path, digest: str) -> Forest | None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeplan.graph.operators.registry import NEAR
 from edgeplan.predictors.configs import ConfigTable
@@ -31,12 +30,10 @@ class StandIns:
     Attributes:
         table: kinds without a predictor replaced (n configurations).
         kinds: the kinds that were replaced, and by what.
-        replaced: whose kind was replaced (n,).
     """
 
     table: ConfigTable
     kinds: Mapping[str, str]
-    replaced: npt.NDArray[np.bool_]
 
 
 def stand_ins(table: ConfigTable, known: Collection[str]) -> StandIns:
@@ -49,7 +46,6 @@ def stand_ins(table: ConfigTable, known: Collection[str]) -> StandIns:
     words = table.words["kind"]
     near = {kind: next((k for k in NEAR.get(kind, ()) if k in known), "") for kind in words if kind not in known}
     kinds = {kind: found for kind, found in near.items() if found}
-    replaced = table.mapped("kind", dict.fromkeys(kinds, 1.0), 0.0) > 0
     numbers = dict(table.numbers)
     turned = table.mapped("kind", {"deconv": 1.0} if "deconv" in kinds else {}, 0.0) > 0
     if turned.any():  # as the convolution that it turns round: what it writes is read, what it reads is written
@@ -62,4 +58,4 @@ def stand_ins(table: ConfigTable, known: Collection[str]) -> StandIns:
         rows |= {"in_channels": numbers["in_width"], "out_channels": numbers["out_width"]}
         numbers |= {name: np.where(product, column, numbers[name]) for name, column in rows.items()}
     vocabulary = {**table.words, "kind": tuple(kinds.get(word, word) for word in words)}
-    return StandIns(replace(table, numbers=numbers, words=vocabulary), kinds, replaced)
+    return StandIns(replace(table, numbers=numbers, words=vocabulary), kinds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,6 @@ def train_predictor(
     call_us: float,
     plain_layouts: Mapping[str, str],
     measured_at: str,
-    exclude_samplers: Collection[str] = ("frozen",),
     prior: Prior | None = None,
 ) -> tuple[DevicePredictor, pd.DataFrame]:
     """Train one predictor per kernel kind, and one per implementation with enough rows.
@@ -58,7 +57,6 @@ def train_predictor(
         call_us: constant cost of one inference.
         plain_layouts: layout of graph inputs and outputs by rank.
         measured_at: date of the measurements.
-        exclude_samplers: samplers whose rows are never trained on; those of "frozen" are reported on.
         prior: knowledge of other devices, of which each predictor takes what lowers its errors on held-out rows.
 
     Returns:
@@ -73,10 +71,10 @@ def train_predictor(
         [*labels.frame["input_state"], *labels.frame["input_layout"], *labels.frame["output_layout"], *plain_layouts.values()]
     )
     matrix, reads = _with_states(labels, states), _codes(labels, "input_layout", states)
-    kept = np.flatnonzero(~labels.frame["sampler"].isin(list(exclude_samplers)).to_numpy())
+    held = labels.column("sampler") == "frozen"  # never trained on: they are reported on
+    kept, frozen = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(kept):
         raise FormatError("every labelled kernel is excluded from training", where="training table", next_step="sample kernels")
-    frozen = np.flatnonzero((labels.frame["sampler"] == "frozen").to_numpy()) if "frozen" in exclude_samplers else kept[:0]
     kind_of, layouts = labels.column("kind"), {name: float(i) for i, name in enumerate(states)}
     kinds: dict[str, Kind] = {}
     quality = []
@@ -135,11 +133,10 @@ def _growth(kinds: Sequence[Kind], nominal: float) -> float:
     return nine_digits(growth(beyond, error, nominal))
 
 
-def train_forest_predictor(
-    rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor, exclude_samplers: Collection[str] = ("frozen",)
-) -> DevicePredictor:
+def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor) -> DevicePredictor:
     """The baseline: nn-Meter's random forests in place of the latency predictors of `like`; its layouts are kept."""
-    labels = read_labels(rows).where(exclude=exclude_samplers)
+    labels = read_labels(rows)
+    labels = labels.take(np.flatnonzero(labels.column("sampler") != "frozen"))
     matrix = _with_states(labels, like.card.states)
     kind_of = labels.column("kind")
     regressors, texts = [], {d.file: like.texts[d.file] for d in like.card.dispatch if d.file}

@@ -19,7 +19,7 @@ _CONTENTION = tuple(f"contention_{field.name}" for field in fields(Contention))
 _FRESH = tuple(f"fresh_{field.name}" for field in fields(Fresh))
 _SIZES = ("read_bytes", "cache_bytes", "scratch_bytes")
 _STAGES = ("read", "create", "transform")
-# By width, the number of cores. Tables of before warm executions were kept have no such columns: the first ones stand for them.
+# By width, the number of cores.
 _EXECUTE, _WARM = re.compile(r"execute_(\d+)_ms"), re.compile(r"warm_(\d+)_ms")
 
 
@@ -52,7 +52,6 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
         FormatError: a column is missing or of the wrong type, steps are not numbered through, or a profile does not fit
         (`profile.check`).
     """
-    frame = _completed(frame)
     try:
         groups = frame.groupby(["model", "layout"], sort=False)
         return tuple(check(_profile(group, _widths(frame, _EXECUTE), _widths(frame, _WARM), where)) for _, group in groups)
@@ -60,13 +59,6 @@ def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profi
         raise _misfit(f"column {error} is missing", where) from error
     except (TypeError, ValueError) as error:
         raise _misfit(f"a cell is not of its column's type: {error}", where) from error
-
-
-def _completed(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table of before raw weights, or executions on several cores, had factors of their own: they shared those of others."""
-    shared = {"fresh_wide": "fresh_execute"}
-    shared |= {f"contention_raw_{name}": f"contention_{name}" for name in ("prepare", "read", "main")}
-    return frame.assign(**{new: frame[old] for new, old in shared.items() if new not in frame and old in frame})
 
 
 def _widths(frame: pd.DataFrame, pattern: re.Pattern[str]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from edgeplan.predictors.stand_ins import stand_ins
 from edgeplan.profiling.fresh_process_factors import start_signature
 from edgeplan.profiling.preparation_costs import STAGES, PreparationCosts
 from edgeplan.profiling.profiles import profile_of
-from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import ProfileStore, Row
 from edgeplan.profiling.subjects import Group, ProfilingSubject, signatures, subject, touched_pages
 from edgeplan.runtime.creation import MOVING_KINDS, Implementation
@@ -41,7 +41,6 @@ def predicted_profiles(
     dnnl: Dnnl,
     model: Path,
     graph: Graph,
-    settings: ProfileSettings,
     *,
     cores: Cores,
     name: str,
@@ -56,7 +55,6 @@ def predicted_profiles(
         dnnl: the library.
         model: the model file.
         graph: its graph.
-        settings: of the profiles.
         cores: of the device.
         name: of the model.
         store: profiled rows; those of steps that the model itself has are left out.
@@ -87,7 +85,6 @@ def predicted_profiles(
             name,
             execution,
             costs,
-            settings,
             cores,
             touched_pages(dnnl, lowered, found.program.home, constants.page_bytes),
         )
@@ -100,7 +97,6 @@ def _profile(
     name: str,
     execution: _Execution,
     costs: PreparationCosts,
-    settings: ProfileSettings,
     cores: Cores,
     pages: Sequence[int],
 ) -> Profile:
@@ -122,7 +118,7 @@ def _profile(
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     return profile_of(
-        name, found.program.home, named, found.program.shapes, rows, settings, cores,
+        name, found.program.home, named, found.program.shapes, rows, cores,
         costs.start.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=costs.start_ms(len(steps)),
         once_ms=costs.once_ms, fresh=costs.start.fresh,
     )  # fmt: skip

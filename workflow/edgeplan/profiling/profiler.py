@@ -97,7 +97,7 @@ def profile_model(
             constants = _Measuring(known, rows, settings, cores, budget).go(missing or list(layouts)[:1])
         rows.merge()
     starts = [_stored_start(rows, signed[home]) for home in layouts]
-    profiles = [_profile(known, home, rows, settings, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
+    profiles = [_profile(known, home, rows, cores, constants, s) for home, s in zip(layouts, starts, strict=True)]
     return pooled(profiles, [start.scale for start in starts])
 
 
@@ -149,7 +149,6 @@ def _profile(
     model: ModelToProfile,
     home: str,
     rows: ProfileStore,
-    settings: ProfileSettings,
     cores: Cores,
     constants: Constants,
     start: Start,
@@ -167,7 +166,6 @@ def _profile(
         steps,
         model.lowered.shapes,
         {signature: rows.rows(signature) for signature in signed},
-        settings,
         cores,
         start.contention,
         touch_ms_per_byte=constants.touch_ms_per_byte,
@@ -230,8 +228,7 @@ class _Measuring:
             return
         plain = [replace(starts[home], scale=1.0) for home in homes]
         made = [
-            _profile(model, home, self._store, self._settings, self._cores, constants, start)
-            for home, start in zip(homes, plain, strict=True)
+            _profile(model, home, self._store, self._cores, constants, start) for home, start in zip(homes, plain, strict=True)
         ]
         starter = Starter(self._of_starts, self._forks, _TRIALS, 0, TimeBudget())
         found = tried(model.dnnl, model.path, pooled(made), starter, cores=self._cores, scratch=self._scratch)
@@ -260,7 +257,7 @@ class _Measuring:
         budget = self._budget.part(_STEPS_SHARE)
         for number, home in enumerate(layouts):
             part = budget.part(1 / (len(layouts) - number))
-            with self._model.harness(home, self._settings, self._cores, self._scratch) as rig:
+            with self._model.harness(home, self._cores, self._scratch) as rig:
                 self._layout(rig, home, part, advance)
 
     def _layout(self, rig: Harness, home: str, budget: TimeBudget, advance: Callable[[int], None]) -> None:
@@ -315,7 +312,7 @@ class _Measuring:
             self._budget,
             settings.thorough,
         )
-        profile = _profile(model, home, store, settings, self._cores, constants, start_of(()))
+        profile = _profile(model, home, store, self._cores, constants, start_of(()))
         return measure_start(
             model.dnnl,
             model.path,

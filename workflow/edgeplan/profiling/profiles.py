@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, Profile, check
 from edgeplan.profiling.first_call_costs import kernel_of, work_of
-from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
 
 
@@ -34,17 +34,12 @@ class Charge:
     once_ms: Mapping[str, float] = field(default_factory=dict)
 
 
-Pick = Callable[[Sequence[float]], float]
-_PICK: Mapping[str, Pick] = MappingProxyType({"median": statistics.median, "min": min})
-
-
 def profile_of(
     name: str,
     layout: str,
     steps: Sequence[tuple[Step, str, float]],
     shapes: Mapping[str, Shape],
     rows: Mapping[str, Sequence[Row]],
-    settings: ProfileSettings,
     cores: Cores,
     contention: Contention,
     *,
@@ -62,7 +57,6 @@ def profile_of(
         steps: each with its signature and the milliseconds of touching arena pages first.
         shapes: of the activations.
         rows: the candidates of every signature.
-        settings: for the statistic and how shared creations are charged.
         cores: of the device.
         contention: measured factors.
         touch_ms_per_byte: of memory that transformed weights are written to for the first time.
@@ -72,9 +66,9 @@ def profile_of(
         start_noise: share of the starts behind these factors that stayed disturbed.
     """
     layers = []
-    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps], settings.charge), strict=True):
+    for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps]), strict=True):
         charge = Charge(work_of(step, shapes), share, touch_ms, touch_ms_per_byte, once_ms)
-        found = [c for row in rows[signature] for c in candidates_of(row, settings, cores, charge)]
+        found = [c for row in rows[signature] for c in candidates_of(row, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
     noise = max(statistics.fmean(row.noise for _, signature, _ in steps for row in rows[signature]), start_noise)
@@ -83,35 +77,28 @@ def profile_of(
     return check(Profile(name, layout, big, little, ratio, tuple(layers), contention, start_ms, found_fresh, noise, others))
 
 
-def shares(signed: Sequence[str], charge: str) -> list[float]:
+def shares(signed: Sequence[str]) -> list[float]:
     """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
 
     Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
     others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays
     more, and the others less, than the timeline shows.
     """
-    met: set[str] = set()
-    found = []
-    for signature in signed:
-        found.append(1.0 / signed.count(signature) if charge == "even" else float(signature not in met))
-        met.add(signature)
-    return found
+    return [1.0 / signed.count(signature) for signature in signed]
 
 
-def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
+def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ...]:
     """Return the candidates of a row: its implementation with each source of its weights.
 
     Args:
         row: what was measured.
-        settings: for the statistic.
         cores: whose classes and widths count.
         charge: what is paid besides.
     """
-    pick = _PICK[settings.statistic]
 
     def cost(stage: str) -> float | None:
         times = row.samples_ms.get(stage)
-        return float(pick(times)) if times else None
+        return float(statistics.median(times)) if times else None
 
     def by_class(stage: str) -> dict[str, float]:
         found = {core: cost(f"{stage}:{core}") for core in cores.classes}
@@ -121,8 +108,8 @@ def candidates_of(row: Row, settings: ProfileSettings, cores: Cores, charge: Cha
         return {core: (time or 0.0) * (1 - discount) for core, time in found.items()}
 
     extra = charge.arena_ms + charge.once_ms.get(kernel_of(charge.work, row.implementation), 0.0)
-    execute = {width: _execution_ms(row, pick, "first", width) + extra for width in cores.widths}
-    warm = {width: _execution_ms(row, pick, "warm", width) for width in cores.widths}
+    execute = {width: _execution_ms(row, "first", width) + extra for width in cores.widths}
+    warm = {width: _execution_ms(row, "warm", width) for width in cores.widths}
     create, transform, nothing = by_class("create"), by_class("transform"), dict.fromkeys(cores.classes, 0.0)
     name, scratch = row.implementation, row.scratch_bytes
     if not row.weight_bytes:
@@ -141,6 +128,6 @@ def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
     return {core: time + extra for core, time in times.items()}
 
 
-def _execution_ms(row: Row, pick: Pick, which: str, width: int) -> float:
+def _execution_ms(row: Row, which: str, width: int) -> float:
     """The first execution at a width, or a warm one; what had a quick look only is taken to be as slow there as on one core."""
-    return float(pick(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))
+    return float(statistics.median(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))

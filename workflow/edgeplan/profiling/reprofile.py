@@ -95,14 +95,14 @@ class Reprofiler:
                 Charge(
                     work_of(step, lowered.shapes), share, count * known.touch_ms_per_page, known.touch_ms_per_byte, self._once
                 )
-                for step, share, count in zip(lowered.steps, shares(signed, self._settings.charge), pages, strict=True)
+                for step, share, count in zip(lowered.steps, shares(signed), pages, strict=True)
             ]
             self._layouts[home] = _Layout(signed, tuple(charges))
         return self._layouts[home]
 
     def _rig(self, layout: str) -> Harness:
         if layout not in self._rigs:
-            rig = self._model.harness(layout, self._settings, self._cores, self._scratch)
+            rig = self._model.harness(layout, self._cores, self._scratch)
             self._rigs[layout] = self._stack.enter_context(rig)
         return self._rigs[layout]
 
@@ -141,6 +141,6 @@ class Reprofiler:
             return candidate
         key = home, index, name
         if key not in self._made:
-            made = candidates_of(row, self._settings, self._cores, layout.charges[index])
+            made = candidates_of(row, self._cores, layout.charges[index])
             self._made[key] = {c.source: c for c in made}
         return self._made[key][candidate.source]

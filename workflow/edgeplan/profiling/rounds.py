@@ -31,7 +31,7 @@ from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.profiling.memory import pinned, release_freed
 from edgeplan.profiling.samples import Trials
-from edgeplan.profiling.settings import Cores, ProfileSettings
+from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.subjects import ProfilingSubject, subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
@@ -106,13 +106,10 @@ class ModelToProfile:
         inputs = random_inputs(shapes, 0, lowered.types, lowered.limits)
         return cls(name or path.stem, dnnl, path, lowered, locate_weights(path, lowered), inputs)
 
-    def harness(self, home: str, settings: ProfileSettings, cores: Cores, scratch: Path) -> Harness:
+    def harness(self, home: str, cores: Cores, scratch: Path) -> Harness:
         """Build the harness of this model under a home layout."""
         found = subject(self.dnnl, self.lowered, home, self.weights, len(cores.big))
-        evicted = settings.page_cache == "evicted"
-        return Harness(
-            self.dnnl, found, self.path, self.inputs, classes=cores.classes, big=cores.big, scratch=scratch, evicted=evicted
-        )
+        return Harness(self.dnnl, found, self.path, self.inputs, classes=cores.classes, big=cores.big, scratch=scratch)
 
 
 class Harness:
@@ -126,7 +123,6 @@ class Harness:
         classes: a processor of each core class, whose preparation is timed.
         big: processors that execute.
         scratch: folder for a stand-in of the weight cache, on the disk the plan will lie on.
-        evicted: whether every reading is from disk.
     """
 
     def __init__(
@@ -139,10 +135,9 @@ class Harness:
         classes: Mapping[str, int],
         big: Sequence[int],
         scratch: Path,
-        evicted: bool,
     ) -> None:
         self.dnnl, self.subject, self.inputs, self.folder = dnnl, subject, inputs, model.parent
-        self.classes, self.big, self.evicted = classes, tuple(big), evicted
+        self.classes, self.big = classes, tuple(big)
         self.widths = tuple(dict.fromkeys((1, len(self.big))))
         self.trials = Trials(dnnl, subject, model, self.widths, scratch)
         self.group = self.trials.group
@@ -225,16 +220,11 @@ class Harness:
                 gc.enable()
         return times
 
-    def _evict(self) -> None:
-        if self.evicted:
-            page_cache.evict(self.files)
-
     def _step(self, what: Round, index: int) -> LinkedStep:
         return self.trials.step(index, what.choice[index], what.width)
 
     def _prepare(self, what: Round, core: str, times: RoundTimes, stack: ExitStack) -> dict[int, Calls]:
         """Prepare steps from the model file, each as the first of its equals: with no objects of the library made before."""
-        self._evict()
         self.dnnl.set_threads(1)
         shared = stack.enter_context(self.shared())
         preparer, prepared = Preparer(shared, self.staging), {}
@@ -263,7 +253,6 @@ class Harness:
             shared = stack.enter_context(self.shared())
             shared.objects = shared.trusting(cache)
             preparer = Preparer(shared, self.staging)
-            self._evict()
             for index, step in steps.items():
                 marks: list[Mark] = []
                 before = switches()

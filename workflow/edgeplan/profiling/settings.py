@@ -32,8 +32,7 @@ class ProfileSettings(BaseModel):
         margin, exchange: a candidate keeps its first sample only, if another one is better by the factor `margin` in
             preparation or in execution, and this gain is more than `exchange` times what it loses in the other: no core's time
             is worth that much more than another's.
-        statistic: which statistic of the samples becomes the cost.
-        page_cache: whether the files lie in the page cache before each reading, or are evicted from it.
+        page_cache: where the files lie before each reading; stored rows name it.
         on_noise: "keep" waits for nothing: samples that were preempted count only where there are no others, and what is left
             of noise is stated. "refuse" waits for quiet moments, repeats disturbed rounds and stores nothing from a machine
             that is too busy.
@@ -41,8 +40,6 @@ class ProfileSettings(BaseModel):
             those that may be in a plan. 0 is unbounded.
         thorough: whether programs are started under each home layout, in every way; else under the most promising one only,
             the plans of all are held against each other, and what is clearly worse gets no more than a look.
-        charge: who pays the creation of a primitive that equal steps share: "even" spreads it over all of them, "first" leaves
-            it with the first one in execution order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,15 +53,13 @@ class ProfileSettings(BaseModel):
     max_noisy_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     margin: Annotated[float, Field(gt=1, le=100)] = 1.5
     exchange: Annotated[float, Field(gt=1, le=1000)] = 20.0
-    statistic: Literal["median", "min"] = "median"
-    page_cache: Literal["cached", "evicted"] = "cached"
-    charge: Literal["even", "first"] = "even"
+    page_cache: Literal["cached"] = "cached"
     on_noise: Literal["keep", "refuse"] = "keep"
     budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
     thorough: bool = True
 
     def key_fields(self) -> dict[str, Any]:
-        """Return the settings that decide a measured row: neither statistics nor tolerances, which re-measure nothing."""
+        """Return the settings that decide a measured row: not tolerances, which re-measure nothing."""
         fields = {"blocks", "warm_runs", "reference_runs", "margin", "exchange", "page_cache"}
         # where they have their defaults they are left out, as rows of before they were there have no such fields
         fields |= {name for name in ("on_noise", "thorough") if not self._default(name)}

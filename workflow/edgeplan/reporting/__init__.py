@@ -23,7 +23,7 @@ Modules:
   terminals and as SVG.
 * `svg`: Figures as SVG: the same bytes every time, text as text, and colours that follow the
   page's.
-* `table`: This module writes a table to a file and reads it back.
+* `table`: This module writes a table to files and reads its cells back.
 * `uncertainty`: Intervals tell how much of a figure, or of a difference between two predictors, is
   chance.
 """

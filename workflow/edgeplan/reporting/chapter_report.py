@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
@@ -51,12 +51,15 @@ class ChapterReport(Generic[Evidence]):
         unfolded: ids of tables that are unfolded at first.
         cards, bars: figures of merit that open it, and all that have a bar.
         tables, figures: registries.
+        shares: how the names of figures begin that are shown in percent.
         metrics: figures of merit of the evidence.
         findings: see `Findings`.
         grade: how far the figures can be trusted, from the evidence.
         evidence: what is made of the name of a target, of `frames` and of `documents`, by their names.
         frames: stem of each Parquet file among the results, and the columns that it has to have.
         documents: stems of JSON files beside them.
+        dates: when the measurements behind a table were made, from the evidence and the table's id; None: its environment's.
+        completed: adds to the page what only this chapter has, from the evidence, the tables and the figures of merit.
     """
 
     id: str
@@ -68,13 +71,16 @@ class ChapterReport(Generic[Evidence]):
     bars: Sequence[Bar]
     tables: Mapping[str, TableSpec[Evidence]]
     figures: Mapping[str, FigureSpec[Evidence]]
-    metrics: Callable[[Evidence], dict[str, float]]
+    metrics: Callable[[Evidence], dict[str, Any]]
     findings: Findings[Evidence]
     grade: Callable[[Evidence], Graded | None]
-    evidence: Callable[..., Evidence]
-    frames: Mapping[str, tuple[str, ...]]
+    evidence: Callable[..., Evidence] | None = None
+    frames: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     documents: tuple[str, ...] = ("environment",)
     told: str = "Findings"
+    shares: tuple[str, ...] = ()
+    dates: Callable[[Evidence, str], str] | None = None
+    completed: Callable[[ChapterPage, Evidence, Mapping[str, pd.DataFrame], Mapping[str, Any]], ChapterPage] | None = None
 
     def read(self, target: str, folder: Path) -> Evidence:
         """Read the evidence of a target.
@@ -86,6 +92,7 @@ class ChapterReport(Generic[Evidence]):
         Raises:
             FormatError: a file is missing, damaged, of another format version, or lacks a column.
         """
+        assert self.evidence is not None  # noqa: S101  declared with frames
         frames = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in self.frames.items()}
         return self.evidence(target, **frames, **{name: read_document(folder / f"{name}.json") for name in self.documents})
 
@@ -97,14 +104,24 @@ class ChapterReport(Generic[Evidence]):
             metrics: file of the figures of merit.
             chapter: file of the page, in a folder named by the target.
         """
-        evidence: Any = self.read(chapter.parent.name, measured)
+        self.show(self.read(chapter.parent.name, measured), folder=measured, metrics=metrics, chapter=chapter)
+
+    def show(self, evidence: Any, *, folder: Path, metrics: Path, chapter: Path) -> None:
+        """Write all that the chapter shows of evidence at hand; see `write`.
+
+        Args:
+            evidence: of the target.
+            folder: where tables and figures go.
+            metrics: file of the figures of merit.
+            chapter: file of the page.
+        """
         tables, figures, found = make_or_explain(self.tables, evidence), draw(self.figures, evidence), self.metrics(evidence)
-        dates = dict.fromkeys(tables, _measured_at(evidence.environment))
-        write_tables(self.tables, tables, notes(self.tables, evidence, tables), dates, measured / "tables")
-        write_figures(figures, measured / "figures")
+        dates = {name: self.dates(evidence, name) if self.dates else _measured_at(evidence.environment) for name in tables}
+        write_tables(self.tables, tables, notes(self.tables, evidence, tables), dates, folder / "tables")
+        write_figures(figures, folder / "figures")
         write_json(metrics, found)
         page = self.page(evidence, tables, figures, found)
-        write_chapter(page, chapter, tables=measured / "tables", figures=measured / "figures")
+        write_chapter(page, chapter, tables=folder / "tables", figures=folder / "figures")
 
     def page(
         self, evidence: Any, tables: Mapping[str, pd.DataFrame], figures: Mapping[str, bytes], metrics: Mapping[str, Any]
@@ -118,14 +135,14 @@ class ChapterReport(Generic[Evidence]):
             metrics: figures of merit.
         """
         grade = self.grade(evidence)
-        return ChapterPage(
+        page = ChapterPage(
             id=self.id,
             title=self.title,
             about=self.about,
             measured_at=_measured_at(evidence.environment),
             headline=self.headline if self.headline in figures else "",
             cards=tuple(make_cards(self.cards, self.bars, metrics)),
-            lines=tuple(bar_lines(self.bars, metrics)),
+            lines=tuple(bar_lines(self.bars, metrics, shares=self.shares)),
             metrics=metric_texts(metrics),
             told=self.told,
             findings=tuple(self.findings(evidence, tables, metrics)),
@@ -137,6 +154,7 @@ class ChapterReport(Generic[Evidence]):
             grade=grade.name if grade else "",
             graded=grade.why if grade else "",
         )
+        return self.completed(page, evidence, tables, metrics) if self.completed else page
 
 
 def _measured_at(environment: Mapping[str, Any]) -> str:

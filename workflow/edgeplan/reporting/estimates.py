@@ -64,7 +64,7 @@ def figures_of_merit(
     for name, function in functions.items():
         try:
             value = function(evidence)
-        except (IndexError, KeyError, ZeroDivisionError):  # not measured
+        except (LookupError, ZeroDivisionError):  # not measured
             continue
         own = value if isinstance(value, Estimate) else Estimate(value)
         keys = (f"{prefix}{name}", *interval_keys(f"{prefix}{name}"))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edgeplan.measurement.others import SHARE
+from edgeplan.reporting.metrics import FloatArray
 
 Name = Literal["good", "fair", "poor"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -52,15 +53,21 @@ class Repeats:
     what: str
     least: int = 4
 
+    def spread(self) -> tuple[float, float] | None:
+        """The median and the 90th percentile of what they differ by, relative; None where they are too few."""
+        differ = self._differ()
+        return (float(np.median(differ)), float(np.quantile(differ, 0.9))) if len(differ) >= self.least else None
+
     def graded(self) -> Graded | None:
         """Their grade; None where they are too few."""
-        differ = np.abs(np.log(np.asarray(self.ratios, dtype=np.float64)))
-        differ = differ[np.isfinite(differ)]
-        if len(differ) < self.least:
+        if (found := self.spread()) is None:
             return None
-        median, most = float(np.median(differ)), float(np.quantile(differ, 0.9))
-        told = f"{100 * median:.1f} % in the median, nine in ten by {100 * most:.1f} % at most"
-        return Graded(of_spread(median, most), f"{len(differ)} {self.what} differ by {told}.")
+        told = f"{100 * found[0]:.1f} % in the median, nine in ten by {100 * found[1]:.1f} % at most"
+        return Graded(of_spread(*found), f"{len(self._differ())} {self.what} differ by {told}.")
+
+    def _differ(self) -> FloatArray:
+        differ = np.abs(np.log(np.asarray(self.ratios, dtype=np.float64)))
+        return np.asarray(differ[np.isfinite(differ)])
 
 
 def graded(environment: Mapping[str, Any], *repeats: Repeats) -> Graded | None:

@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 REASON = "not measured"
 
 
-class NotMeasuredError(Exception):
+class NotMeasuredError(LookupError):
     """There is nothing to show; the message says why."""
 
 

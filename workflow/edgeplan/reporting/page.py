@@ -93,7 +93,6 @@ class ChapterPage:
         environment: property and value of the machine that was measured.
         machine: what it is, a line.
         rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
-        absent: titles of what was not measured.
         grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
         graded: why so, a sentence.
     """
@@ -113,7 +112,6 @@ class ChapterPage:
     environment: tuple[tuple[str, str], ...] = ()
     machine: str = ""
     rows: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
     grade: str = ""
     graded: str = ""
 

@@ -1,4 +1,4 @@
-"""This module writes a table to a file and reads it back."""
+"""This module writes a table to files and reads its cells back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.reporting.metrics import require
 from edgeplan.support.files import write_text
-from edgeplan.support.frames import read_csv
 
 _AGAIN = "run the stage that writes it again (dvc repro)"
 
@@ -88,15 +86,3 @@ def write_table(frame: pd.DataFrame, path_stem: Path, title: str, note: str, mea
     said = f"{note}\n\n" if note else ""
     write_text(md, f"# {title}\n\n{said}{markdown(frame)}\nMeasured: {measured_at}\n")
     return csv, md
-
-
-def read_table(csv: Path) -> tuple[pd.DataFrame, str]:
-    """A table that `write_table` wrote, and when it was measured.
-
-    Raises:
-        FormatError: it cannot be read, or does not tell when it was measured.
-    """
-    # Only an empty cell is missing: a cell may well read "none".
-    frame = read_csv(csv, keep_default_na=False, na_values=[""], dtype={"measured_at": str})
-    require(frame, ("measured_at",), str(csv))
-    return frame.drop(columns="measured_at"), next(iter(frame["measured_at"]), "")

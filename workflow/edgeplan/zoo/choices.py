@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from edgeplan.errors import FormatError
-
 #: nn-Meter, section 3: output channels are resampled in [0.2, 1.8] x Cout (in tenths here: the bounds are exact) ...
 LOWEST_TENTHS, HIGHEST_TENTHS = 2, 18
 #: ... and kernel sizes from these.
@@ -31,7 +29,7 @@ class Choices:
     def channels(self, default: int) -> int:
         """Output channels of the next free layer."""
         self.channel_defaults.append(default)
-        return _answer(self._channels, len(self.channel_defaults), default, "channel counts")
+        return default if self._channels is None else self._channels[len(self.channel_defaults) - 1]
 
     def kernel(self, default: int) -> int:
         """Kernel size of the next convolution; one of size 1 is no question and stays 1.
@@ -41,24 +39,7 @@ class Choices:
         if default == 1:
             return 1
         self.kernel_defaults.append(default)
-        return _answer(self._kernels, len(self.kernel_defaults), default, "kernel sizes")
-
-    def check_used(self, where: str) -> None:
-        """Check that the builder asked for every choice of the spec.
-
-        Raises:
-            FormatError: the spec has choices left over, so it belongs to another base model.
-        """
-        for given, asked, what in (
-            (self._channels, self.channel_defaults, "channel counts"),
-            (self._kernels, self.kernel_defaults, "kernel sizes"),
-        ):
-            if given is not None and len(given) != len(asked):
-                raise FormatError(
-                    f"the spec holds {len(given)} {what}, the model has {len(asked)}",
-                    where=where,
-                    next_step="generate the variants again with this version",
-                )
+        return default if self._kernels is None else self._kernels[len(self.kernel_defaults) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +58,3 @@ class Slots:
 def channel_bounds(default: int) -> tuple[int, int]:
     """Smallest and largest channel count of a layer whose base has `default`: within [0.2, 1.8] x default, at least 1."""
     return max(1, -(-default * LOWEST_TENTHS // 10)), max(1, default * HIGHEST_TENTHS // 10)
-
-
-def _answer(given: Sequence[int] | None, asked: int, default: int, what: str) -> int:
-    if given is None:
-        return default
-    if asked > len(given):
-        raise FormatError(
-            f"the spec holds {len(given)} {what}, the model has more",
-            next_step="generate the variants again with this version",
-        )
-    return given[asked - 1]

@@ -34,20 +34,6 @@ _NETWORKS: dict[str, tuple[int, tuple[_Stage, ...], int]] = {
         ),
         1280,
     ),
-    # the network for a phone at 1.4 times its width
-    "mobile_14": (
-        48,
-        (
-            _Stage(24, 1, ((3, 1),)),
-            _Stage(40, 2, ((5, 3), (3, 3))),
-            _Stage(56, 2, ((7, 3), (3, 3), (5, 3), (5, 3))),
-            _Stage(112, 2, ((7, 6), (5, 3), (5, 3), (5, 3))),
-            _Stage(136, 1, ((5, 6), (5, 3), (5, 3), (5, 3))),
-            _Stage(256, 2, ((7, 6), (7, 6), (7, 3), (7, 3))),
-            _Stage(448, 1, ((7, 6),)),
-        ),
-        1792,
-    ),
     "gpu": (
         40,
         (
@@ -78,7 +64,7 @@ _NETWORKS: dict[str, tuple[int, tuple[_Stage, ...], int]] = {
 
 
 def proxylessnas(choices: Choices, name: str, *, target: str = "mobile") -> Graph:
-    """ProxylessNAS found for `mobile` (`mobile_14`: wider), `gpu` or `cpu`; free as in MobileNetV2."""
+    """ProxylessNAS found for `mobile`, `gpu` or `cpu`; free as in MobileNetV2."""
     stem, stages, last = _NETWORKS[target]
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(stem), choices.kernel(3), 2, act="relu6")

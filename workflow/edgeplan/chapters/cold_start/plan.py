@@ -112,7 +112,7 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
         source = request.predictors
         assert source is not None  # noqa: S101  predicted costs are asked for with predictors
         profiles, preparation = predicted_profiles(
-            dnnl, model, graph, settings,
+            dnnl, model, graph,
             cores=cores, name=name, store=store, predictor=source.predictor,
             shipped=PreparationCosts.shipped(request.device.name), layouts=request.layouts,
         )  # fmt: skip

@@ -20,7 +20,7 @@ Modules:
   trained there.
 * `model_tables`: The models of a table as tables of kernels.
 * `models`: The models of models.parquet as graphs.
-* `paper`: The numbers nn-Meter (MobiSys 2021) reports, each with its table, figure or section.
+* `paper`: The numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section.
 * `sampling/`: Which kernels are measured: adaptive sampling, and what it is held against.
 * `settings`: The sections of params.yaml that the chapter on prediction reads, with their bounds.
 * `speed`: The speed of predictions: the command as a whole process, the call inside one, and the

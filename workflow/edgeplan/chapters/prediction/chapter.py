@@ -14,6 +14,7 @@ _CALIBRATION = f"{_RESULTS}/calibration/models.parquet"
 _EVALUATION = f"{_RESULTS}/evaluation"
 _PREDICTORS = f"{_RESULTS}/predictors"
 _CHAPTERS = "results/chapters/{device}"
+_PRINTED = "workflow/edgeplan/chapters/prediction/printed"  # the paper's tables
 _UNSEEN = Targets("unseen.devices")
 _TRANSFER = Targets("transfer", ("source", "target"))
 
@@ -27,6 +28,7 @@ ZOO = Stage(
     function=f"{_STAGES}.zoo:build_zoo",
     params=("zoo",),
     outputs={"models": _MODELS, "prior": _PRIOR, "costs": "data/zoo/costs.csv"},
+    reads=(_PRINTED,),
     cached=(_MODELS, _PRIOR),
 )
 FUSION = Stage(
@@ -124,8 +126,8 @@ EVALUATION = Stage(
     },
     outputs={
         "metrics": f"{_CHAPTERS}/prediction.json",
+        "chapter": f"{_CHAPTERS}/prediction.page.json",
         "models": f"{_EVALUATION}/models.parquet",
-        "kernels": f"{_EVALUATION}/kernels.parquet",
         "breakdown": f"{_EVALUATION}/breakdown.parquet",
         "sweeps": f"{_EVALUATION}/sweeps.parquet",
         "modes": f"{_EVALUATION}/modes.csv",
@@ -139,25 +141,13 @@ EVALUATION = Stage(
         f"{_RESULTS}/fusion",
         f"{_RESULTS}/measurements",
         _PREDICTORS,
+        _PRINTED,
     ),
     writes=(f"{_EVALUATION}/speed.json", f"{_RESULTS}/tables"),
     plots=(f"{_RESULTS}/figures",),
     metrics=(f"{_CHAPTERS}/prediction.json",),
     shown=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
     all_cores=True,
-)
-PAGE = Stage(
-    name="prediction_page",
-    function=f"{_STAGES}.prediction_page:write_page",
-    targets=DEVICES,
-    inputs={
-        "metrics": EVALUATION.outputs["metrics"],
-        "models": EVALUATION.outputs["models"],
-        "environment": TRUTH.outputs["environment"],
-    },
-    outputs={"chapter": f"{_CHAPTERS}/prediction.page.json"},
-    paths={"tables": f"{_RESULTS}/tables", "figures": f"{_RESULTS}/figures"},
-    reads=(f"{_RESULTS}/tables", f"{_RESULTS}/figures"),
 )
 UNSEEN = Stage(
     name="unseen",
@@ -192,6 +182,7 @@ TRANSFER = Stage(
     },
     outputs={"csv": "results/transfer/table_11.csv", "chapter": "results/chapters/transfer/transfer.page.json"},
     paths={"source": "results/{source}/evaluation", "target": "results/{target}/evaluation"},
+    reads=(_PRINTED,),
     writes=("results/transfer/table_11.md",),  # the ladder of budgets has files of its own there
 )
 
@@ -201,7 +192,7 @@ CHAPTER = Chapter(
     paper="nn-Meter (MobiSys 2021)",
     settings=PredictionParams,
     targets=DEVICES,
-    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, PAGE, UNSEEN, TRANSFER),
+    stages=(ZOO, FUSION, SAMPLING, CALIBRATION, TRAINING, TRUTH, EVALUATION, UNSEEN, TRANSFER),
     tables="edgeplan.chapters.prediction.evaluation.table_registry:TABLES",
     figures="edgeplan.chapters.prediction.evaluation.figures:FIGURES",
     named_devices=(Targets("truth.repeat"), _UNSEEN, _TRANSFER),

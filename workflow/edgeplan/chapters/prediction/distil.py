@@ -16,24 +16,16 @@ import pandas as pd
 from edgeplan.chapters.prediction.model_tables import kernels_of
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import read_rules
-from edgeplan.graph.kernels import KernelConfig
-from edgeplan.predictors.card import Regressor, known_sizes
-from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.distilled import CARD, TREES, load_distilled, save_distilled
-from edgeplan.predictors.kind_training import LEAST_HALF_WIDTH, places_of, reach_of
-from edgeplan.predictors.labels import Labels, read_labels
-from edgeplan.predictors.latency import Evaluator
+from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.prior import COLUMNS
-from edgeplan.predictors.sizes import growth, packed
 from edgeplan.predictors.training_rows import trained_on
 from edgeplan.profiling.preparation_costs import FILE_NAME as PREPARATION
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, Row, profile_rows
-from edgeplan.support.files import write_atomically, write_text
+from edgeplan.support.files import write_atomically
 from edgeplan.support.frames import read_document, read_parquet, write_parquet
-from edgeplan.support.rounding import nine_digits
 from edgeplan.workspace import KERNELS
 
 MAX_BYTES = 4_900_000
@@ -70,70 +62,6 @@ def _sampled(measurements: Path) -> pd.DataFrame:
     mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
     table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
     return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)
-
-
-def add_sizes(measurements: Path, folder: Path) -> tuple[float, int]:
-    """Add to the card of distilled predictors how far sizes lie from those measured, from the rows that they were trained on.
-
-    This is for predictors that were distilled before cards told distances; their trees stay. The growth of intervals comes from
-    the frozen rows, which no training saw.
-
-    Args:
-        measurements: the device's folder of labelled kernels.
-        folder: of the distilled predictors.
-
-    Returns:
-        The growth, and how many frozen rows lie beyond what is near.
-
-    Raises:
-        FormatError: the rows are not those of the training.
-    """
-    predictor = load_distilled(folder)
-    card, labels = predictor.card, read_labels(_main_rows(measurements))
-    frozen = (labels.frame["sampler"] == "frozen").to_numpy()
-    trained, held = labels.take(~frozen), labels.take(frozen)
-    regressors = [_with_samples(regressor, trained) for regressor in card.regressors]
-    if len(trained) != card.rows or any(new.rows != old.rows for new, old in zip(regressors, card.regressors, strict=True)):
-        raise FormatError(
-            f"the predictors were trained on {card.rows} other rows than these {len(trained)}",
-            where=str(measurements),
-            next_step="distil them from predictors that are trained on these rows: make distil",
-        )
-    implementation = held.frame["implementation"].map({name: code for code, name in enumerate(card.implementations)}).fillna(-1)
-    state = held.frame["input_layout"].map({name: code for code, name in enumerate(card.states)}).fillna(0)
-    codes = np.array([implementation, state], np.int64)
-    table = ConfigTable.of([KernelConfig.from_json(text) for text in held.column("config")])
-    predicted, number = Evaluator(card, predictor.forest).latency(table, codes[0], codes[1])
-    distance = known_sizes(regressors, 0.0).distance(places_of(held), number)
-    near, far, low, high = (np.array([getattr(r, name) for r in regressors])[number] for name in ("near", "far", "low", "high"))
-    residual = np.log(held.latency / predicted)
-    error = np.abs(residual) / np.maximum(np.where(residual > 0, high, -low), LEAST_HALF_WIDTH)
-    error[number < 0] = np.nan
-    beyond = np.minimum(distance, far) - near
-    grown = nine_digits(growth(beyond, error, card.interval.nominal))
-    write_text(
-        folder / CARD,
-        card.model_copy(update={"regressors": tuple(regressors), "growth": grown}).model_dump_json(indent=1) + "\n",
-    )
-    return grown, int((beyond > 0).sum())
-
-
-def _main_rows(measurements: Path) -> pd.DataFrame:
-    """The rows that the predictors of a device were trained on, and the frozen ones."""
-    mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
-    table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
-    frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
-    return table[trained_on(table, mode) | frozen].reset_index(drop=True)
-
-
-def _with_samples(regressor: Regressor, trained: Labels) -> Regressor:
-    own = trained.column("kind") == regressor.kind
-    if regressor.implementation:
-        own &= trained.column("implementation") == regressor.implementation
-    part = trained.take(own)
-    at = places_of(part)
-    near, far, _ = reach_of(at, part)
-    return regressor.model_copy(update={"samples": packed(at), "near": near, "far": far, "rows": len(part)})
 
 
 def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:

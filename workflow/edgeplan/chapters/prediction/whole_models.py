@@ -11,6 +11,9 @@ from edgeplan.devices.config import DeviceFile
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 
+#: Seconds: repeats closer than this meet the same moment of the machine and say nothing of the next one.
+APART_SECONDS = 120.0
+
 
 def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Bench:
     """A bench whose blocks of one model lie at least `truth.min_gap_seconds` apart."""

@@ -103,7 +103,7 @@ class Tools:
             EdgeplanError: there are no predictors, or too little to predict from.
         """
         profiles, _ = predicted_profiles(
-            self.dnnl, model, graph, self._profile_settings,
+            self.dnnl, model, graph,
             cores=self.cores, name=name, store=self._store, predictor=DevicePredictor.load(predictors),
         )  # fmt: skip
         return profiles

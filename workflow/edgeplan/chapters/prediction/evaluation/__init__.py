@@ -13,19 +13,17 @@ Modules:
   8).
 * `figures_models`: Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10),
   operator sums (Fig. 11).
-* `grade`: A grade says how far a machine's figures can be trusted (good, fair, poor), by models
-  measured again minutes later.
-* `metrics`: metrics.json: the flat figures that experiments are compared by, and the bars they are
-  held against.
-* `page`: The chapter on predictions, from what the evaluation wrote.
+* `metrics`: The flat figures of merit of predictions, which experiments are compared by, and the
+  bars they are held against.
+* `page`: The chapter on predictions: its headline figure and cards, what it holds against bars,
+  findings, figures and tables.
 * `table_registry`: This registry lists tables; a new one is one function and one line of `TABLES`.
-* `tables`: This module writes the tables of the chapter and reads them back.
 * `tables_baselines`: Tables of the baselines beside our predictions, by family: FLOPs, FLOPs with
   memory, sums of operators, random forests.
-* `tables_fusion`: Tables of fusion: the paper's Tables 3 and 4, precision and recall of the rules,
-  and what fusing behind Conv costs.
+* `tables_fusion`: Tables of fusion are the paper's Tables 3 and 4, and what fusing behind Conv
+  costs.
 * `tables_prediction`: Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, the
   ceiling and the intervals.
 * `tables_sampling`: Tables of sampling and of the predictors: the paper's Tables 5, 6, 7, 9, 10 and
-  12, measuring modes, configurations seen.
+  12, and measuring modes.
 """

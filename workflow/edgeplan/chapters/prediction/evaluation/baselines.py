@@ -12,8 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.errors import FormatError
-from edgeplan.reporting.metrics import FloatArray, pair, require, vector
+from edgeplan.reporting.metrics import FloatArray
 from edgeplan.support.rounding import nine_digits_each
 
 #: Baseline name -> the columns of models.parquet it regresses on. Both counts are the paper's: multiply-adds, and the bytes
@@ -40,41 +39,24 @@ def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
     return nine_digits_each(np.append(solution[:-1] / scale, solution[-1]))
 
 
-def leave_one_family_out(
-    models: pd.DataFrame, columns: Sequence[str], *, families: Sequence[str] | None = None, measured: str = "measured_ms"
-) -> pd.Series[float]:
+def leave_one_family_out(models: pd.DataFrame, columns: Sequence[str]) -> pd.Series[float]:
     """Predict every family by a linear regression over the others.
 
     Args:
-        models: one row a model: family, `measured` (ms), and the feature columns.
+        models: one row a model of at least two families: family, measured_ms, and the feature columns.
         columns: features, e.g. `LINEAR_BASELINES["flops"]`.
-        families: use these alone (the paper takes five), default all.
-        measured: column of the ground truth.
 
     Returns:
-        Predicted latency in ms on the index of `models` (of its rows in `families`); may be negative, as a line may.
-
-    Raises:
-        FormatError: a column is missing, a value is not a number, or fewer than two families are there.
+        Predicted latency in ms on the index of `models`; may be negative, as a line may.
     """
-    require(models, ("family", measured, *columns), "linear baselines")
-    frame = models if families is None else models[models["family"].isin(list(families))]
-    names = list(dict.fromkeys(frame["family"]))
-    if len(names) <= 1:
-        raise FormatError(
-            f"leaving one family out needs at least two families, got {names}",
-            where="linear baselines",
-            next_step="evaluate more families",
-        )
-    features = np.column_stack([vector(frame[c].to_numpy(), c) for c in columns])
-    latency, _ = pair(frame[measured].to_numpy(), frame[measured].to_numpy())
-    group = frame["family"].to_numpy()
-    predicted = np.empty(len(frame))
-    for name in names:
+    features = np.column_stack([models[c].to_numpy(float) for c in columns])
+    latency, group = models["measured_ms"].to_numpy(float), models["family"].to_numpy()
+    predicted = np.empty(len(models))
+    for name in dict.fromkeys(group):
         test = group == name
         coefficients = fit_linear(features[~test], latency[~test])
         predicted[test] = np.einsum("ij,j->i", features[test], coefficients[:-1]) + coefficients[-1]
-    return pd.Series(predicted, index=frame.index, dtype=np.float64)
+    return pd.Series(predicted, index=models.index, dtype=np.float64)
 
 
 def with_baselines(models: pd.DataFrame) -> pd.DataFrame:

@@ -36,7 +36,6 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv_fusion": ("sampling",),
         "sweeps": ("sampling",),
         "breakdown": ("fusion", "sampling"),
-        "evaluated_kernels": ("fusion",),
         "zoo": ("truth",),
         "environment": ("truth",),
         "calibration": ("calibration",),
@@ -63,14 +62,11 @@ def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
     Raises:
         FormatError: a file of rows cannot be read.
     """
-    kept = set(evidence.frame("kernels", "subject")["subject"]) if evidence.has("kernels") else None
+    kept = set(evidence.kernels["subject"])
     times = {"fusion": _times(rows / "fusion", key, None), "sampling": _times(rows / "sampling", key, kept)}
-    if evidence.has("calibration"):
-        times["calibration"] = evidence.frame("calibration", "measured_at_s")["measured_at_s"].to_numpy(float)
-    if evidence.optional("measured_at_s") is not None:
-        models = evidence.evaluated("measured_at_s", "repeat_gap_s")
-        first = models["measured_at_s"].to_numpy(float)
-        times["truth"] = np.concatenate([first, first + models["repeat_gap_s"].fillna(0.0).to_numpy(float)])
+    times["calibration"] = evidence.calibration["measured_at_s"].to_numpy(float)
+    first = evidence.models["measured_at_s"].to_numpy(float)
+    times["truth"] = np.concatenate([first, first + evidence.models["repeat_gap_s"].fillna(0.0).to_numpy(float)])
     return {stage: f"{_text(found.min())} to {_text(found.max())} UTC" for stage, found in times.items() if found.size}
 
 
@@ -108,12 +104,7 @@ def _joined(found: Mapping[str, str]) -> str:
     return _BETWEEN.join(f"{stage} {text}" for stage, text in found.items())
 
 
-def together(texts: Iterable[str]) -> tuple[str, list[str]]:
-    """Join the dates of several tables as one text, and list the stages on which they differ."""
-    said: dict[str, set[str]] = {}
-    for text in dict.fromkeys(texts):
-        for part in text.split(_BETWEEN) if text != NOTHING else ():
-            stage, _, when = part.partition(" ")
-            said.setdefault(stage, set()).add(when)
-    order = [stage for stage in dict.fromkeys((*STAGES, *said)) if stage in said]
-    return _joined({stage: " or ".join(sorted(said[stage])) for stage in order}), [s for s in order if len(said[s]) > 1]
+def together(texts: Iterable[str]) -> str:
+    """Join the dates of several tables of one device as one text."""
+    said = dict(part.split(" ", 1) for text in dict.fromkeys(texts) if text != NOTHING for part in text.split(_BETWEEN))
+    return _joined({stage: said[stage] for stage in dict.fromkeys((*STAGES, *said)) if stage in said})

@@ -9,14 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.errors import FormatError
-from edgeplan.reporting.metrics import require
+from edgeplan.reporting.kit import NotMeasuredError
 from edgeplan.support.frames import read_csv, read_document, read_parquet
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything the tables, figures and metrics are made of. Times carry their unit in the column's name; None is absent.
+    """The tables and documents that tables, figures and figures of merit are made of; what is empty was not measured.
+
+    Times carry their unit in the column's name.
 
     Attributes:
         device: name of the device, e.g. "cpu-onnxruntime".
@@ -29,7 +30,6 @@ class Evidence:
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
         kernels: labelled kernels: kind, config, sampler, mode, latency_us ...
         sampling: the sampler's document, with `seconds` by part.
-        features: features of each kernel kind's predictor.
         interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
         quality: held-out kernels: subject, kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
@@ -43,7 +43,6 @@ class Evidence:
         calibration: models that set the factors of kinds and the intervals: model_id, family, measured_ms, noise, seconds,
             measured_at_s.
         breakdown: model_id, kind, predicted_ms.
-        evaluated_kernels: distinct kernels of the evaluated variants: kind, config.
         sweeps: sweep, x, kind, measured_us, predicted_us.
         modes: mode, seconds, rows, within_10pct, within_5pct, rmspe (percent).
         conv_fusion: config, type, latency_us.
@@ -52,63 +51,43 @@ class Evidence:
             transferred_ms, rebuilt_ms.
         speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s, tables_26000_s.
         speed_told: when and where, and of which predictors, as a sentence.
+        ranges: when each measuring stage measured (`dates.ranges`).
     """
 
     device: str
-    zoo: pd.DataFrame | None = None
-    prior: pd.DataFrame | None = None
-    test_cases: pd.DataFrame | None = None
-    verification: pd.DataFrame | None = None
-    resnet18_kernels: tuple[str, ...] | None = None
-    kernels: pd.DataFrame | None = None
-    sampling: Mapping[str, Any] | None = None
-    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    zoo: pd.DataFrame = field(default_factory=pd.DataFrame)
+    prior: pd.DataFrame = field(default_factory=pd.DataFrame)
+    test_cases: pd.DataFrame = field(default_factory=pd.DataFrame)
+    verification: pd.DataFrame = field(default_factory=pd.DataFrame)
+    resnet18_kernels: tuple[str, ...] = ()
+    kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     interval: Mapping[str, Any] = field(default_factory=dict)
-    quality: pd.DataFrame | None = None
-    samplers: pd.DataFrame | None = None
-    models: pd.DataFrame | None = None
-    calibration: pd.DataFrame | None = None
-    breakdown: pd.DataFrame | None = None
-    evaluated_kernels: pd.DataFrame | None = None
-    sweeps: pd.DataFrame | None = None
-    modes: pd.DataFrame | None = None
-    conv_fusion: pd.DataFrame | None = None
-    environment: Mapping[str, Any] | None = None
-    transfer: pd.DataFrame | None = None
+    quality: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samplers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    models: pd.DataFrame = field(default_factory=pd.DataFrame)
+    calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
+    breakdown: pd.DataFrame = field(default_factory=pd.DataFrame)
+    sweeps: pd.DataFrame = field(default_factory=pd.DataFrame)
+    modes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    conv_fusion: pd.DataFrame = field(default_factory=pd.DataFrame)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    transfer: pd.DataFrame = field(default_factory=pd.DataFrame)
     speed: Mapping[str, float] = field(default_factory=dict)
     speed_told: str = ""
-
-    def has(self, *names: str) -> bool:
-        """Tell whether all named parts are there and not empty."""
-        return all(part is not None and len(part) > 0 for part in (getattr(self, name) for name in names))
-
-    def frame(self, name: str, *columns: str) -> pd.DataFrame:
-        """A table that has to be there, with the columns that have to be in it.
-
-        Raises:
-            FormatError: the table or a column is missing.
-        """
-        part = getattr(self, name)
-        if part is None:
-            raise FormatError(
-                f"the table `{name}` is missing", where=f"evaluation of {self.device}", next_step="run the stage that writes it"
-            )
-        if not isinstance(part, pd.DataFrame):
-            raise TypeError(f"{name} is no table")
-        require(part, columns, f"table `{name}` of {self.device}")
-        return part
+    ranges: Mapping[str, str] = field(default_factory=dict)
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """Return the rows of evaluated variants."""
-        return self.frame("models", "model_id", "family", "measured_ms", *columns).reset_index(drop=True)
+        """The evaluated variants that have a value in some columns.
 
-    def optional(self, column: str, *others: str) -> pd.DataFrame | None:
-        """The evaluated variants that have a value in an optional column; None when there is no such column or value."""
-        if self.models is None or column not in self.models.columns:
-            return None
-        frame = self.evaluated(column, *others)
-        frame = frame[frame[column].notna()].reset_index(drop=True)
-        return frame if len(frame) else None
+        Raises:
+            NotMeasuredError: no variant has.
+        """
+        known = set(columns) <= set(self.models.columns)
+        frame = self.models.dropna(subset=list(columns)) if known else self.models.iloc[:0]
+        if frame.empty:
+            raise NotMeasuredError(f"there are no models with {', '.join(columns)}")
+        return frame.reset_index(drop=True)
 
 
 #: Table of `Evidence` -> its file below the results of a device.
@@ -121,7 +100,6 @@ _FILES = {
     "models": "evaluation/models.parquet",
     "calibration": "calibration/models.parquet",
     "breakdown": "evaluation/breakdown.parquet",
-    "evaluated_kernels": "evaluation/kernels.parquet",
     "sweeps": "evaluation/sweeps.parquet",
     "modes": "evaluation/modes.csv",
     "conv_fusion": "evaluation/conv_fusion.csv",
@@ -130,32 +108,23 @@ _ZOO_FILES = {"zoo": "models.parquet", "prior": "prior.parquet"}
 _DOCUMENTS = {"sampling": "measurements/sampling.json", "environment": "evaluation/environment.json"}
 
 
-def read_evidence(
-    device: str, results: Path, zoo: Path, *, resnet18_kernels: tuple[str, ...] | None = None, **extra: Any
-) -> Evidence:
-    """Read what is there of one device.
+def read_evidence(device: str, results: Path, zoo: Path, **extra: Any) -> Evidence:
+    """Read the evidence of one device.
 
     Args:
         device: name of the device.
         results: its folder, results/<device>.
         zoo: the folder of the zoo's tables.
-        resnet18_kernels: kernel types of ResNet18 (they come from a split, not from a file).
-        extra: further parts of `Evidence`, e.g. speed, transfer, features.
+        extra: further parts of `Evidence`, e.g. speed, transfer.
 
     Raises:
-        FormatError: a file is there but cannot be read.
+        FormatError: a file cannot be read.
     """
     parts: dict[str, Any] = {name: _table(results / path) for name, path in _FILES.items()}
     parts |= {name: _table(zoo / path) for name, path in _ZOO_FILES.items()}
-    parts |= {name: _document(results / path) for name, path in _DOCUMENTS.items()}
-    return Evidence(device=device, resnet18_kernels=resnet18_kernels, **(parts | extra))
+    parts |= {name: read_document(results / path) for name, path in _DOCUMENTS.items()}
+    return Evidence(device, **parts, **extra)
 
 
-def _table(path: Path) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
+def _table(path: Path) -> pd.DataFrame:
     return read_parquet(path) if path.suffix == ".parquet" else read_csv(path)
-
-
-def _document(path: Path) -> Mapping[str, Any] | None:
-    return read_document(path) if path.is_file() else None

@@ -33,10 +33,10 @@ def shares_by_family(evidence: Evidence) -> pd.DataFrame:
 
     Kinds are ordered by their mean share; a family's row sums to 1.
     """
-    parts = evidence.frame("breakdown", "model_id", "kind", "predicted_ms")
+    parts = evidence.breakdown
     wide = parts.pivot_table(index="model_id", columns="kind", values="predicted_ms", aggfunc="sum", fill_value=0.0)
     wide = wide.div(wide.sum(axis=1), axis=0)
-    models = evidence.evaluated().set_index("model_id")["family"]
+    models = evidence.models.set_index("model_id")["family"]
     wide = wide.loc[wide.index.intersection(models.index)]
     families = models.loc[wide.index]
     table = wide.groupby(families, sort=False).mean()
@@ -95,7 +95,7 @@ def _empty(axis: Any) -> None:
 
 def sizes(evidence: Evidence) -> Any:
     """Draw figure 7 of the paper: one Conv by kernel size and by input size."""
-    rows = evidence.frame("sweeps", "sweep", "x", "measured_us", "predicted_us")
+    rows = evidence.sweeps
     figure, axes = canvas(10, 4.2, 2)
     names = {
         "kernel_size": ("(a) kernel size", "kernel size (pixels)"),
@@ -112,7 +112,7 @@ def sizes(evidence: Evidence) -> Any:
 
 def channels(evidence: Evidence) -> Any:
     """Draw figure 8 of the paper: one Conv by output channels."""
-    rows = evidence.frame("sweeps", "sweep", "x", "measured_us", "predicted_us")
+    rows = evidence.sweeps
     figure, (axis,) = canvas(10, 4.4)
     part = rows[rows["sweep"] == "out_channels"]
     if len(part):

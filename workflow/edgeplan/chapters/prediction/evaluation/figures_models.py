@@ -50,7 +50,7 @@ def baselines_figure(evidence: Evidence) -> Any:
     series = {n: table[f"{n}: within 10 % (%)"].tolist() for n in names}
     published = {
         "ours": paper.FIGURE_9["ours"],
-        "operator sum": paper.FIGURE_11_OPERATOR["CPU"],
+        "operator sum": paper.FIGURE_11_OPERATOR,
         "FLOPs": paper.FIGURE_9["flops"],
         "FLOPs+MAC": paper.FIGURE_9["flops_mac"],
     }
@@ -65,7 +65,7 @@ def baselines_figure(evidence: Evidence) -> Any:
 
 def error_by_latency(evidence: Evidence) -> Any:
     """Draw figure 10: signed errors in four groups of equal size by measured latency."""
-    frame = evidence.evaluated("predicted_ms").sort_values("measured_ms", kind="stable")
+    frame = evidence.evaluated("measured_ms", "predicted_ms").sort_values("measured_ms", kind="stable")
     truth, guess = (frame[c].to_numpy(float) for c in _PREDICTED)
     errors = 100 * relative_error(truth, guess)
     parts = [p for p in np.array_split(np.arange(len(truth)), _GROUPS) if p.size]
@@ -92,7 +92,7 @@ def error_by_latency(evidence: Evidence) -> Any:
 
 def operators_against_kernels(evidence: Evidence) -> Any:
     """Draw figure 11: +-5 % and +-10 % accuracy of the two sums, by family."""
-    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "operator_sum_ms")
     ours, theirs = by_group(frame), by_group(frame, predicted="operator_sum_ms")
     figure, axes = canvas(12, 4.8, 2)
     for axis, (column, title) in zip(

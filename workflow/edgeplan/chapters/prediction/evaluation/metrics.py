@@ -1,65 +1,33 @@
-"""metrics.json: the flat figures that experiments are compared by, and the bars they are held against."""
+"""The flat figures of merit of predictions, which experiments are compared by, and the bars they are held against."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.grade import grade
 from edgeplan.chapters.prediction.evaluation.tables_prediction import within_estimate
 from edgeplan.chapters.prediction.evaluation.tables_sampling import kernel_minutes
 from edgeplan.chapters.prediction.fusion.verification import averages
-from edgeplan.errors import FormatError
-from edgeplan.reporting.bars import Bar, interval_keys
-from edgeplan.reporting.metrics import accuracy, coverage, relative_width
-from edgeplan.support.files import write_json
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS
+from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.estimates import Estimate, figures_of_merit
+from edgeplan.reporting.grade import Repeats, of_spread
+from edgeplan.reporting.kit import NotMeasuredError
+from edgeplan.reporting.metrics import FloatArray, coverage, relative_width, within
 
 #: Samplers that are compared; figures are named in this order.
 SAMPLERS = ("adaptive", "random", "prior")
 
 
-def _with_ends(*keys: str) -> list[str]:
-    return [name for key in keys for name in (key, *interval_keys(key))]
-
-
-#: The keys of metrics.json; a figure whose inputs are missing is left out. Shares and relative errors are 0..1.
-#: `fusion.*` leaves out edges at reshapes, `fusion.*_all` does not; batch-norm folding is in neither.
-#: `measuring.grade` is good, fair or poor (`grade.Grade`), `measuring.repeat_deviation` the median by which repeats differ.
-#: `measuring.noise_*` is over the evaluated models: half the range of the normalised blocks of one, relative to their median.
-#: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
-KEYS = (
-    *_with_ends("prediction.within_10pct", "prediction.within_5pct"),
-    "prediction.plain_sum_within_10pct",
-    "prediction.plain_sum_within_5pct",
-    "prediction.left_out_within_10pct",
-    "prediction.left_out_within_5pct",
-    *_with_ends("prediction.repeat_within_10pct", "prediction.repeat_within_5pct"),
-    "prediction.models",
-    "measuring.kernel_minutes",
-    "measuring.noise_median",
-    "measuring.noise_max",
-    "measuring.grade",
-    "measuring.repeat_deviation",
-    "sampling.resolved_us",
-    *(f"sampling.{sampler}_error{suffix}" for suffix in ("", "_all") for sampler in SAMPLERS),
-    "fusion.precision",
-    "fusion.recall",
-    "fusion.precision_all",
-    "fusion.recall_all",
-    "fusion.precision_with_prior",
-    "fusion.recall_with_prior",
-    "interval.coverage_90",
-    "interval.width_90",
-    "speed.predict_process_s",
-    "speed.predict_call_ms",
-    "speed.batch_26000_s",
-    "speed.tables_26000_s",
-)
-
+Figure = Callable[[Evidence], float | Estimate]
 
 _BARS = (
     Bar("prediction.within_10pct", "whole models within 10 %", low=0.96, aim=">= 99 %"),
@@ -103,86 +71,97 @@ def bars(device: str) -> tuple[Bar, ...]:
     return tuple(replace(bar, low=low) if bar.key.endswith("within_10pct") else bar for bar in _BARS)
 
 
-def _prediction(evidence: Evidence) -> dict[str, float]:
-    values: dict[str, float] = {}
-    if not evidence.has("models") or "predicted_ms" not in evidence.frame("models").columns:
-        return values
-    frame = evidence.evaluated("predicted_ms")
-    hit = accuracy(frame["measured_ms"], frame["predicted_ms"])
-    values |= {"prediction.within_10pct": hit.within_10pct, "prediction.within_5pct": hit.within_5pct}
-    values["prediction.models"] = hit.models
-    noise = evidence.optional("noise")
-    if noise is not None:
-        values["measuring.noise_median"], values["measuring.noise_max"] = noise["noise"].median(), noise["noise"].max()
-    for name, column in (("plain_sum", "plain_sum_ms"), ("left_out", "left_out_ms"), ("repeat", "repeat_ms")):
-        other = evidence.optional(column)
-        if other is not None:
-            hit = accuracy(other["measured_ms"], other[column])
-            values[f"prediction.{name}_within_10pct"] = hit.within_10pct
-            values[f"prediction.{name}_within_5pct"] = hit.within_5pct
-    for name, column in (("", "predicted_ms"), ("repeat_", "repeat_ms")):
-        if (other := evidence.optional(column)) is not None:
-            for percent in (5, 10):
-                key, found = f"prediction.{name}within_{percent}pct", within_estimate(other, column, percent / 100)
-                values |= dict(zip(interval_keys(key), (found.low, found.high), strict=True))
-    spans = evidence.optional("low_ms", "high_ms", "predicted_ms")
-    if spans is not None:
-        values["interval.coverage_90"] = coverage(spans["measured_ms"], spans["low_ms"], spans["high_ms"])
-        values["interval.width_90"] = relative_width(spans["predicted_ms"], spans["low_ms"], spans["high_ms"])
-    return values
+def _within(column: str, percent: int) -> Figure:
+    return lambda e: within(*_pair(e, column), percent / 100)
 
 
-def _grade(evidence: Evidence) -> dict[str, float | str]:
-    again = evidence.optional("repeat_ms", "repeat_gap_s")
-    found = grade(again["measured_ms"], again["repeat_ms"], again["repeat_gap_s"]) if again is not None else None
-    return {"measuring.grade": found.name, "measuring.repeat_deviation": found.median} if found else {}
+def _within_by_chance(column: str, percent: int) -> Figure:
+    return lambda e: within_estimate(e.evaluated(column), column, percent / 100)
 
 
-def metrics(evidence: Evidence) -> dict[str, float | str]:
-    """The figures of `KEYS` that the inputs give, the grade of the machine among them; a missing input is an absent key."""
-    values: dict[str, float | str] = {**_prediction(evidence), **_grade(evidence)}
-    if evidence.has("sampling") and evidence.sampling is not None:
-        values["measuring.kernel_minutes"] = kernel_minutes(evidence.sampling, evidence.calibration)
-    if evidence.has("samplers"):
-        table = evidence.frame("samplers", "sampler", "rmspe", "rmspe_all", "resolved_us").set_index("sampler")
-        values["sampling.resolved_us"] = float(table["resolved_us"].iloc[0])
-        for name in table.index.intersection(list(SAMPLERS)):
-            for suffix in ("", "_all"):
-                values[f"sampling.{name}_error{suffix}"] = float(table.loc[name, f"rmspe{suffix}"]) / 100
-    if evidence.has("verification"):
-        apart = ("bn_folding", "reshaping")
-        rows = evidence.frame("verification", "fused_by_engine", "fused_by_rules", "precision", "recall", *apart)
-        rows = rows.astype(dict.fromkeys(apart, bool))
-        for suffix, judged in (("", rows), ("_all", rows.assign(reshaping=False))):
-            counted = ~judged["bn_folding"] & ~judged["reshaping"]
-            if (judged.loc[counted, ["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
-                values[f"fusion.precision{suffix}"], values[f"fusion.recall{suffix}"] = averages(judged)
-        if {"fused_with_prior", "true_with_prior"} <= set(evidence.frame("verification").columns):
-            known = evidence.frame("verification", "fused_with_prior", "true_with_prior")
-            rows = rows.assign(
-                fused_by_rules=known["fused_with_prior"],
-                precision=known["true_with_prior"] / known["fused_with_prior"].where(known["fused_with_prior"] > 0),
-                recall=known["true_with_prior"] / rows["fused_by_engine"].where(rows["fused_by_engine"] > 0),
-            )
-            values["fusion.precision_with_prior"], values["fusion.recall_with_prior"] = averages(rows)
-    values |= {f"speed.{name}": float(value) for name, value in evidence.speed.items() if f"speed.{name}" in KEYS}
-    return {key: values[key] for key in KEYS if key in values and _known(values[key])}
+def _pair(evidence: Evidence, column: str) -> tuple[FloatArray, FloatArray]:
+    frame = evidence.evaluated("measured_ms", column)
+    return frame["measured_ms"].to_numpy(), frame[column].to_numpy()
 
 
-def _known(value: float | str) -> bool:
-    return isinstance(value, str) or math.isfinite(value)
+def _of_models(statistic: Callable[..., float], *columns: str) -> Figure:
+    return lambda e: statistic(*(e.evaluated(*columns)[column] for column in columns))
 
 
-def write_metrics(values: Mapping[str, float | str], path: Path) -> None:
-    """Write metrics.json atomically: sorted keys, six significant digits.
+def _rules(figure: int, *, reshapes: bool) -> Figure:
+    """Precision (0) or recall (1) of the rules, over the edges at reshapes as well or without them."""
 
-    Raises:
-        FormatError: a key is not of `KEYS`, or a value is not finite.
-    """
-    wrong = [key for key, value in values.items() if key not in KEYS or not _known(value)]
-    if wrong:
-        raise FormatError(
-            f"not figures of metrics.json, or not finite: {', '.join(wrong)}", where=str(path), next_step="correct the caller"
-        )
-    rounded = {k: v if isinstance(v, str) else float(f"{v:.6g}") for k, v in sorted(values.items())}
-    write_json(path, rounded)
+    def found(evidence: Evidence) -> float:
+        rows = evidence.verification.astype({"bn_folding": bool, "reshaping": bool})
+        rows = rows.assign(reshaping=False) if reshapes else rows
+        counted = rows[~rows["bn_folding"] & ~rows["reshaping"]]
+        if not (counted[["fused_by_engine", "fused_by_rules"]] > 0).to_numpy().any():
+            raise NotMeasuredError("nothing fuses")
+        return averages(rows)[figure]
+
+    return found
+
+
+def _sampled(sampler: str, suffix: str) -> Figure:
+    return lambda e: float(e.samplers.set_index("sampler")[f"rmspe{suffix}"][sampler]) / 100
+
+
+def _speed(name: str) -> Figure:
+    return lambda e: e.speed[name]
+
+
+def _repeat_deviation(evidence: Evidence) -> float:
+    """The median by which models differ from the same ones minutes later."""
+    return _spread(evidence)[0]
+
+
+def _spread(evidence: Evidence) -> tuple[float, float]:
+    found = later_repeats(evidence.evaluated("repeat_ms", "repeat_gap_s")).spread()
+    if found is None:
+        raise NotMeasuredError("too few models were measured again minutes later")
+    return found
+
+
+def later_repeats(models: pd.DataFrame) -> Repeats:
+    """Models measured again at least `APART_SECONDS` later."""
+    ratios = models["repeat_ms"] / models["measured_ms"]
+    return Repeats(ratios.where(models["repeat_gap_s"] >= APART_SECONDS), "models and the same ones minutes later")
+
+
+#: The figures of merit; one whose inputs are missing is left out. Shares and relative errors are 0..1.
+#: `fusion.*` leaves out edges at reshapes, `fusion.*_all` does not; batch-norm folding is in neither.
+#: `measuring.noise_*` is over the evaluated models: half the range of the normalised blocks of one, relative to their median.
+#: `sampling.*_error` is the conv RMSPE on frozen labels of at least `sampling.resolved_us` us, `sampling.*_error_all` on all.
+MERITS: Mapping[str, Figure] = MappingProxyType(
+    {
+        **{f"prediction.within_{percent}pct": _within_by_chance("predicted_ms", percent) for percent in (10, 5)},
+        **{f"prediction.repeat_within_{percent}pct": _within_by_chance("repeat_ms", percent) for percent in (10, 5)},
+        **{f"prediction.plain_sum_within_{percent}pct": _within("plain_sum_ms", percent) for percent in (10, 5)},
+        **{f"prediction.left_out_within_{percent}pct": _within("left_out_ms", percent) for percent in (10, 5)},
+        "prediction.models": lambda e: len(e.evaluated("predicted_ms")),
+        "measuring.kernel_minutes": lambda e: kernel_minutes(e.sampling, e.calibration),
+        "measuring.noise_median": _of_models(np.median, "noise"),
+        "measuring.noise_max": _of_models(np.max, "noise"),
+        "measuring.repeat_deviation": _repeat_deviation,
+        "sampling.resolved_us": lambda e: float(e.samplers["resolved_us"].iloc[0]),
+        **{f"sampling.{name}_error{suffix}": _sampled(name, suffix) for suffix in ("", "_all") for name in SAMPLERS},
+        "fusion.precision": _rules(0, reshapes=False),
+        "fusion.recall": _rules(1, reshapes=False),
+        "fusion.precision_all": _rules(0, reshapes=True),
+        "fusion.recall_all": _rules(1, reshapes=True),
+        "interval.coverage_90": _of_models(coverage, "measured_ms", "low_ms", "high_ms"),
+        "interval.width_90": _of_models(relative_width, "predicted_ms", "low_ms", "high_ms"),
+        **{
+            f"speed.{name}": _speed(name)
+            for name in ("predict_process_s", "predict_call_ms", "batch_26000_s", "tables_26000_s")
+        },
+    }
+)
+
+
+def metrics(evidence: Evidence) -> dict[str, Any]:
+    """The figures of merit, and `measuring.grade`, the grade of the machine (good, fair or poor), sorted by key."""
+    found: dict[str, Any] = figures_of_merit(MERITS, evidence)
+    with suppress(NotMeasuredError):
+        found["measuring.grade"] = of_spread(*_spread(evidence))
+    return dict(sorted(found.items()))

@@ -91,13 +91,6 @@ TABLES: Mapping[str, TableSpec[Evidence]] = registry(
         ("sampling", "calibration"),
     ),
     TableSpec(
-        "table_fusion",
-        "Fusion rules against the engine's own report",
-        fusion.table_fusion,
-        ("verification",),
-        note=fusion.undecided_note,
-    ),
-    TableSpec(
         "table_baselines",
         "Baselines on unseen families",
         baselines.table_baselines,
@@ -121,12 +114,6 @@ TABLES: Mapping[str, TableSpec[Evidence]] = registry(
         prediction.table_intervals,
         ("calibration", "models.predicted_ms", "models.low_ms", "models.high_ms"),
         note=prediction.calibration_note,
-    ),
-    TableSpec(
-        "table_seen",
-        "Configurations seen in training",
-        sampling.table_seen,
-        ("evaluated_kernels", "kernels"),
     ),
     TableSpec(
         "table_conv_fusion",

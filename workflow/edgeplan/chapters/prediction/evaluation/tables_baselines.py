@@ -29,7 +29,7 @@ _PAPER_ROW = "paper (see caption)"
 
 def _evaluated(evidence: Evidence) -> pd.DataFrame:
     """The evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
-    frame = evidence.evaluated("predicted_ms", "macs", "memory_bytes")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
     return with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
 
 
@@ -55,7 +55,7 @@ def table_baselines(evidence: Evidence) -> pd.DataFrame:
     table = baselines(evidence)
     published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
     row: dict[str, object] = {f"{ours}: {WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
-    row[f"operator sum: {WITHIN_10}"] = paper.FIGURE_11_OPERATOR["CPU"]
+    row[f"operator sum: {WITHIN_10}"] = paper.FIGURE_11_OPERATOR
     table["family"] = table["family"].map(label)
     last = pd.DataFrame([{c: row.get(c, np.nan) for c in table.columns} | {"family": _PAPER_ROW}])
     return pd.concat([table.astype({"models": float}), last], ignore_index=True)

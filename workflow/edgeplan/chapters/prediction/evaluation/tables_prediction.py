@@ -11,7 +11,6 @@ from edgeplan.reporting.estimates import Estimate, estimate
 from edgeplan.reporting.metrics import (
     OVERALL,
     ROUNDING,
-    accuracy,
     by_group,
     coverage,
     relative_error,
@@ -27,13 +26,17 @@ WITHIN_5, WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
 
 def label(family: str) -> str:
     """The paper's name of a family, or the name as it is."""
-    known = paper.TABLE_2.get(paper.family_key(family))
-    return known.label if known else family
+    return str(paper.printed("table_02", "family")["label"].get(paper.family_key(family), family))
+
+
+def beside(table: pd.DataFrame, printed: pd.DataFrame, key: str) -> pd.DataFrame:
+    """A table with what the paper printed in further columns, row by row of the same key."""
+    return pd.concat([table, printed.reindex(table[key].map(paper.family_key)).set_axis(table.index)], axis=1)
 
 
 def table_01(evidence: Evidence) -> pd.DataFrame:
     """Table 1: sums of operators and of kernels of MobileNetV2: here the mean of its variants, which are what is evaluated."""
-    frame = evidence.evaluated("predicted_ms", "operator_sum_ms")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "operator_sum_ms")
     frame = frame[frame["family"].map(paper.family_key) == "mobilenetv2"]
     rows = []
     if len(frame):
@@ -41,43 +44,32 @@ def table_01(evidence: Evidence) -> pd.DataFrame:
         errors = [100 * float(np.mean(np.abs(relative_error(sums[0], s)))) for s in sums[1:]]
         means = [float(s.mean()) for s in sums]
         rows.append((evidence.device, f"mean of {len(frame)} variants", means[0], means[1], errors[0], means[2], errors[1]))
-    for device, cell in paper.TABLE_1.items():
-        values = (cell.model_ms, cell.operator_sum_ms, cell.operator_error, cell.kernel_sum_ms, cell.kernel_error)
-        rows.append((f"paper {device}", "base model", *values))
-    names = ["device", "models", "latency (ms)", "operator sum (ms)", "operator sum error (%)", "kernel sum (ms)"]
-    return pd.DataFrame(rows, columns=[*names, "kernel sum error (%)"])
+    printed = paper.printed("table_01")
+    return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
 
 
 def table_02(evidence: Evidence) -> pd.DataFrame:
     """Table 2: average FLOPs (multiply-adds) of the generated variants and the range of measured latencies, by family."""
-    zoo = evidence.frame("zoo", "family", "index", "macs")
+    zoo, measured = evidence.zoo, evidence.models
     variants = zoo[zoo["index"] >= 0]
-    measured = evidence.evaluated() if evidence.has("models") else pd.DataFrame(columns=["family", "measured_ms"])
-    rows = []
+    printed, rows = paper.printed("table_02", "family"), []
     for family in dict.fromkeys(zoo["family"]):
         macs = variants.loc[variants["family"] == family, "macs"]
         base = zoo.loc[(zoo["family"] == family) & (zoo["index"] < 0), "macs"]
         times = measured.loc[measured["family"] == family, "measured_ms"]
-        published = paper.TABLE_2.get(paper.family_key(family))
         rows.append(
             {
                 "family": label(family),
                 "variants": len(macs),
-                "FLOPs (M)": macs.mean() / 1e6 if len(macs) else np.nan,
+                "FLOPs (M)": macs.mean() / 1e6,
                 "base FLOPs (M)": base.iloc[0] / 1e6 if len(base) else np.nan,
-                "paper: FLOPs (M)": published.flops_m if published else np.nan,
+                "paper: FLOPs (M)": printed["paper: FLOPs (M)"].get(paper.family_key(family), np.nan),
                 "measured": len(times),
-                "latency min (ms)": times.min() if len(times) else np.nan,
-                "latency max (ms)": times.max() if len(times) else np.nan,
-            }
-            | {
-                f"paper {device}: latency (ms)": " - ".join(f"{v:g}" for v in published.range_ms[device])
-                if published and device in published.range_ms
-                else ""
-                for device in paper.DEVICES
+                "latency min (ms)": times.min(),
+                "latency max (ms)": times.max(),
             }
         )
-    return pd.DataFrame(rows)
+    return beside(pd.DataFrame(rows), printed[[f"paper {device}: latency (ms)" for device in paper.DEVICES]], "family")
 
 
 def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame:
@@ -97,34 +89,19 @@ def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame
 
 def table_08(evidence: Evidence) -> pd.DataFrame:
     """Table 8: end-to-end prediction by family and overall."""
-    table = _hits(evidence.evaluated("predicted_ms"), "predicted_ms")
-    keys = table["family"].map(paper.family_key)
-    for device in paper.DEVICES:
-        cells = [paper.TABLE_8.get(k, {}).get(device) for k in keys]
-        overall = paper.OVERALL_WITHIN_10PCT[device]
-        table[f"paper {device}: RMSE (ms)"] = [c.rmse_ms if c else np.nan for c in cells]
-        table[f"paper {device}: RMSPE (%)"] = [c.rmspe if c else np.nan for c in cells]
-        table[f"paper {device}: {WITHIN_5}"] = [c.within_5pct if c else np.nan for c in cells]
-        table[f"paper {device}: {WITHIN_10}"] = [
-            c.within_10pct if c else (overall if k == OVERALL else np.nan) for c, k in zip(cells, keys, strict=True)
-        ]
+    table = _hits(evidence.evaluated("measured_ms", "predicted_ms"), "predicted_ms")
+    table = beside(table, paper.printed("table_08", "family"), "family")
     table["family"] = table["family"].map(label)
     return table
 
 
 def table_11(evidence: Evidence) -> pd.DataFrame:
     """Table 11: predictors of another device on this one, and the rebuilt ones."""
-    frame = evidence.frame("transfer", "family", "measured_ms", "transferred_ms", "rebuilt_ms")
+    frame = evidence.transfer
     table = _hits(frame, "transferred_ms", "transferred: ")
     rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
     table = table.join(rebuilt.drop(columns=["family", "models"]))
-    cells = [paper.TABLE_11.get(paper.family_key(f)) for f in table["family"]]
-    for part, name in enumerate(("transferred", "rebuilt")):
-        table[f"paper {name}: RMSE (ms)"] = [c[part].rmse_ms if c else np.nan for c in cells]
-        table[f"paper {name}: RMSPE (%)"] = [c[part].rmspe if c else np.nan for c in cells]
-        table[f"paper {name}: {WITHIN_5}"] = [c[part].within_5pct if c else np.nan for c in cells]
-        table[f"paper {name}: {WITHIN_10}"] = [c[part].within_10pct if c else np.nan for c in cells]
-    table.loc[table["family"] == OVERALL, f"paper rebuilt: {WITHIN_10}"] = paper.TABLE_11_OVERALL_REBUILT
+    table = beside(table, paper.printed("table_11", "family"), "family")
     table["family"] = table["family"].map(label)
     return table
 
@@ -134,9 +111,7 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
 
     A second measurement is held against the first one like a prediction, on the models that have one.
     """
-    frame = evidence.optional("repeat_ms", "repeat_gap_s", "predicted_ms")
-    if frame is None:
-        frame = evidence.evaluated("repeat_ms", "repeat_gap_s", "predicted_ms")
+    frame = evidence.evaluated("repeat_ms", "repeat_gap_s", "predicted_ms")
     families = [(str(name), part) for name, part in frame.groupby("family", sort=False)]
     rows = []
     for name, part in [(OVERALL, frame), *families]:
@@ -154,10 +129,7 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
 
 def repeat_note(evidence: Evidence) -> str:
     """The shares of all models with their intervals."""
-    frame = evidence.optional("repeat_ms", "predicted_ms")
-    if frame is None:
-        return ""
-    texts = []
+    frame, texts = evidence.evaluated("repeat_ms", "predicted_ms"), []
     for what, column in (("predicted", "predicted_ms"), ("measured twice", "repeat_ms")):
         found = within_estimate(frame, column, 0.1)
         texts.append(f"{what} {100 * found.value:.1f} % (95 %: {100 * found.low:.1f} to {100 * found.high:.1f} %)")
@@ -172,7 +144,7 @@ def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
 
 def table_intervals(evidence: Evidence) -> pd.DataFrame:
     """Coverage and median relative width of the 90 % intervals, by family and overall."""
-    frame = evidence.evaluated("predicted_ms", "low_ms", "high_ms")
+    frame = evidence.evaluated("measured_ms", "predicted_ms", "low_ms", "high_ms")
     parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
     rows = []
     for name, part in [*parts, (OVERALL, frame)]:
@@ -186,8 +158,6 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
 
 def calibration_note(evidence: Evidence) -> str:
     """On what the size of the intervals is calibrated."""
-    if not evidence.interval:
-        return ""
     count = evidence.interval["subjects"]
     if evidence.interval["quantile_of"] == "carriers":
         return f"So is how wide it is, on {count} of them: whole models were too few."
@@ -197,12 +167,3 @@ def calibration_note(evidence: Evidence) -> str:
         "That sets the share inside over all models like them, to "
         "within a few percent by the chance of which were drawn; it sets that of no single family."
     )
-
-
-def alexnet_within(evidence: Evidence, column: str) -> float | None:
-    """+-10 % accuracy (share) on the AlexNets by a column of predictions; None when there are none."""
-    frame = evidence.optional(column)
-    if frame is None:
-        return None
-    frame = frame[frame["family"].map(paper.family_key) == "alexnet"]
-    return accuracy(frame["measured_ms"], frame[column]).within_10pct if len(frame) else None

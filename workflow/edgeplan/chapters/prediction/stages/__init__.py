@@ -8,8 +8,6 @@ Modules:
   metrics.
 * `fusion`: Stage `fusion`: rules of what a device's engine fuses, found by timing alone, and held
   against the engine's own report.
-* `prediction_page`: Stage `prediction_page`: the chapter of the report, from the tables, figures
-  and figures of merit that `evaluation` wrote.
 * `sampling`: Stage `sampling`: measured and labelled kernels, by the adaptive sampler, its
   baselines, the frozen set and both modes.
 * `training`: Stage `training`: the predictors of a device, and those it is compared with.

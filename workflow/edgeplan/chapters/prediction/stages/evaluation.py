@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.analysis import findings
 from edgeplan.chapters.prediction.evaluation.dates import ranges
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
-from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.metrics import metrics as figures_of_merit
-from edgeplan.chapters.prediction.evaluation.metrics import write_metrics
-from edgeplan.chapters.prediction.evaluation.tables import FINDINGS, write_tables
+from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
 from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
@@ -26,12 +23,10 @@ from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split, split_operators
-from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
-from edgeplan.reporting.kit import draw, write_figures
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
@@ -41,10 +36,13 @@ from edgeplan.zoo import prior_models
 _LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
 
 
-def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path) -> None:
+def evaluate(
+    params: PredictionParams, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path, chapter: Path
+) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
 
-    The figures of merit go to `metrics`. The stored rows of the device (below `rows`) are asked only when they were measured.
+    The figures of merit go to `metrics`, the page of the report to `chapter`. The stored rows of the device (below `rows`) are
+    asked only when they were measured.
 
     Raises:
         FormatError: the measured models are not those of the zoo.
@@ -75,9 +73,6 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     kinds, ids = np.meshgrid(batch.kinds, models["model_id"].to_numpy(), indexing="ij")
     breakdown = pd.DataFrame({"model_id": ids.ravel(), "kind": kinds.ravel(), "predicted_ms": batch.by_kind_ms.ravel()})
     write_parquet(breakdown[breakdown["predicted_ms"] > 0].reset_index(drop=True), evaluation / "breakdown.parquet")
-    configs = [kernels.configs.row(i) for i in range(len(kernels.configs))]
-    distinct = {config.to_json(): config.kind for config in configs}
-    write_parquet(pd.DataFrame({"kind": list(distinct.values()), "config": list(distinct)}), evaluation / "kernels.parquet")
     labelled = read_parquet(results / "measurements" / "kernels.parquet", *_LABELLED)
     write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
     about = read_document(results / "measurements" / "sampling.json", "mode_seconds", "mode_subjects")
@@ -92,15 +87,11 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
         resnet18_kernels=resnet18,
         speed=speed.figures,
         speed_told=speed.told(predictor),
-        features=dict.fromkeys(sorted(set(labelled["kind"])), FEATURES),
         interval=predictor.card.interval.model_dump(),
     )
-    dates = ranges(evidence, rows, rules.provenance.measurements)
-    write_json(evaluation / "dates.json", dates)
-    write_tables(evidence, results / "tables", dates)
-    write_json(results / "tables" / FINDINGS, findings(evidence))
-    write_figures(draw(FIGURES, evidence), results / "figures")
-    write_metrics(figures_of_merit(evidence), metrics)
+    evidence = replace(evidence, ranges=ranges(evidence, rows, rules.provenance.measurements))
+    write_json(evaluation / "dates.json", evidence.ranges)
+    prediction_report(device).show(evidence, folder=results, metrics=metrics, chapter=chapter)
 
 
 def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:

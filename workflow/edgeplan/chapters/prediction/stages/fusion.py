@@ -87,9 +87,8 @@ def detect_fusion(
 ) -> None:
     """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
 
-    Rules are written as they stand with the prior, where there is one. The verification is of what timing alone found, with
-    the counts of what is written beside it where there is a prior. It covers every base model and every evaluated variant; a
-    black-box engine leaves it empty.
+    Rules are written as they stand with the prior, where there is one. The verification is of what timing alone found. It
+    covers every base model and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
     with Bench(file, params.measurement, rows) as bench:
@@ -122,9 +121,6 @@ def detect_fusion(
     write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
     if executed.tells:
         frame = verify(found, graphs(table), executed)
-        if prior is not None:
-            known = verify(used, graphs(table), executed)
-            frame = frame.assign(fused_with_prior=known["fused_by_rules"], true_with_prior=known["true_positive"])
         executed.save()
     else:
         frame = pd.DataFrame(columns=list(VERIFICATION_COLUMNS))

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.grade import APART_SECONDS
 from edgeplan.chapters.prediction.models import graphs, read_models
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.chapters.prediction.whole_models import measure_shuffled, open_bench
+from edgeplan.chapters.prediction.whole_models import APART_SECONDS, measure_shuffled, open_bench
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject

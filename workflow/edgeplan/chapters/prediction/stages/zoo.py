@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.paper import TABLE_2
+from edgeplan.chapters.prediction.paper import printed
 from edgeplan.chapters.prediction.sampling.prior import ConvShape, conv_shapes
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.cost import graph_macs, graph_memory_access_bytes, graph_parameters
@@ -70,7 +70,7 @@ def build_zoo(params: PredictionParams, *, models: Path, prior: Path, costs: Pat
             "family": [FAMILIES[f].paper_name for f in mean.index],
             "variants": variant_rows.size().to_numpy(),
             "mean_flops_m": mean.to_numpy(),
-            "paper_flops_m": [TABLE_2[f].flops_m for f in mean.index],
+            "paper_flops_m": printed("table_02", "family")["paper: FLOPs (M)"].reindex(mean.index).to_numpy(),
         }
     )
     write_csv(frame, costs)
