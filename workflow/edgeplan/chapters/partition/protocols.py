@@ -41,7 +41,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("runtime", "ranges", "bands", "native/partner"),
                 *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
-                *files_of("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "darknet"),
+                *files_of("workloads", "registry", "unrolled", "batches", "recurrent", "transformers", "yolov3"),
                 "planning/partition",
             ),
             earlier=("eop/2",),
