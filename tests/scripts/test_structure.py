@@ -18,7 +18,7 @@ LANE = "texts"  # see tests/conftest.py
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
     "code lines of workflow": 49_500,
-    "code lines of tests": 28_750,
+    "code lines of tests": 28_800,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,

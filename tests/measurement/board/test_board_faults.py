@@ -49,7 +49,7 @@ SAID = {  # what ssh and shells say, word for word
         255,
         "ssh: Could not resolve hostname pi5: Name or service not known",
         "host pi5 is not known",
-        "ssh_config",
+        "transport.host",
     ),
     "refused key": (255, "root@pi5: Permission denied (publickey).", "refused the key", "ssh-copy-id pi5"),
     "closed port": (255, "ssh: connect to host pi5 port 22: Connection refused", "refuses connections", "ssh pi5 true"),
