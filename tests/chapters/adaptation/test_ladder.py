@@ -24,7 +24,7 @@ from edgeplan.chapters.adaptation.ladder import (
     POOLED,
     SCRATCH,
     Pool,
-    Target,
+    LadderDevice,
     _by_family,
     _spent,
     draws,
@@ -114,7 +114,9 @@ def test_each_family_has_its_turn() -> None:
 def test_a_quarter_of_a_minute_makes_an_old_device_useful() -> None:
     kept = KeptDevice.read(KEPT / "cpu-onednn-zen5")
     few = kept.of("variant").iloc[::10]
-    target = Target.of(KeptDevice(kept.about, kept.kernels, kept.carriers, pd.concat([kept.calibrating, few]), kept.rules))
+    target = LadderDevice.of(
+        KeptDevice(kept.about, kept.kernels, kept.carriers, pd.concat([kept.calibrating, few]), kept.rules)
+    )
     old = load_distilled(SHIPPED / "cpu-onednn")
     pool = Pool.of(target, old)
     draw = draws(target, pool, SETTINGS, 15.0, 0)
