@@ -21,7 +21,7 @@ from edgeplan.predictors.adapted import (
     spreads,
 )
 from edgeplan.predictors.adapting import NewDevice, adapt, rows_of
-from edgeplan.predictors.calibration_line import Calibration, KernelRows, LogLine, Lines, calibrate_kernels, held_out_us
+from edgeplan.predictors.calibration_line import Calibration, KernelRows, Lines, LogLine, calibrate_kernels, held_out_us
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables

@@ -16,15 +16,15 @@ from edgeplan.chapters.adaptation.evaluation.figures import FIGURES
 from edgeplan.chapters.adaptation.evaluation.metrics import ladder_metrics
 from edgeplan.chapters.adaptation.evaluation.page import findings
 from edgeplan.chapters.adaptation.evaluation.tables import TABLES
-from edgeplan.chapters.adaptation.kept import CARRIERS, KERNELS, MODELS, KeptDevice, kept_devices
+from edgeplan.chapters.adaptation.kept import CARRIERS, KERNELS, MODELS, KeptDevice, kept_devices, model_kernels
 from edgeplan.chapters.adaptation.ladder import (
     ADAPTED,
     ALL_SECONDS,
     OLD,
     POOLED,
     SCRATCH,
-    Pool,
     LadderDevice,
+    Pool,
     _by_family,
     _spent,
     draws,
@@ -35,6 +35,7 @@ from edgeplan.predictors.adapting import adapt
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.support.frames import read_parquet, write_parquet
 from edgeplan.workspace import SHIPPED
+from edgeplan.zoo.unseen import UNSEEN
 
 KEPT = Path(__file__).parents[3] / "data/transfer"
 SETTINGS = AdaptationSettings(
@@ -82,6 +83,22 @@ def test_kernels_without_their_carrier_are_refused(kept: Path) -> None:
     write_parquet(table.iloc[1:].reset_index(drop=True), kept / CARRIERS)
     with pytest.raises(FormatError, match="do not belong together"):
         KeptDevice.read(kept)
+
+
+@pytest.mark.parametrize(("use", "why"), [("unseen", "no architecture"), ("other", "unknown use")])
+def test_models_that_cannot_be_built_are_refused(kept: Path, use: str, why: str) -> None:
+    table = read_parquet(kept / MODELS)
+    table.loc[0, ["use", "model_id"]] = [use, "elsewhere"]
+    write_parquet(table, kept / MODELS)
+    with pytest.raises(FormatError, match=why):
+        KeptDevice.read(kept)
+
+
+def test_unseen_architectures_have_kernels() -> None:
+    rules = KeptDevice.read(KEPT / "cpu-onednn-zen4").rules
+    found = model_kernels(pd.DataFrame({"use": ["unseen"], "model_id": [min(UNSEEN)], "spec": [""]}), rules)
+    assert found[0].name == min(UNSEEN)
+    assert found[0].configs
 
 
 def test_a_folder_of_another_device_is_refused(kept: Path) -> None:
