@@ -21,7 +21,7 @@ from edgeplan.predictors.adapted import (
     spreads,
 )
 from edgeplan.predictors.adapting import NewDevice, adapt, rows_of
-from edgeplan.predictors.calibration_line import Calibration, KernelRows, Line, Lines, calibrate_kernels, held_out_us
+from edgeplan.predictors.calibration_line import Calibration, KernelRows, Lines, LogLine, calibrate_kernels, held_out_us
 from edgeplan.predictors.card import Interval
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables
@@ -93,7 +93,7 @@ def test_spreads_of_few_rows_are_drawn_to_that_of_all() -> None:
 
 
 def test_members_count_by_their_errors() -> None:
-    slow = Calibration(Lines(common=Line(shift=float(np.log(4.0)))))
+    slow = Calibration(Lines(common=LogLine(shift=float(np.log(4.0)))))
     tables = KernelTables.of([model()])
 
     def mixed(good: float, bad: float) -> float:

@@ -16,15 +16,15 @@ from edgeplan.chapters.adaptation.evaluation.figures import FIGURES
 from edgeplan.chapters.adaptation.evaluation.metrics import ladder_metrics
 from edgeplan.chapters.adaptation.evaluation.page import findings
 from edgeplan.chapters.adaptation.evaluation.tables import TABLES
-from edgeplan.chapters.adaptation.kept import CARRIERS, KERNELS, MODELS, KeptDevice, kept_devices
+from edgeplan.chapters.adaptation.kept import CARRIERS, KERNELS, MODELS, KeptDevice, kept_devices, model_kernels
 from edgeplan.chapters.adaptation.ladder import (
     ADAPTED,
     ALL_SECONDS,
     OLD,
     POOLED,
     SCRATCH,
+    LadderDevice,
     Pool,
-    Target,
     _by_family,
     _spent,
     draws,
@@ -35,6 +35,7 @@ from edgeplan.predictors.adapting import adapt
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.support.frames import read_parquet, write_parquet
 from edgeplan.workspace import SHIPPED
+from edgeplan.zoo.unseen import UNSEEN
 
 KEPT = Path(__file__).parents[3] / "data/transfer"
 SETTINGS = AdaptationSettings(
@@ -84,6 +85,22 @@ def test_kernels_without_their_carrier_are_refused(kept: Path) -> None:
         KeptDevice.read(kept)
 
 
+@pytest.mark.parametrize(("use", "why"), [("unseen", "no architecture"), ("other", "unknown use")])
+def test_models_that_cannot_be_built_are_refused(kept: Path, use: str, why: str) -> None:
+    table = read_parquet(kept / MODELS)
+    table.loc[0, ["use", "model_id"]] = [use, "elsewhere"]
+    write_parquet(table, kept / MODELS)
+    with pytest.raises(FormatError, match=why):
+        KeptDevice.read(kept)
+
+
+def test_unseen_architectures_have_kernels() -> None:
+    rules = KeptDevice.read(KEPT / "cpu-onednn-zen4").rules
+    found = model_kernels(pd.DataFrame({"use": ["unseen"], "model_id": [min(UNSEEN)], "spec": [""]}), rules)
+    assert found[0].name == min(UNSEEN)
+    assert found[0].configs
+
+
 def test_a_folder_of_another_device_is_refused(kept: Path) -> None:
     kept.rename(kept.parent / "renamed")
     with pytest.raises(FormatError, match="the rows are of device cpu-onednn-zen4"):
@@ -114,7 +131,9 @@ def test_each_family_has_its_turn() -> None:
 def test_a_quarter_of_a_minute_makes_an_old_device_useful() -> None:
     kept = KeptDevice.read(KEPT / "cpu-onednn-zen5")
     few = kept.of("variant").iloc[::10]
-    target = Target.of(KeptDevice(kept.about, kept.kernels, kept.carriers, pd.concat([kept.calibrating, few]), kept.rules))
+    target = LadderDevice.of(
+        KeptDevice(kept.about, kept.kernels, kept.carriers, pd.concat([kept.calibrating, few]), kept.rules)
+    )
     old = load_distilled(SHIPPED / "cpu-onednn")
     pool = Pool.of(target, old)
     draw = draws(target, pool, SETTINGS, 15.0, 0)

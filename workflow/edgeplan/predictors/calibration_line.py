@@ -39,7 +39,7 @@ _WIDTH = len(FEATURES) + len(EXTRA_FEATURES)
 _UNKNOWN_KIND = -1.0
 
 
-class Line(BaseModel):
+class LogLine(BaseModel):
     """A line adds `shift`, and `slope` for each unit of the logarithm of latency above the centre."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,8 +60,8 @@ class Lines(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     centre: Finite = 0.0
-    common: Line = Line()
-    kinds: dict[str, Line] = {}
+    common: LogLine = LogLine()
+    kinds: dict[str, LogLine] = {}
 
     def added(self, kind: npt.NDArray[np.object_], said: Floats) -> Floats:
         """Return what the lines add to log latencies of an old device (n,).
@@ -71,7 +71,7 @@ class Lines(BaseModel):
             said: log us (n,).
         """
         names, place = np.unique(kind.astype(str), return_inverse=True)
-        own = [self.kinds.get(name, Line()) for name in names]
+        own = [self.kinds.get(name, LogLine()) for name in names]
         shift = np.array([self.common.shift + line.shift for line in own])[place]
         slope = np.array([self.common.slope + line.slope for line in own])[place]
         return np.asarray(shift + slope * (said - self.centre), dtype=np.float64)
@@ -163,12 +163,12 @@ def calibrate_lines(rows: KernelRows, weight: Floats) -> Lines:
         found = start + np.linalg.solve(weighted @ design + pull, weighted @ (target - design @ start))
         rest = target - design @ found
     lines = [
-        Line(shift=nine_digits(a), slope=nine_digits(b))
+        LogLine(shift=nine_digits(a), slope=nine_digits(b))
         for a, b in zip(found[2 : 2 + len(names)], found[2 + len(names) :], strict=True)
     ]
     return Lines(
         centre=nine_digits(centre),
-        common=Line(shift=nine_digits(found[0]), slope=nine_digits(found[1])),
+        common=LogLine(shift=nine_digits(found[0]), slope=nine_digits(found[1])),
         kinds=dict(zip(map(str, names), lines, strict=True)),
     )
 

@@ -100,6 +100,10 @@ class KeptDevice:
             raise FormatError(
                 "kernels and carriers do not belong together", where=str(folder / CARRIERS), next_step=_again(about.device)
             )
+        unknown = sorted(set(models.loc[models["use"] == UNSEEN_MODEL, "model_id"]) - set(UNSEEN))
+        if unknown or set(models["use"]) - {CALIBRATING, VARIANT, UNSEEN_MODEL}:
+            what = f"no architecture {unknown[0]!r} is known" if unknown else "a model is measured for an unknown use"
+            raise FormatError(what, where=str(folder / MODELS), next_step=_again(about.device))
         return KeptDevice(about, kernels, seconds.loc[kernels["subject"].unique()], models, read_rules(folder / RULES))
 
     def of(self, use: str) -> pd.DataFrame:

@@ -60,7 +60,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Target:
+class LadderDevice:
     """A device that is adapted to, as rungs know it.
 
     Attributes:
@@ -76,10 +76,12 @@ class Target:
     tables: KernelTables
 
     @staticmethod
-    def of(kept: KeptDevice) -> Target:
+    def of(kept: KeptDevice) -> LadderDevice:
         """Split the models of a device into kernels."""
         judged = kept.models[kept.models["use"].isin([VARIANT, UNSEEN_MODEL])].reset_index(drop=True)
-        return Target(kept, model_kernels(kept.calibrating, kept.rules), judged, tables_of(model_kernels(judged, kept.rules)))
+        return LadderDevice(
+            kept, model_kernels(kept.calibrating, kept.rules), judged, tables_of(model_kernels(judged, kept.rules))
+        )
 
     def new(self, draw: Drawn) -> NewDevice:
         """What was measured of the device within a draw."""
@@ -114,7 +116,7 @@ class Pool:
     samples: list[dict[tuple[str, int], int]]
 
     @staticmethod
-    def of(target: Target, guide: DevicePredictor) -> Pool:
+    def of(target: LadderDevice, guide: DevicePredictor) -> Pool:
         """The pool of a device; an old device's predictor, the guide, tells the strata."""
         rows, seconds = target.kept.kernels, target.kept.carriers
         sampler = rows.drop_duplicates("subject").set_index("subject")["sampler"]
@@ -125,7 +127,7 @@ class Pool:
         return Pool(seconds, sampler.loc[seconds.index].isin(_NOT_DRAWN).to_numpy(), strata, samples)
 
 
-def draws(target: Target, pool: Pool, settings: AdaptationSettings, budget_s: float, seed: int) -> Drawn:
+def draws(target: LadderDevice, pool: Pool, settings: AdaptationSettings, budget_s: float, seed: int) -> Drawn:
     """Draw what is measured within a budget: strata of carriers, and one family's models after another's.
 
     What would go beyond the budget is passed over, as it is live, where its time is told from that of those before.
@@ -169,7 +171,7 @@ def _by_family(models: pd.DataFrame, rng: np.random.Generator) -> list[int]:
     return [int(i) for i in order[np.argsort(turn, kind="stable")]]
 
 
-def old_predictor(target: Target) -> DevicePredictor:
+def old_predictor(target: LadderDevice) -> DevicePredictor:
     """The predictor of a device from all its rows, as others are adapted from."""
     every = Drawn(frozenset(target.kept.carriers.index), np.arange(len(target.calibrating)), ALL_SECONDS)
     new = target.new(every)
@@ -194,7 +196,7 @@ def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
 
 
 def rungs(
-    target: Target, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
+    target: LadderDevice, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
 ) -> Iterator[pd.DataFrame]:
     """Every rung of a device: a row for each judged model and each predictor.
 
@@ -221,7 +223,9 @@ def rungs(
                 yield _judged(target, adapt(new, members, scratch, seed), (ADAPTED, name, budget_s, seed), draw)
 
 
-def _judged(target: Target, predictor: DevicePredictor, what: tuple[str, str, float, int], draw: Drawn | None) -> pd.DataFrame:
+def _judged(
+    target: LadderDevice, predictor: DevicePredictor, what: tuple[str, str, float, int], draw: Drawn | None
+) -> pd.DataFrame:
     found = predictor.predict_many(target.tables, allow_partial=True)
     method, source, budget_s, seed = what
     return pd.DataFrame(
@@ -275,7 +279,7 @@ def _main(folder: Path) -> None:
     job = read_document(folder / _JOB, "kept", "devices", "settings", "step", "device", "olds")
     settings = AdaptationSettings.model_validate(job["settings"])
     kept = {name: KeptDevice.read(Path(job["kept"]) / name) for name in job["devices"]}
-    target = Target.of(kept[job["device"]])
+    target = LadderDevice.of(kept[job["device"]])
     if job["step"] == "old":
         old_predictor(target).save(folder / "predictors")
         return

@@ -97,8 +97,8 @@ def _seconds(rows: Path) -> pd.Series:
     ]
     first = pd.concat(read)
     first = first[first["sample"] == 0]
-    found: pd.Series = first.drop_duplicates("subject").set_index("subject")["seconds"]
-    return found
+    seconds: pd.Series = first.drop_duplicates("subject").set_index("subject")["seconds"]
+    return seconds
 
 
 def _models(calibration: Path, truth: Path, models: Path, unseen: Path, measured: Path) -> pd.DataFrame:
