@@ -22,7 +22,7 @@ from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
 from edgeplan.reporting.page import bar_lines, read_chapter
-from edgeplan.reporting.table import cell_text, read_table
+from edgeplan.reporting.table import cell_text
 
 
 def write(e: ColdEvidence, folder: Path) -> None:
@@ -65,7 +65,8 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     assert {p.stem for p in (measured / "tables").glob("*.csv")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "tables").glob("*.md")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "figures").glob("*.svg")} == cold_figures.COLD_FIGURES.keys()
-    frame, measured_at = read_table(measured / "tables" / "cold_bounds.csv")
+    frame = pd.read_csv(measured / "tables" / "cold_bounds.csv", keep_default_na=False, na_values=[""])
+    measured_at = frame.pop("measured_at")[0]
     assert (len(frame), measured_at) == (2, "2024-05-06")
     chapter = read_chapter(handed)
     page = render_page([PageSection("dev", chapter)])
