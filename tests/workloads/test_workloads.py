@@ -27,11 +27,11 @@ from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
-from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.workloads.exported import Uniform
 from edgeplan.workloads.recurrent import recurrent_language_model
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 from edgeplan.workloads.transformers import bert, gpt2, vit
+from edgeplan.workloads.yolov3 import yolov3
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.family import Builder
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
