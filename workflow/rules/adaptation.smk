@@ -3,7 +3,7 @@
 
 rule adaptation_rows:
     """
-    What the ladder needs of a device of this workspace, in one folder.
+    Rows of a device of this workspace, gathered in one folder for the ladder.
     """
     input:
         "results/{device}/measurements/kernels.parquet",
@@ -25,7 +25,7 @@ rule adaptation_rows:
 
 rule ladder:
     """
-    How well models of a new device are predicted after so many seconds of measuring, from kept rows.
+    Predictions of a new device from so many seconds of measuring, cut out of kept rows.
     """
     output:
         update("results/{device}/ladder.parquet"),

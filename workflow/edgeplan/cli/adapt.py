@@ -34,7 +34,7 @@ def device_adapt(
 
 
 def told(found: Adapted, seconds: float) -> list[str]:
-    """What adapting found, as lines: what was measured, what accuracy to expect, and whether more measuring would pay."""
+    """Tell in lines what was measured, what accuracy to expect, and whether more measuring would pay."""
     what = f"{found.carriers} carriers ({found.kernels} kernels) and {found.models} whole models"
     lines = [
         f"{found.folder}: {found.device} from {', '.join(found.old)}",

@@ -150,7 +150,7 @@ class AdaptedPredictor(DevicePredictor):
 
     @staticmethod
     def load(folder: Path) -> AdaptedPredictor:
-        """Read what `save` wrote.
+        """Read an adapted predictor from its folder.
 
         Raises:
             FormatError: a file is missing, damaged, of another format version, or made with other features.

@@ -130,12 +130,12 @@ class Calibration:
 
     @cached_property
     def forest(self) -> Forest:
-        """The trees, packed."""
+        """The packed trees of the text model."""
         return Forest.pack([parse_ensemble(self.text, "the trees of a calibration")])
 
 
 def tree_features(kind: npt.NDArray[np.object_], matrix: Floats, said: Floats, kinds: Sequence[str]) -> Floats:
-    """What the trees see: the features, what the old device says, and the code of the kind (n, features + 2)."""
+    """Stack the columns of the trees: features, log us of the old device, code of the kind (n, features + 2)."""
     code = {name: float(number) for number, name in enumerate(kinds)}
     return np.column_stack([matrix, said, [code.get(str(name), _UNKNOWN_KIND) for name in kind]])
 

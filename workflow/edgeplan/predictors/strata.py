@@ -43,7 +43,7 @@ class Strata:
         return Strata(bounds, share)
 
     def counts(self, kind: Sequence[str], latency_us: Floats) -> dict[tuple[str, int], int]:
-        """How many of some kernels lie in each stratum; those of other kinds are in none."""
+        """Count kernels by stratum; those of kinds without strata are in none."""
         found: dict[tuple[str, int], int] = {}
         for name, us in zip(kind, latency_us, strict=True):
             if name in self.bounds and np.isfinite(us):

@@ -76,7 +76,7 @@ class KeptDevice:
 
     @staticmethod
     def read(folder: Path) -> KeptDevice:
-        """Read a folder.
+        """Read the folder of one device, and check it.
 
         Raises:
             FormatError: a file is missing or damaged, or holds values that no measurement gives.

@@ -84,7 +84,7 @@ class LadderDevice:
         )
 
     def new(self, draw: Drawn) -> NewDevice:
-        """What was measured of the device within a draw."""
+        """Collect the kernels and whole models that a draw measured of the device."""
         about, kernels = self.kept.about, self.kept.kernels
         return NewDevice(
             about.device,
@@ -154,7 +154,7 @@ def draws(target: LadderDevice, pool: Pool, settings: AdaptationSettings, budget
 
 
 def _spent(order: Sequence[int], seconds: npt.NDArray[np.float64], budget_s: float) -> tuple[list[int], float]:
-    """Those in the order that the budget holds, and their seconds."""
+    """Take in order what the budget holds; return the numbers taken, and their seconds."""
     taken, spent = list[int](), 0.0
     for number in order:
         if spent + seconds[number] <= budget_s:

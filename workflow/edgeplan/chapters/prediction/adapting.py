@@ -80,7 +80,7 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True)
 class Adapted:
-    """What adapting gave.
+    """Adapting gives predictors, and tells how good they are.
 
     Attributes:
         device, old: names; several old ones where none is of the same engine.

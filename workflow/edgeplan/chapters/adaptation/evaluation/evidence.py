@@ -19,7 +19,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class LadderEvidence:
-    """The ladder.
+    """This evidence holds every rung of the ladder.
 
     Attributes:
         report: name of the folder of results.
@@ -74,5 +74,5 @@ class LadderEvidence:
 
 
 def rung_name(budget_s: float) -> str:
-    """A budget as text."""
+    """Name a budget as tables and figures show it."""
     return ALL if budget_s >= ALL_SECONDS else f"{budget_s:g}"

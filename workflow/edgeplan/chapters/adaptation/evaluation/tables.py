@@ -17,7 +17,7 @@ def ladder(e: LadderEvidence) -> pd.DataFrame:
     f = e.rungs[e.rungs["method"] != OLD]
     keys = ["target", "budget_s", "use"]
     scratch = f[f["method"] == SCRATCH].set_index(keys)
-    rows = f[f["method"] == ADAPTED].join(scratch[["within_10pct", "within_5pct", "inside"]], on=keys, rsuffix="_scratch")
+    rows = f[f["method"] == ADAPTED].join(scratch[["within_10pct", "within_5pct", "inside"]].add_suffix("_scratch"), on=keys)
     return pd.DataFrame(
         {
             "new device": rows["target"],

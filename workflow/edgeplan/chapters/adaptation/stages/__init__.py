@@ -2,8 +2,8 @@
 
 Modules:
 
-* `ladder`: Stage `ladder`: how well models of a new device are predicted after so many seconds of
-  measuring, from kept rows.
-* `rows`: Stage `adaptation_rows`: what the ladder needs of a device of this workspace, in one
-  folder.
+* `ladder`: Stage `ladder`: predictions of a new device from so many seconds of measuring, cut out
+  of kept rows.
+* `rows`: Stage `adaptation_rows`: rows of a device of this workspace, gathered in one folder for
+  the ladder.
 """

@@ -1,4 +1,4 @@
-"""Stage `ladder`: how well models of a new device are predicted after so many seconds of measuring, from kept rows."""
+"""Stage `ladder`: predictions of a new device from so many seconds of measuring, cut out of kept rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `adaptation_rows`: what the ladder needs of a device of this workspace, in one folder."""
+"""Stage `adaptation_rows`: rows of a device of this workspace, gathered in one folder for the ladder."""
 
 from __future__ import annotations
 
