@@ -49,6 +49,8 @@ class Description:
         protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
             theirs in `support.protocols`.
         processor: its subclass of `runtime.processor.Processor` as `module:Class`; "" where it is no processor of pairs.
+        wheels: packages that its libraries come in, which a board of its own is given; none where that cannot be done.
+        architectures: processors that these packages are there for.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Description:
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     protocols: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     processor: str = ""
+    wheels: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ("x86_64", "aarch64")
 
 
 def imported(name: str) -> Any:

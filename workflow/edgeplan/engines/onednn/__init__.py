@@ -33,4 +33,6 @@ ENGINE = Description(
         }
     ),
     processor="edgeplan.processors.onednn:OnednnProcessor",
+    wheels=("onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
+    architectures=("x86_64",),
 )

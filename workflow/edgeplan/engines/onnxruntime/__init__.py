@@ -33,4 +33,5 @@ ENGINE = Description(
             "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
         }
     ),
+    wheels=("onnxruntime",),
 )

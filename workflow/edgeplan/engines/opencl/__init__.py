@@ -17,4 +17,6 @@ ENGINE = Description(
     "pip install 'edgeplan[runtime,partition]'",
     "edgeplan.engines.opencl.session:Opencl",
     processor="edgeplan.processors.opencl:OpenclProcessor",
+    wheels=("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
+    architectures=("x86_64",),
 )

@@ -25,4 +25,5 @@ ENGINE = Description(
             "openvino-cached": Setting(f"{_COLD}:OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
         }
     ),
+    wheels=("openvino",),
 )

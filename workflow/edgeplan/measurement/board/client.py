@@ -35,7 +35,7 @@ from edgeplan.measurement.board.wire import (
     MeasuredRow,
     Note,
     OpenDevice,
-    Opened,
+    OpenedDevice,
     ReferencesTimed,
     Refused,
     Request,
@@ -276,7 +276,7 @@ class BoardMeasurer:
         link = open_link(self._device)
         try:
             self._greeted(link)
-            opened = list[Opened]()
+            opened = list[OpenedDevice]()
             request = OpenDevice(
                 wire=WIRE_VERSION,
                 version=__version__,
@@ -285,7 +285,7 @@ class BoardMeasurer:
                 now=time.time(),
             )
             asked_at = time.time()
-            self._exchanged(link, request, lambda answer: opened.append(answer) if isinstance(answer, Opened) else None)
+            self._exchanged(link, request, lambda answer: opened.append(answer) if isinstance(answer, OpenedDevice) else None)
             self._recognise(opened, asked_at)
         except LinkCutError as error:
             code, said = link.ended()
@@ -315,7 +315,7 @@ class BoardMeasurer:
                 next_step="correct the field, or the transport: another machine may have answered",
             )
 
-    def _recognise(self, answers: Sequence[Opened], asked_at: float) -> None:
+    def _recognise(self, answers: Sequence[OpenedDevice], asked_at: float) -> None:
         """Take what a board says of itself.
 
         Raises:

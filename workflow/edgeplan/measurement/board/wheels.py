@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from packaging.markers import Marker
 
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.support.subprocesses import module_command, run
 
 #: What the worker imports itself; what these need comes with them.
 _WORKER = (*("numpy", "onnx", "protobuf", "msgspec", "pydantic", "pyyaml", "filelock", "threadpoolctl", "typer"),)
-#: What each engine needs besides.
-_ENGINES: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "onnxruntime": ("onnxruntime",),
-        "openvino": ("openvino",),
-        "onednn": ("onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
-        "opencl": ("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
-    }
-)
-#: Libraries of these engines are there for this processor alone.
-_X86_ENGINES = ("onednn", "opencl")
 #: Processors that wheels are looked for, by what Python calls them.
 ARCHITECTURES = ("x86_64", "aarch64")
 _OLDEST_PYTHON, _OLDEST_GLIBC = (3, 11), 17
@@ -77,17 +66,19 @@ class BoardTarget:
                 where=where,
                 next_step="use a system with glibc there, e.g. Debian in a container",
             )
-        if engine in _X86_ENGINES and self.architecture != "x86_64":
-            raise DeviceError(
-                f"there are no wheels of the engine {engine!r} for {self.architecture}",
-                where=where,
-                next_step="use onnxruntime or openvino there: edgeplan device init NAME --engine onnxruntime",
-            )
-        if engine not in _ENGINES:
+        known = ENGINES[engine]
+        if not known.wheels:
             raise DeviceError(
                 f"the engine {engine!r} is brought by another package, whose wheels are not known",
                 where=where,
-                next_step=f"install it there by hand, or use one of {', '.join(_ENGINES)}",
+                next_step=f"install it there by hand, or use one of {', '.join(n for n, e in ENGINES.items() if e.wheels)}",
+            )
+        if self.architecture not in known.architectures:
+            here = [name for name, one in ENGINES.items() if one.wheels and self.architecture in one.architectures]
+            raise DeviceError(
+                f"there are no wheels of the engine {engine!r} for {self.architecture}",
+                where=where,
+                next_step=f"use {' or '.join(here)} there: edgeplan device init NAME --engine {here[0]}",
             )
 
     def tags(self) -> list[str]:
@@ -127,7 +118,7 @@ def pinned(lock: str, engine: str, target: BoardTarget) -> list[str]:
     parents: dict[str, set[str]] = {}
     for entry in entries:
         parents.setdefault(entry.name, set()).update(entry.needed_by)
-    wanted = {*_WORKER, *_ENGINES[engine]}
+    wanted = {*_WORKER, *ENGINES[engine].wheels}
     if missing := sorted(wanted - parents.keys()):
         raise DeviceError(
             f"the lock does not hold {missing[0]}",

@@ -203,7 +203,7 @@ class BoardEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     emulated: bool = False
 
 
-class Opened(_Message, tag="opened"):
+class OpenedDevice(_Message, tag="opened"):
     """The worker says that the device is there.
 
     Attributes:
@@ -291,7 +291,7 @@ class Refused(_Message, tag="refused"):
     next_step: Text = ""
 
 
-Answer = Hello | Opened | ReferencesTimed | MeasuredRow | ExecutedNodeMembers | CheckedBoard | Note | Done | Refused
+Answer = Hello | OpenedDevice | ReferencesTimed | MeasuredRow | ExecutedNodeMembers | CheckedBoard | Note | Done | Refused
 _REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _ENCODER = msgspec.json.Encoder()

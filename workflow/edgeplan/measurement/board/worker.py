@@ -41,7 +41,7 @@ from edgeplan.measurement.board.wire import (
     MeasuredRow,
     Note,
     OpenDevice,
-    Opened,
+    OpenedDevice,
     ReferencesTimed,
     Refused,
     Request,
@@ -158,7 +158,7 @@ class WorkerSession:
         self._local, self._gate = Local(device, SteadyClock(opened.now)), Gate(device.gate)
         self._journals: dict[str, BoardJournal] = {}
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedDevice:
         """Tell which engine and board are here.
 
         Raises:
@@ -169,7 +169,7 @@ class WorkerSession:
         environment = dict(facts.environment)
         if emulated():
             environment["emulated"] = True
-        return Opened(
+        return OpenedDevice(
             engine_version=facts.engine_version,
             sources=sources_digest(self._device.engine),
             environment=msgspec.convert(environment, BoardEnvironment),
