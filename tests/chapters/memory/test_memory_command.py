@@ -60,7 +60,7 @@ def plan(place: Path, tmp_path: Path) -> Path:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _peak(out: str) -> float:

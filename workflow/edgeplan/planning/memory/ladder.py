@@ -17,7 +17,9 @@ from edgeplan.planning.memory.workload import Reader, Workload
 
 #: Budgets of a ladder.
 STEPS = 24
-_NEAREST = 1.002  # budgets that are no nearer to each other than this
+_MOVING = 1.01  # a plan that keeps what a smaller one keeps may be so much slower than another
+_NEAREST = 1.01  # budgets that are no nearer to each other than this
+_SHORTEST_MS = 1e-6  # of an inference
 _WORK, _MOST_TRIES = 30_000, 60  # of the search for layouts, for each budget: see `search.WORK`
 
 
@@ -41,7 +43,7 @@ def budgets(
         wide = [(low, high) for low, high in pairwise(ordered) if high > low * _NEAREST]
         if not wide:
             break
-        low, high = max(wide, key=lambda pair: (times[pair[0]] - times[pair[1]], pair[1] / pair[0]))
+        low, high = max(wide, key=lambda pair: (times[pair[0]] / max(times[pair[1]], _SHORTEST_MS), pair[1] / pair[0]))
         between = math.isqrt(low * high)
         times[between] = _predicted(workload, reader, mode, layouts, between)
     return sorted(times)
@@ -70,9 +72,11 @@ def plans(
     before: PlannedMemory | None = None
     for budget in wanted:
         staying = before.staying if before is not None else []
-        made = best(workload, reader, budget, mode, known, first=staying)
-        if made is None:
+        made, free = (best(workload, reader, budget, mode, known, first=first) for first in (staying, []))
+        if made is None or free is None:
             continue
+        if made.predicted_ms > _MOVING * free.predicted_ms:  # to keep what stays would cost more than moving it once
+            made, staying = free, []
         made = improved(workload, reader, made, min(work, _MOST_TRIES * workload.steps), first=staying)
         if before is not None and before.predicted_ms <= made.predicted_ms:
             continue  # a smaller budget is as good, and nothing moves
