@@ -179,7 +179,7 @@ def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
     merged = [path for stage in STAGES for path in stage.metrics]
     assert len(set(merged)) == len(merged)
     assert merged_figures(VALUES) == [
-        f"results/{target}/metrics.json" for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl", "transfer")
+        f"results/{target}/metrics.json" for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl")
     ]
 
 
@@ -194,6 +194,7 @@ def test_chapters_have_the_same_names_and_registries() -> None:
         folder = PACKAGE / "chapters" / name
         assert chapter.name == name
         assert {path.name for path in folder.iterdir()} >= {"chapter.py", "settings.py", "stages", "evaluation"}
+        assert (folder / "paper.py").is_file() == (chapter.paper != "none")
         for registry in (chapter.tables, chapter.figures):
             assert all(shown.title for shown in load(registry).values())
         for kind, registry in (("tables", chapter.tables), ("figures", chapter.figures)):

@@ -28,8 +28,8 @@ rule ladder:
     Predictions of a new device from so many seconds of measuring, cut out of kept rows.
     """
     output:
-        update("results/{device}/ladder.parquet"),
-        update("results/{device}/environment.json"),
+        update("results/{device}/ladder/ladder.parquet"),
+        update("results/{device}/ladder/environment.json"),
     log:
         "work/logs/ladder-{device}.log",
     benchmark:
@@ -47,20 +47,20 @@ rule ladder_tables:
     The tables, the figure and the page of the ladder, with its figures of merit.
     """
     input:
-        "results/{device}/ladder.parquet",
-        "results/{device}/environment.json",
+        "results/{device}/ladder/ladder.parquet",
+        "results/{device}/ladder/environment.json",
     output:
         update("results/chapters/{device}/adaptation.json"),
         update("results/chapters/{device}/adaptation.page.json"),
         report(
-            update(directory("results/{device}/tables")),
+            update(directory("results/{device}/ladder/tables")),
             patterns=["{shown}.csv"],
             category="A new device in a minute: tables",
             subcategory="{device}",
             labels={"id": "{shown}"},
         ),
         report(
-            update(directory("results/{device}/figures")),
+            update(directory("results/{device}/ladder/figures")),
             patterns=["{shown}.svg"],
             category="A new device in a minute: figures",
             subcategory="{device}",

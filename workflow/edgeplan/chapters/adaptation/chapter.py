@@ -7,7 +7,7 @@ from edgeplan.chapters.base import Chapter, Stage, Targets
 
 _DEVICES = Targets("adaptation.devices")
 _REPORTS = Targets("adaptation.reports")
-_RESULTS, _KEPT, _SHOWN, _CHAPTERS = "results/{device}", "data/transfer", "results/{device}", "results/chapters/{device}"
+_RESULTS, _KEPT, _SHOWN, _CHAPTERS = "results/{device}", "data/transfer", "results/{device}/ladder", "results/chapters/{device}"
 _LADDER = {"ladder": f"{_SHOWN}/ladder.parquet", "environment": f"{_SHOWN}/environment.json"}
 
 KEEP = Stage(
