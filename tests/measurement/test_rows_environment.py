@@ -12,6 +12,7 @@ import pytest
 from quick_bench import measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
 from edgeplan.measurement import bench as bench_module
+from edgeplan.measurement import local
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 
@@ -32,7 +33,7 @@ def test_cores_and_load_are_kept_with_the_rows_but_decide_none(
 
     loads = iter([1.5, 0.7, 3.25])
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
-    monkeypatch.setattr(bench_module, "environment", lambda: {"cpu": "x"})
+    monkeypatch.setattr(local, "environment", lambda: {"cpu": "x"})
     with open_bench(tmp_path) as bench:
         bench.measure(subjects(4))  # two batches
     assert stored() == {

@@ -70,6 +70,7 @@ def test_planning_a_model_of_ones_own_changes_no_file_of_a_clone(
     assert git(folder, "status", "--porcelain") == ""
 
 
+@pytest.mark.long
 def test_the_cache_is_limited(planned_tiny: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, output = planned_tiny
     monkeypatch.chdir(folder)

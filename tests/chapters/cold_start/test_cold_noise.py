@@ -150,6 +150,7 @@ def test_disturbed_candidates_are_come_back_to_while_there_is_time(
 _DISTURBED_ROUNDS = 2
 
 
+@pytest.mark.long
 def test_refused_noise_is_an_error(dnnl: Dnnl, tmp_path: Path) -> None:
     model = save_onnx(tiny(), tmp_path / "tiny.onnx")
     strict = QUICK.model_copy(update={"on_noise": "refuse", "thorough": False, "max_noisy_share": 0.0, "max_drift": 1e-9})

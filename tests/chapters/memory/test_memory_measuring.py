@@ -73,6 +73,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "profile_program", profiled)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgetful")
 def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner, tmp_path: Path) -> None:
     budget, folder = planner.least_bytes() + 3 * _FORGOTTEN, tmp_path / "plan"
@@ -85,6 +86,7 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
     assert again_of(stored).planned(budget, Mode.back_to_back).budget == made.document.budget_bytes  # of the arena
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgetful")
 def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_small(
     subject: StudiedModel, planner: Planner, tmp_path: Path

@@ -158,7 +158,7 @@ def test_what_is_cut_in_mid_batch_loses_no_row_and_gives_none_twice(
 HOST = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from edgeplan.measurement import lock
 from edgeplan.measurement.bench import Bench
 from test_board_worker import LONG, relayed, subjects
@@ -170,7 +170,7 @@ with Bench(relayed(root), LONG, root / "first/dev") as bench:
 
 
 def test_a_host_that_is_killed_gets_what_the_board_measured_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(HOST), str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", textwrap.dedent(HOST), str(tmp_path), *sys.path]
     with subprocess.Popen(command, start_new_session=True) as host:
         wait_for(tmp_path / "begun")
         os.kill(host.pid, signal.SIGKILL)

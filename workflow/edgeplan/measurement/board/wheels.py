@@ -66,8 +66,8 @@ class BoardTarget:
                 where=where,
                 next_step="use a system with glibc there, e.g. Debian in a container",
             )
-        known = ENGINES[engine]
-        if not known.wheels:
+        known = ENGINES.get(engine)
+        if known is None or not known.wheels:
             raise DeviceError(
                 f"the engine {engine!r} is brought by another package, whose wheels are not known",
                 where=where,

@@ -173,7 +173,7 @@ class StreamProgram:
         """Return the steps as values, unpacked."""
         found = columns_of(self.step_rows, self.operand_rows)
         operands = tuple(map(Operand, found.buffer_of, found.offset_of))
-        ends = (*found.first_operand[1:], len(operands))
+        ends = [*found.first_operand, len(operands)][1:]
         rows = zip(
             self.step_names, found.kernel_of, found.first_operand, ends, found.weights_at, found.weight_bytes, strict=True
         )
