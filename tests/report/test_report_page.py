@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from browser import Page, browser, needs_chromium
+from cold_chapter_frames import evidence
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters import cold_start, prediction
-from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
+from edgeplan.chapters.cold_start.evaluation.metrics import cold_metrics
 from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.report.pages import PageSection, render_page
 from edgeplan.reporting import kit
@@ -33,13 +35,7 @@ UNFOLD = 'for (const fold of document.querySelectorAll("details")) fold.open = t
 
 
 @pytest.fixture(scope="module")
-def report(
-    tmp_path_factory: pytest.TempPathFactory,
-    e: ColdEvidence,
-    tables: dict[str, pd.DataFrame],
-    figures: dict[str, float],
-    drawn: dict[str, bytes],
-) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two chapters of the package and of one that it does not know."""
     seen = full_evidence()
     one = prediction_report(seen.device)
@@ -47,7 +43,9 @@ def report(
     made = kit.make_or_explain(one.tables, seen)
     first = one.page(seen, made, kit.draw(one.figures, seen), one.metrics(seen))
     first = replace(first, findings=(*first.findings, *told))
-    second = COLD_REPORT.page(e, tables, drawn, figures)
+    cold = evidence()
+    tables, drawn = kit.make_or_explain(COLD_TABLES, cold), kit.draw(COLD_FIGURES, cold)
+    second = COLD_REPORT.page(cold, tables, drawn, cold_metrics(cold))
     rows = tuple(zip(NAMES, MIXED, strict=True))
     other = PageTable("own_table", "Mixed", "Of a chapter of its own.", ("name", "share"), (False, False), rows)
     third = ChapterPage("own", "Chapter of its own", "Unknown to the page.", "", "", (), (), (), "", (), (), (other,))
