@@ -30,8 +30,7 @@ Modules:
   ever.
 * `subprocesses`: Processes of the package's own modules, and programs; they end with this process,
   however it ends.
-* `table_store`: Tables by key hold what is made once beside the measured rows, as plans and
-  timelines.
+* `table_store`: Tables by key hold what is made once beside the measured rows, as plans and checks.
 * `tensors`: Tensors that users give and get: .npz and .npy files of inputs, held against what a
   model expects, and .npz files of outputs.
 * `termination`: SIGTERM to processes that run others, and the end of what started them: they end,

@@ -1,4 +1,4 @@
-"""Tables by key hold what is made once beside the measured rows, as plans and timelines."""
+"""Tables by key hold what is made once beside the measured rows, as plans and checks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def layouts(names: Sequence[str], seconds: float = 20.0) -> Iterator[dict[str, A
     dnnl = Dnnl()
     for name in names:
         program = build(dnnl, lower(simplify(_graph(name))), BLOCKED, _UNCUT).program
-        work = workload_of(program, [0.0] * len(program.steps))
+        work = workload_of(program, [0.0] * len(program.step_names))
         tensors = work.tensors
         solved = solve(tensors, None, seconds)
         heights = {

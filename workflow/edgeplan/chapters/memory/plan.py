@@ -234,7 +234,7 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
-        if not self.built(self.forms[0]).program.steps:
+        if not self.built(self.forms[0]).program.step_names:
             what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 

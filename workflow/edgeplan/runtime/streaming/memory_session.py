@@ -212,7 +212,9 @@ def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
         return None
     plan.require_whole(SCHEDULES_NAME)
     program, mode = plan.program_of(StreamProgram), plan.scheduled(_Mode).mode
-    return ScheduleFile(plan.path / SCHEDULES_NAME, len(program.steps), len(program.buffers), back_to_back=mode != ISOLATED)
+    return ScheduleFile(
+        plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=mode != ISOLATED
+    )
 
 
 def again_of(plan: PlanFolder) -> Again:
