@@ -73,6 +73,7 @@ def test_a_file_that_ends_early_is_refused_where_it_is_read(tmp_path: Path) -> N
         found.schedule(found.stored[0])
 
 
+@pytest.mark.long  # what is planned hangs on what is measured here
 def test_stored_budgets_reach_from_the_least_to_all_and_more_memory_is_never_slower(plan: Path) -> None:
     schedules = schedules_of(read_folder(plan))
     assert schedules is not None
@@ -83,6 +84,7 @@ def test_stored_budgets_reach_from_the_least_to_all_and_more_memory_is_never_slo
     assert all(again == k for k, (again, at) in enumerate(zip(last.again, last.weight_offset, strict=True)) if at >= 0)
 
 
+@pytest.mark.long  # what is planned hangs on what is measured here
 def test_every_stored_schedule_gives_the_same_outputs_and_a_refused_one_keeps_them(dnnl: Dnnl, plan: Path) -> None:
     with MemorySession(read_folder(plan), dnnl) as session:
         inputs = {b.name: memoryview(bytes(b.size)) for b in session.program.inputs}
@@ -105,6 +107,7 @@ def test_every_stored_schedule_gives_the_same_outputs_and_a_refused_one_keeps_th
             run_budgets(session, inputs, 1, (1,), lambda _name, view: bytes(view))
 
 
+@pytest.mark.long  # what is planned hangs on what is measured here
 def test_a_budget_below_the_parts_of_the_plan_is_run_in_finer_ones(dnnl: Dnnl, plan: Path) -> None:
     coarse, fine = schedules_of(read_folder(plan)), schedules_of(read_folder(plan / FINER_NAME))
     assert coarse is not None
