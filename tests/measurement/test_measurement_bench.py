@@ -161,8 +161,9 @@ NOISY = {"max_noise": 1e-9, "max_noisy_share": 1e-9, "extra_blocks": 1, "retries
 
 def test_noise_ends_nothing_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_bench(tmp_path, **NOISY) as bench:
-        found = bench.measure(subjects(20))
+        found = [m for k in range(0, 20, 5) for m in bench.measure(subjects(20)[k : k + 5])]
     assert len(found) == 20
+    assert caplog.text.count("spread by more than") == 1  # a stage of many batches tells it once
     assert all(m.noise > 1e-9 for m in found)
     assert "100 % of 20 subjects spread by more than 0 %: they are kept with their noise" in caplog.text
     with open_bench(tmp_path, **NOISY) as bench:

@@ -127,6 +127,7 @@ class Bench:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.measurer.close()
+        self._noise.tell()
         if not self._frozen:
             self.store.merge()
 

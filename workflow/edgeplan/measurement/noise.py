@@ -54,19 +54,28 @@ class NoisePolicy:
             del self._noisy[m.subject]
         return better if self._settings.on_noise == "keep" else quiet
 
+    @property
+    def _share(self) -> float:
+        return len(self._noisy) / self._seen
+
+    @property
+    def _spread(self) -> str:
+        return f"{100 * self._share:.0f} % of {self._seen} subjects spread by more than {100 * self._settings.max_noise:.0f} %"
+
+    def tell(self) -> None:
+        """Say once, at a stage's end, how much was kept that stayed noisy."""
+        if self._noisy and self._settings.on_noise == "keep":
+            log.warning("%s: they are kept with their noise, which weighs them and widens intervals", self._spread)
+
     def judge(self) -> list[Measurement]:
-        """Say how much of the stage stayed noisy; gives what of that is kept now.
+        """Say how much of what is refused stayed noisy; gives what of that is kept now.
 
         Raises:
             NoiseError: noise is refused, and too large a share of all that the stage has measured so far stayed noisy.
         """
-        if not self._noisy:
+        if not self._noisy or self._settings.on_noise == "keep":
             return []
-        share, limit = len(self._noisy) / self._seen, self._settings.max_noisy_share
-        spread = f"{100 * share:.0f} % of {self._seen} subjects spread by more than {100 * self._settings.max_noise:.0f} %"
-        if self._settings.on_noise == "keep":
-            log.warning("%s: they are kept with their noise, which weighs them and widens intervals", spread)
-            return []
+        share, limit, spread = self._share, self._settings.max_noisy_share, self._spread
         if self._seen < _FEW:  # chance decides the share of so few
             log.warning("%s: too few to judge by, they are kept", spread)
         elif share > limit:
