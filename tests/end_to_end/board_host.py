@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from quick_bench import SETTINGS, subjects
 
