@@ -63,7 +63,8 @@ def waited(engine, subjects, settings, references, nominal, sample, *, clock):
     return [
         Measurement(
             subject.id, sample, **{{name: np.array(row[name]) for name in arrays}},
-            measured_at=np.full(len(row["least_us"]), now), nodes=(), node_us=np.zeros((len(row["least_us"]), 0)), nominal=nominal, exponents=settings.reference_exponents,
+            measured_at=np.full(len(row["least_us"]), now), nodes=(), node_us=np.zeros((len(row["least_us"]), 0)),
+            nominal=nominal, exponents=settings.reference_exponents,
         )
         for subject, row in zip(subjects, rows)
     ]
