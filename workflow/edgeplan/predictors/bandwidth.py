@@ -1,4 +1,4 @@
-"""The bandwidth-bound family: element-wise operators, copies and plain reductions, which take as long as their bytes do.
+"""Predicts the bandwidth-bound family: element-wise operators, copies and plain reductions, whose time their bytes decide.
 
 One line serves them all: a launch, and so much for each byte moved, more or less by the level of the kind. It is fitted on
 whatever kinds of the family were measured on a device. Of kinds that were not, the level is that of the nearest measured one;
@@ -67,7 +67,7 @@ class Bandwidth(BaseModel):
     own_high: Annotated[Finite, Field(ge=0)]
 
     def latency_us(self, table: ConfigTable, *, integers: bool = False) -> Floats:
-        """Latency of kernels, us (n,); NaN for those of kinds outside the family, or of other element types.
+        """Return the latency of kernels, us (n,); NaN for kinds outside the family and for other element types.
 
         Args:
             table: n configurations.
@@ -86,7 +86,7 @@ class Bandwidth(BaseModel):
 
 
 def bytes_moved(table: ConfigTable) -> Floats:
-    """Bytes that bandwidth-bound kernels read and write (n,): copies read what they write, no more.
+    """Return the bytes that bandwidth-bound kernels read and write (n,): copies read what they write, no more.
 
     Args:
         table: n configurations.
@@ -144,7 +144,7 @@ def fit_bandwidth(table: ConfigTable, latency_us: Floats, weight: Floats, nomina
 
 
 def _level(kind: str, levels: Mapping[str, float]) -> float:
-    """Level of a kind: its own, else that of the nearest measured kind, else 1."""
+    """Return the level of a kind: its own, else that of the nearest measured kind, else 1."""
     return next((levels[name] for name in (kind, *NEAR.get(kind, ())) if name in levels), 1.0)
 
 
@@ -158,7 +158,7 @@ class _Line:
 
 
 class _Rows:
-    """Measured kernels: kind, bytes, logarithm of latency (us), and their share in the fit (n,)."""
+    """Holds measured kernels: kind, bytes, logarithm of latency (us), and their weight in the fit (n,)."""
 
     def __init__(self, kind: npt.NDArray[Any], moved: Floats, log_us: Floats, weight: Floats) -> None:
         self.kind, self.moved, self.log_us, self.weight = kind, moved, log_us, weight
@@ -169,7 +169,7 @@ class _Rows:
         return _Rows(self.kind[mask], self.moved[mask], self.log_us[mask], self.weight[mask])
 
     def beyond(self, line: _Line) -> Floats:
-        """Logarithm of latency over that of a line (n,)."""
+        """Return the logarithm of measured latency over that of a fitted line (n,)."""
         levels = np.array([_level(kind, line.levels) for kind in self.kind], dtype=np.float64)
         return np.asarray(self.log_us - np.log(line.launch_us + line.us_per_byte * levels * self.moved), dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""This model corrects predictions of prior devices by the rows of a device: a few parameters, then a few shallow trees."""
+"""Corrects predictions of prior devices by the rows of a device: a few parameters, then a few shallow trees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, wei
 
 
 def _line(said: Floats, expected: Floats, target: Floats, weight: Floats) -> tuple[Floats, float]:
-    """A constant and a share of each prior device (1 + devices,), around a centre (log us)."""
+    """Fit a constant and a share of each prior device (1 + devices,); return them with their centre (log us)."""
     devices = said.shape[1]
     centre = float(said.mean())
     design = np.column_stack([np.ones(len(said)), said - centre])

@@ -1,4 +1,4 @@
-"""Predictors small enough to be shipped: the trees of a device in one file of a few MB, read without LightGBM or pickle.
+"""Stores predictors small enough to be shipped: the trees of a device in one file of a few MB, read without LightGBM or pickle.
 
 Nodes stand level by level over all trees, so that the children of the k-th inner node are known
 without being stored; a threshold is its rank among the thresholds of its feature, of which there are
@@ -87,7 +87,7 @@ def cut(forest: Forest, tolerance: float) -> Forest:
 
 
 def _levels(forest: Forest) -> list[tuple[Integers, Integers]]:
-    """The nodes by their depth, with the tree of each: roots first, then the children of one level in the order of it."""
+    """Return the nodes level by level, with the tree of each: roots first, then children in the order of their level."""
     nodes, tree = forest.roots, np.arange(len(forest.roots), dtype=np.int32)
     levels = []
     while len(nodes):

@@ -24,7 +24,7 @@ _OF_IMAGES = frozenset({"conv", "dwconv", "maxpool", "avgpool", "gap", "lrn"})
 
 
 def learnt_ranges(kinds: npt.NDArray[np.object_], matrix: npt.NDArray[np.float64]) -> dict[str, dict[Checked, tuple[int, int]]]:
-    """Least and largest value of what is checked, by kind.
+    """Return the least and largest value of each checked feature, by kind.
 
     Args:
         kinds: kind of each row trained on (n,).

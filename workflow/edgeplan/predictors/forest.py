@@ -1,4 +1,4 @@
-"""The random forest of nn-Meter (section 5.3), as the baseline: one a kernel kind, the paper's features, raw latency."""
+"""Trains nn-Meter's random forest (section 5.3) as the baseline: one a kernel kind, the paper's features, raw latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel tables: what whole-model prediction needs of a model, for one model or for tens of thousands."""
+"""Builds kernel tables: what whole-model prediction needs of a model, for one model or for tens of thousands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_r
 
 @dataclass(frozen=True)
 class ModelKernels:
-    """Kernels of one model in topological order, and the tensors between them.
+    """Holds the kernels of one model in topological order, and the tensors between them.
 
     Attributes:
         name: name of the model.
@@ -43,7 +43,7 @@ class ModelKernels:
 
 
 def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
-    """The kernel table of a graph that was split into kernels.
+    """Return the kernel table of a graph that was split into kernels.
 
     Raises:
         ModelError: the kernels do not cover the graph, or wait for each other in a circle.
@@ -68,7 +68,7 @@ def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
 
 
 def reorder_config(tensor: Tensor) -> KernelConfig:
-    """The configuration of a layout conversion of a tensor; axes beyond the fourth fold into the width."""
+    """Return the configuration of a tensor's layout conversion; axes beyond the fourth fold into the width."""
     n, c, h, *w = (*tensor.shape, 1, 1, 1, 1)[: max(4, len(tensor.shape))]
     width = int(np.prod(w, dtype=np.int64))
     return KernelConfig(
@@ -86,7 +86,7 @@ def reorder_config(tensor: Tensor) -> KernelConfig:
 
 
 def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels so that each comes after those it reads from, otherwise in the order given."""
+    """Sort kernels so that each comes after those it reads from, otherwise in the order given."""
     writer = {output: i for i, kernel in enumerate(kernels) for output in kernel.outputs}
     before: list[set[int]] = []
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""Training the predictors of one kernel kind."""
+"""Trains the predictors of one kernel kind."""
 
 from __future__ import annotations
 

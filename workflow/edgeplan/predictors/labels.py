@@ -1,4 +1,4 @@
-"""Measured kernels as training data."""
+"""Prepares measured kernels as training data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOCK_US = 3.0
 
 @dataclass(frozen=True)
 class Labels:
-    """Labelled kernels, row by row.
+    """Holds labelled kernels, row by row.
 
     Attributes:
         frame: the rows, with every optional column filled in.
@@ -43,7 +43,7 @@ class Labels:
         return len(self.latency)
 
     def take(self, index: npt.NDArray[Any]) -> Labels:
-        """The rows at `index` (a mask or positions)."""
+        """Return the rows at `index` (a mask or positions)."""
         return Labels(self.frame.iloc[index], self.matrix[index], self.latency[index], self.weight[index], self.group[index])
 
     def with_further(self, latency: Floats, weight: Floats) -> Labels:
@@ -54,7 +54,7 @@ class Labels:
         return Labels(frame, matrix, np.concatenate([self.latency, latency]), np.concatenate([self.weight, weight]), group)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the frame as an array (n,)."""
+        """Return a column of the frame as an array (n,)."""
         return self.frame[name].to_numpy()
 
 
@@ -84,7 +84,7 @@ def read_labels(rows: pd.DataFrame) -> Labels:
 
 
 def group_folds(group: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
-    """A fold for each row such that the rows of a group share one (n,); at most as many folds as groups."""
+    """Draw a fold for each row such that the rows of a group share one (n,); there are at most as many folds as groups."""
     groups, inverse = np.unique(group, return_inverse=True)
     shuffled = np.random.default_rng(seed).permutation(len(groups))
     return np.asarray((shuffled % max(1, min(folds, len(groups))))[inverse], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Evaluating a device's predictors: which implementation a configuration gets, and what it costs. Codes in, numbers out."""
+"""Evaluates a device's predictors: which implementation a configuration gets, and what it costs. Codes in, numbers out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAST_US = 1e-3
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A card with its trees.
+    """Evaluates the predictors that a card describes, by their trees.
 
     Attributes:
         card: the card.
@@ -110,7 +110,7 @@ class Evaluator:
         _each(classify, _blocks(rows), large)
 
     def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
-        """Latency of kernels: the geometric mean of what the predictor of the implementation and that of the kind say.
+        """Return the latency of kernels: the geometric mean of what the implementation's and the kind's predictors say.
 
         Either may do better in cross-validation by chance, and whole models show the difference: with the better of two taken,
         labels changed in their ninth digit changed the share of models within 5 % from 92 to 85 %.
@@ -157,7 +157,7 @@ class Evaluator:
         return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
 
     def _raw(self, matrix: Floats, number: int, outputs: int, large: bool) -> Floats:
-        """Raw scores of rows by the model of this number in `card.files()`, which has so many outputs (n, outputs)."""
+        """Return the raw scores of rows by the model of this number in `card.files()`, with so many outputs (n, outputs)."""
         if large:
             walk = self._walk(number, matrix.shape[1])
             if walk is not None:
@@ -176,12 +176,12 @@ class Evaluator:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
 
     def _kind(self, table: ConfigTable) -> Integers:
-        """Position of each row's kind in `kinds`; -1 without predictor, as rows of an element type that was never labelled."""
+        """Return the position of each row's kind in `kinds`; -1 without a predictor, as for element types never labelled."""
         labelled = table.mapped("dtype", dict.fromkeys(LABELLED_TYPES, 1.0), 0.0) > 0
         return np.where(labelled, kind_codes(table, self.kinds), NO_PREDICTOR)
 
     def _regressor(self, kind: Integers, implementation: Integers) -> Integers:
-        """The predictor of the implementation, else of the kind, else -1."""
+        """Return the position of the implementation's predictor, else of the kind's, else -1, for each row (n,)."""
         lookup = np.full((len(self.kinds) + 1, len(self.card.implementations) + 1), NO_PREDICTOR, dtype=np.int64)
         place = {name: i for i, name in enumerate(self.kinds)}
         codes = {name: i for i, name in enumerate(self.card.implementations)}
@@ -196,7 +196,7 @@ class Evaluator:
 
     @cached_property
     def _codes(self) -> Floats:
-        """Code of each implementation in each regressor's trees, -1 if not seen there (regressors, implementations + 1)."""
+        """Return each implementation's code in each regressor's trees, -1 if not seen there (regressors, implementations+1)."""
         places = [{name: float(code) for code, name in enumerate(r.codes)} for r in self.card.regressors]
         return np.array([[place.get(name, -1.0) for name in (*self.card.implementations, "")] for place in places])
 
@@ -215,7 +215,7 @@ def together(general: Floats, specific: Floats) -> Floats:
 
 
 def _alike(table: ConfigTable, rows: Integers) -> Integers:
-    """Rows so that neighbours are alike: they take much the same way through the trees, which a processor predicts."""
+    """Sort rows so that neighbours are alike: they take nearly the same branches in the trees, which a processor predicts."""
     keys = ("out_channels", "in_channels", "in_height", "kernel_h")  # the last one goes first
     return rows[np.lexsort([table.numbers[name][rows] for name in keys])]
 
@@ -236,5 +236,5 @@ def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool)
 
 
 def state_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The states by code: unknown, mixed, then layouts by name."""
+    """Return the layout states by code: unknown, mixed, then layouts by name."""
     return FIRST_STATES + tuple(sorted(set(names) - set(FIRST_STATES)))

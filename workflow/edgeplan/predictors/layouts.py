@@ -1,4 +1,4 @@
-"""Layout propagation: which layout every tensor of a model has, and where the engine has to insert conversions.
+"""Propagates layouts: which layout every tensor of a model has, and where the engine has to insert conversions.
 
 Works on many models at once: kernels at the same position of different models do not depend on each other.
 """
@@ -39,7 +39,7 @@ class ImplementationChoices:
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of all kernels, as a propagation found them.
+    """Holds the layouts of all kernels, as a propagation found them.
 
     Attributes:
         state: state of each kernel's inputs (k,).

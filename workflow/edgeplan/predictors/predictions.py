@@ -12,7 +12,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """One line of a breakdown. Times in us; `low` and `high` bound the interval; `share` is of the whole model."""
+    """Describes one kernel of a predicted model, in us; `low` and `high` bound the interval; `share` is of the whole model.
+
+    Times in us; `low` and `high` bound the interval; `share` is of the whole model.
+    """
 
     name: str
     kind: str
@@ -26,7 +29,7 @@ class KernelPrediction:
 
 @dataclass(frozen=True)
 class ModelPrediction:
-    """A prediction of the latency of one model, with its interval.
+    """Holds the predicted latency of one model, with its interval.
 
     Attributes:
         latency_ms, low_ms, high_ms: prediction and its interval.
@@ -55,7 +58,7 @@ class ModelPrediction:
 
 @dataclass(frozen=True)
 class BatchPrediction:
-    """Latencies of many models (m,); `coverage` and the latencies as in `ModelPrediction`.
+    """Holds the predicted latencies of many models (m,); `coverage` and the latencies are as in `ModelPrediction`.
 
     Attributes:
         models: names.

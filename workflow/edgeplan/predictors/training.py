@@ -1,4 +1,4 @@
-"""Training the predictors of a device from labelled kernels (nn-Meter, sections 5.3 and 6; lipg, section 5.2)."""
+"""Trains the predictors of a device from labelled kernels (nn-Meter, sections 5.3 and 6; LiPG, section 5.2)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def train_predictor(
 
 
 def kinds_with_trees(labels: Labels) -> tuple[str, ...]:
-    """Kinds that get regressors of their own: not bandwidth-bound ones that models of a single operator alone show.
+    """Return the kinds that get regressors of their own: all but bandwidth-bound ones seen in single-operator models alone.
 
     These are few rows of each, of kernels that differ in the bytes that they move: one fit of all is better.
     """
@@ -128,7 +128,7 @@ def bandwidth_of(labels: Labels, nominal: float) -> Bandwidth | None:
 
 
 def _growth(kinds: Sequence[Kind], nominal: float) -> float:
-    """By how much intervals grow with the distance from samples, from the rows of all kinds together."""
+    """Return the growth of intervals with the distance from samples, fitted to the rows of all kinds together."""
     beyond, error = (np.concatenate(parts) for parts in ([k.beyond for k in kinds], [k.error for k in kinds]))
     return nine_digits(growth(beyond, error, nominal))
 
@@ -149,7 +149,7 @@ def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like:
 
 
 def _with_states(labels: Labels, states: tuple[str, ...]) -> Floats:
-    """Features of the trees: those of the configuration, the input state's code, no implementation."""
+    """Return the features of the trees: those of the configuration, the input state's code, no implementation."""
     return np.column_stack([labels.matrix, _codes(labels, "input_state", states), np.full(len(labels), -1.0)])
 
 

@@ -1,4 +1,4 @@
-"""Ensembles on many rows, compiled: the same sums as `Forest.raw`, bit by bit, in a small part of its time.
+"""Evaluates ensembles on many rows by compiled code: the same sums as `Forest.raw`, bit by bit, in a small part of its time.
 
 Rows and thresholds become ranks among the thresholds of their feature, so that a node is one word; the two children of a node
 lie side by side; rows go through a tree eight at a time, since each step waits for the one before it.
@@ -38,7 +38,7 @@ _ROWS = 128  # ranks of so many rows stay in the first cache beside a tree
 
 @dataclass(frozen=True)
 class Walk:
-    """One ensemble, laid out for walking.
+    """Holds one ensemble, laid out for walking many rows through it.
 
     Attributes:
         roots: first node of each tree (trees,).
@@ -92,7 +92,7 @@ class Walk:
         )
 
     def raw(self, rows: Floats) -> Floats:
-        """Raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
+        """Return the raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
 
         Raises:
             ValueError: rows of another number of features.
