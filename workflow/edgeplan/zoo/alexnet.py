@@ -1,4 +1,4 @@
-"""AlexNet in torchvision's one-tower form (Krizhevsky, 2014): no local response normalisation, biases in every layer."""
+"""Builds AlexNet in torchvision's one-tower form (Krizhevsky, 2014): no local response normalisation, biases in every layer."""
 
 from __future__ import annotations
 

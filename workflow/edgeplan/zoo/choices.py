@@ -27,7 +27,7 @@ class Choices:
         self.kernel_defaults: list[int] = []
 
     def channels(self, default: int) -> int:
-        """Output channels of the next free layer."""
+        """Return the output channels of the next free layer: the base model's or the variant's."""
         self.channel_defaults.append(default)
         return default if self._channels is None else self._channels[len(self.channel_defaults) - 1]
 
@@ -50,11 +50,11 @@ class Slots:
     kernels: tuple[int, ...]
 
     def draw(self, random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
+        """Draw channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
         channels = tuple([random.randint(*channel_bounds(c)) for c in self.channels])
         return channels, tuple([random.choice(KERNEL_SIZES) for _ in self.kernels])
 
 
 def channel_bounds(default: int) -> tuple[int, int]:
-    """Smallest and largest channel count of a layer whose base has `default`: within [0.2, 1.8] x default, at least 1."""
+    """Return the smallest and largest channel count of a layer: within [0.2, 1.8] x the base's `default`, at least 1."""
     return max(1, -(-default * LOWEST_TENTHS // 10)), max(1, default * HIGHEST_TENTHS // 10)

@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le, 2019): inverted residuals with squeeze-and-excitation and swish."""
+"""Builds EfficientNet-B0 (Tan and Le, 2019): inverted residuals with squeeze-and-excitation and swish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GoogLeNet (Szegedy et al., 2015) in torchvision's form: batch normalisation, and 3 x 3 in place of 5 x 5 convolutions."""
+"""Builds GoogLeNet (Szegedy et al., 2015) in torchvision's form: batch normalisation, 3 x 3 in place of 5 x 5 convolutions."""
 
 from __future__ import annotations
 

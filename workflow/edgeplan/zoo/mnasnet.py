@@ -1,4 +1,4 @@
-"""MnasNet-B1 (Tan et al., 2019), in torchvision's form."""
+"""Builds MnasNet-B1 (Tan et al., 2019), in torchvision's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MobileNetV1 (Howard et al., 2017): depthwise separable convolutions."""
+"""Builds MobileNetV1 (Howard et al., 2017): depthwise separable convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., 2018): inverted residuals with linear bottlenecks."""
+"""Builds MobileNetV2 (Sandler et al., 2018): inverted residuals with linear bottlenecks."""
 
 from __future__ import annotations
 

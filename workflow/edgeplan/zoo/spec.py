@@ -1,4 +1,4 @@
-"""A variant of a model family, kept as the choices that make it: a few integers rather than a graph."""
+"""Describes a variant of a model family by the choices that make it: a few integers rather than a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = Annotated[int, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One variant (nn-Meter, section 3).
+    """Describes one variant of a family (nn-Meter, section 3).
 
     Attributes:
         family: family id, e.g. `resnet`.
@@ -39,7 +39,7 @@ class VariantSpec:
 
     @property
     def name(self) -> str:
-        """A name unique among all variants, also the graph's."""
+        """Return a name unique among all variants, which is also the graph's."""
         return f"{self.family}_s{self.seed}_{self.index:05d}"
 
     @property

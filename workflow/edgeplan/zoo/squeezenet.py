@@ -1,4 +1,4 @@
-"""SqueezeNet (Iandola et al., 2016): fire modules; no batch normalisation, biases instead."""
+"""Builds SqueezeNet (Iandola et al., 2016): fire modules; no batch normalisation, biases instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VGG (Simonyan and Zisserman, 2015): no batch normalisation, biases in every layer."""
+"""Builds VGG (Simonyan and Zisserman, 2015): no batch normalisation, biases in every layer."""
 
 from __future__ import annotations
 
