@@ -23,8 +23,8 @@ Modules:
 * `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planners are pure functions from a profile and a budget to a plan; they know no
   engine, no device and no runtime.
-* `predictors/`: Predictors: features, gradient-boosted trees per kernel kind and implementation,
-  whole-model prediction.
+* `predictors/`: Predicts latency by features, gradient-boosted trees for each kernel kind and
+  implementation, and sums over whole models.
 * `processors/`: Processors run steps of one program side by side, on memory that they share.
 * `profiling/`: Profiling finds the cost of each candidate of each step: measured on the runtime
   that executes plans, or predicted.
@@ -44,8 +44,8 @@ Modules:
   here, or in what the package ships.
 * `writable`: Folders that may not be written to: tried before anything is measured, and told by
   what is wrong with them.
-* `zoo/`: Model families, their seeded variants, and the base models behind the prior distribution
-  (nn-Meter, section 3).
+* `zoo/`: Builds model families, their seeded variants, and the base models behind the prior
+  distribution (nn-Meter, section 3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module declares the interface of settings that are measured cold."""
+"""Declares the interface of settings that are measured cold."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class BaselineSession(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """One inference, complete when it returns."""
+        """Execute one inference, complete when it returns."""
 
     @abstractmethod
     def outputs(self) -> Mapping[str, Array]:
-        """Outputs of the last run in the order and shapes of the ONNX model. Not timed."""
+        """Return the outputs of the last run in the order and shapes of the ONNX model. Not timed."""
 
     def stages_ms(self) -> Mapping[str, float]:
-        """Finer parts of opening and of the first run, where the engine tells; measured without slowing the run."""
+        """Return finer parts of opening and of the first run, ms, where the engine tells; measured without slowing the run."""
         return {}
 
 
@@ -116,14 +116,14 @@ def model_files(model: Path) -> tuple[Path, ...]:
 
 
 def beside(path: Path, model: Path, folder: Path) -> Path:
-    """Where a file of a model goes in another folder: as far below it as it lies below the model's; made ready for it."""
+    """Return the place of a model's file in another folder, at the same depth below it, and make its parent."""
     place = folder / path.relative_to(model.parent)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
-    """Names and static shapes of the outputs of an ONNX file, in its order.
+    """Return the names and static shapes of the outputs of an ONNX file, in its order.
 
     Raises:
         ModelError: a shape is dynamic.

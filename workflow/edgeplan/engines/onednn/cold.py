@@ -1,4 +1,4 @@
-"""Our own runtime: a plan folder, built elsewhere, executed as it was planned."""
+"""Starts the package's own runtime cold: a plan folder, built elsewhere, executed as it was planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU."""
+"""Runs and times models by ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Modules:
 
-* `session`: A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
+* `session`: Runs a model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
   activations in blocks of channels.
 * `trial`: A process that tries vectors of one width: a model of the kernels is run and held against
   ONNX Runtime (`opencl.widest`).

@@ -1,4 +1,4 @@
-"""A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses, activations in blocks of channels.
+"""Runs a model on an OpenCL device alone: f32, the kernels that the dispatcher chooses, activations in blocks of channels.
 
 Steps that the device has no kernels for run on the host, through oneDNN, and their nodes say so: `host.` and its kernel.
 """
@@ -152,7 +152,7 @@ class Loaded:
         processor.take()
 
     def outputs(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
+        """Return copies of the outputs of the last run."""
         return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
 
 

@@ -46,7 +46,10 @@ def model() -> Graph:
 
 
 def _limit(*, memory: bool) -> None:
-    """A compiler that never ends is ended. Only PoCL compiles in this memory: drivers of GPUs map what they please."""
+    """Limit this process's CPU time and, if told, its memory, so that a compiler that never ends is ended.
+
+    Only PoCL compiles in this memory: drivers of GPUs map what they please.
+    """
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used) + _SECONDS,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -62,7 +65,7 @@ def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> floa
 
 
 def tried(options: OpenclOptions) -> str:
-    """Why vectors of the width that the options name are not to be used, or "".
+    """Return why vectors of the width that the options name are not to be used, or "".
 
     Raises:
         EdgeplanError: the device is not there, or its driver refuses a kernel.

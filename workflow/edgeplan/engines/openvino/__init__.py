@@ -1,10 +1,11 @@
-"""OpenVINO: measured by node, and started cold.
+"""Runs models by OpenVINO: measured by node, and started cold.
 
 Modules:
 
 * `cold`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16), with and without
   its model cache.
-* `nodes`: Which operators of the original graph OpenVINO runs in each node of its runtime model.
+* `nodes`: Tells which operators of the original graph OpenVINO runs in each node of its runtime
+  model.
 * `session`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
 """
 

@@ -1,4 +1,4 @@
-"""Which operators of the original graph OpenVINO runs in each node of its runtime model."""
+"""Tells which operators of the original graph OpenVINO runs in each node of its runtime model."""
 
 from __future__ import annotations
 
