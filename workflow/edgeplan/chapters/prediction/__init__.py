@@ -1,4 +1,4 @@
-"""Predicting the latency of a network, kernel by kernel (nn-Meter).
+"""Predicts the latency of a network, kernel by kernel (nn-Meter).
 
 Modules:
 

@@ -1,4 +1,4 @@
-"""Adapting a device live: `edgeplan device adapt` measures here for seconds, and writes predictors that `predict` finds.
+"""Adapts predictors to this machine: `edgeplan device adapt` measures for seconds and writes predictors that `predict` finds.
 
 The seconds count from the first line that measures: the engine's start, the references' quiet times and discarded batches are
 among them. Carriers come first, drawn at random over strata of kernels (`predictors.strata`), then small whole models, a family
@@ -105,7 +105,7 @@ class Adapted:
 
     @property
     def expected_within_10pct(self) -> float:
-        """The share of models that errors of this spread leave within 10 %; NaN where it is not known."""
+        """Return the share of models that errors of this spread leave within 10 %; NaN where it is not known."""
         return math.erf(math.log(1.1) / (self.spread * math.sqrt(2))) if self.spread > 0 else math.nan
 
     @property
@@ -191,7 +191,7 @@ def _sources(device: DeviceFile, old: str) -> list[Source]:
 
 
 class _Live:
-    """Measuring and learning for one device."""
+    """Measures and learns for one device while the time lasts."""
 
     def __init__(self, device: DeviceFile, sources: list[Source], seconds: float, share: float) -> None:
         self.device, self.sources, self.seconds, self.share = device, sources, seconds, share
@@ -203,7 +203,7 @@ class _Live:
 
     @property
     def rules(self) -> FusionRules:
-        """Fusion rules of the first old device: those of the engine, if it is of the same one."""
+        """Return the fusion rules of the first old device: those of the engine, if it is of the same one."""
         return self.sources[0].rules
 
     def prepare(self) -> None:
@@ -238,7 +238,7 @@ class _Live:
         self.spent = time.monotonic() - began
 
     def _fitting(self, until: float, most: int = _SETTINGS.batch_size) -> int:
-        """Subjects of the next batch: as many as the time left holds, by the mean of those before."""
+        """Return how many subjects the next batch has: as many as the time left holds, by the mean of those before."""
         left = until - time.monotonic()
         done = [m.seconds for m in self.measured]
         if not done:
@@ -251,7 +251,7 @@ class _Live:
 
     @cached_property
     def carriers(self) -> list[Graph]:
-        """Carriers of published and of scaled convolutions, in the order of the strata that they fill."""
+        """Draw carriers of published and of scaled convolutions, in the order of the strata that they fill."""
         prior = ConvPrior(conv_shapes(build() for build in prior_models().values()))
         count = min(_MOST_CARRIERS, max(30, round(_CARRIERS_A_SECOND * self.seconds)))
         guide = self.sources[0].predictor
@@ -277,7 +277,7 @@ class _Live:
 
     @cached_property
     def small_models(self) -> list[tuple[Graph, ModelKernels]]:
-        """Small models, one of a family after one of another, the families in an order by chance."""
+        """Return small models, one of a family after one of another, the families in an order by chance."""
         guide, families = self.sources[0].predictor, len(FAMILIES)
         small = [
             weight_bytes(graph) <= _SMALL_BYTES and guide.predict(kernels, allow_partial=True).latency_ms <= _SMALL_MS
@@ -314,7 +314,7 @@ class _Live:
         return told.expected_within_10pct >= self.share
 
     def result(self, version: str, *, scratch: bool = True) -> tuple[AdaptedPredictor, Adapted]:
-        """The predictors from all that was measured so far, and what to expect of them."""
+        """Return the predictors from all that was measured so far, and what to expect of them."""
         new = self._new(version)
         olds = [s.predictor for s in self.sources]
         predictor = adapt(new, olds, from_scratch(new) if scratch else None, _SEED)
@@ -334,7 +334,7 @@ class _Live:
         return predictor, told
 
     def _spreads(self, new: NewDevice) -> tuple[float, float]:
-        """Median log errors of kernels out of fold, from all carriers and from half of them."""
+        """Return the median log errors of held-out kernels, from all carriers and from half of them."""
         labels = read_labels(new.kernels)
         rows = rows_of(self.sources[0].predictor, labels)
         halves = rows.take(rows.group % 2 == 0)

@@ -1,4 +1,4 @@
-"""A model measured on this machine, beside what was predicted for it: whole, and kernel by kernel."""
+"""Compares a model measured on this machine with what was predicted for it: whole, and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _US_PER_MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class KernelComparison:
-    """One kernel, or several where the engine runs other parts together than was predicted. Milliseconds; None: not known.
+    """Compares one kernel, or several that the engine runs otherwise than predicted, in ms; None: not known.
+
+    Milliseconds; None: not known.
 
     Attributes:
         name: of the predicted kernels, else of the engine's operators.
@@ -42,13 +44,13 @@ class KernelComparison:
 
     @property
     def deviation(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Return predicted over measured latency, less 1."""
         return self.predicted_ms / self.measured_ms - 1 if self.predicted_ms is not None and self.measured_ms else None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model that was measured.
+    """Holds what was measured of a model.
 
     Attributes:
         model, device: names.
@@ -85,7 +87,7 @@ class Measured:
 
     @property
     def deviation(self) -> float | None:
-        """Predicted over measured, less 1; None without a prediction of the whole model."""
+        """Return predicted over measured latency, less 1; None without a prediction of the whole model."""
         whole = self.prediction is not None and self.prediction.coverage == 1
         return self.prediction.latency_ms / self.latency_ms - 1 if self.prediction is not None and whole else None
 
@@ -173,7 +175,7 @@ def compare_kernels(
 def _not_run(
     prediction: Prediction | None, kernels: Sequence[Kernel], group: Mapping[str, str], rows: Mapping[tuple[bool, str], object]
 ) -> Iterator[KernelComparison]:
-    """Predictions of what the engine has no node for."""
+    """Yield the predictions of kernels and conversions that the engine has no node for."""
     place = {kernel.name: group[kernel.members[0]] for kernel in kernels}
     for line in prediction.kernels if prediction else ():
         conversion = line.type == _REORDER
@@ -182,7 +184,7 @@ def _not_run(
 
 
 def _groups(members: Iterable[Sequence[str]]) -> dict[str, str]:
-    """For each operator the first one of all that kernels and nodes hold together with it, directly or through others."""
+    """Return for each operator the least name among those that share kernels or nodes with it, also through others."""
     found: dict[str, set[str]] = {}
     for names in members:
         joined = set(names).union(*(found[name] for name in names if name in found))

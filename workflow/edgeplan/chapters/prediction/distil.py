@@ -1,4 +1,4 @@
-"""The package ships of a device: file, fusion rules, distilled predictors, the kernels behind them, costs of preparation."""
+"""Writes what the package ships of a device: file, fusion rules, distilled predictors, their kernels, costs of preparation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOLERANCES = (0.0, 1e-4, 2e-4, 3e-4)
 
 @dataclass(frozen=True)
 class Distilled:
-    """The change of predictions that distilling caused.
+    """Reports the change of predictions that distilling caused.
 
     Attributes:
         size_bytes: of the trees.
@@ -58,7 +58,7 @@ class Distilled:
 
 
 def _sampled(measurements: Path) -> pd.DataFrame:
-    """The distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
+    """Return the distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
     mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
     table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
     return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)

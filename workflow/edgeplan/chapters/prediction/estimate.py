@@ -1,4 +1,4 @@
-"""The chapter's stages take the budgets of params.yaml, and elsewhere the time of earlier runs."""
+"""Estimates the time of the chapter's stages: the budgets of params.yaml, and elsewhere the time of earlier runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicting a model file's latency on a device with the predictors that were trained there."""
+"""Predicts a model file's latency on a device with the predictors that were trained there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeplan.predictors.source import Source
 
 @dataclass(frozen=True, slots=True)
 class KernelLatency:
-    """The latency of one kernel, or of one layout conversion.
+    """Holds the predicted latency of one kernel, or of one layout conversion.
 
     Attributes:
         name: of its anchor operator; of a conversion what it converts.
@@ -34,7 +34,7 @@ class KernelLatency:
 
 @dataclass(frozen=True, slots=True)
 class PredictedFor:
-    """Whose machine a prediction is for.
+    """Names the machine that a prediction is for.
 
     Attributes:
         cpu: its processor; "" if nobody has noted it.
@@ -49,7 +49,7 @@ class PredictedFor:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Latency of a model on a device.
+    """Holds the predicted latency of a model on a device.
 
     Attributes:
         model, device: names.

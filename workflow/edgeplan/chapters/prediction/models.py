@@ -1,4 +1,4 @@
-"""The models of models.parquet as graphs."""
+"""Reads the models of models.parquet as graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgeplan.zoo import FAMILIES, VariantSpec, build_variant
 
 
 def read_models(path: Path, *, bases: bool, variants: bool) -> pd.DataFrame:
-    """Rows of models.parquet: base models (index -1), evaluated variants, or both."""
+    """Read rows of models.parquet: base models (index -1), evaluated variants, or both."""
     table = read_parquet(path, "model_id", "family", "index", "spec", "macs", "memory_bytes")
     return table[((table["index"] < 0) & bases) | ((table["index"] >= 0) & variants)].reset_index(drop=True)
 

@@ -1,4 +1,6 @@
-"""The numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section. Shares are in percent, as printed.
+"""Holds the numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section; shares are in percent.
+
+Shares are in percent, as printed.
 
 Its tables lie in `printed/`, with the columns that they have beside ours; "nan" stands where the paper has no number.
 """
@@ -41,7 +43,7 @@ def printed(table: str, index: str | None = None) -> pd.DataFrame:
 
 
 def family_key(name: str) -> str:
-    """This project's name of a family, whatever the spelling: `MobileNet_V2`, `MobileNetv2s` -> `mobilenetv2`."""
+    """Return this project's name of a family, whatever the spelling: `MobileNet_V2`, `MobileNetv2s` -> `mobilenetv2`."""
     plain = "".join(c for c in name.lower() if c.isalnum())
     known = printed("table_02", "family").index
     return plain[:-1] if plain not in known and plain.endswith("s") and plain[:-1] in known else plain

@@ -1,4 +1,4 @@
-"""The speed of predictions: the command as a whole process, the call inside one, and the paper's 26,000 models at once."""
+"""Measures the speed of predictions: the command as a process, the call inside one, and the paper's 26,000 models at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILE = "speed.json"
 
 
 class Speed(BaseModel):
-    """The measured speed of predictions, and its machine (evaluation/speed.json).
+    """Records the measured speed of predictions, and its machine (evaluation/speed.json).
 
     Attributes:
         format_version: version of this document.
@@ -58,7 +58,7 @@ class Speed(BaseModel):
     fingerprint: str
 
     def told(self, predictor: DevicePredictor) -> str:
-        """When and where, as a sentence; "" without figures."""
+        """Return when and where the speed was measured, as a sentence; "" without figures."""
         if not self.figures:
             return ""
         whose = "these predictors" if self.predictors == _digest(predictor) else "earlier predictors of this device"
@@ -67,7 +67,7 @@ class Speed(BaseModel):
 
 
 def speed_of(params: PredictionParams, device: str, rules: FusionRules, predictor: DevicePredictor, evaluation: Path) -> Speed:
-    """The figures of speed: measured and written, or read where nothing may be measured.
+    """Return the figures of speed: measured and written, or read where nothing may be measured.
 
     Args:
         params: how many runs and models.

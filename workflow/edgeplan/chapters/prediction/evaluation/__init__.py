@@ -1,4 +1,4 @@
-"""This package evaluates the chapter: evidence, tables, figures, figures of merit and findings.
+"""Evaluates the chapter: evidence, tables, figures, figures of merit and findings.
 
 Modules:
 

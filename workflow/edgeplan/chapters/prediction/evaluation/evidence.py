@@ -78,7 +78,7 @@ class Evidence:
     ranges: Mapping[str, str] = field(default_factory=dict)
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """The evaluated variants that have a value in some columns.
+        """Return the evaluated variants that have a value in some columns.
 
         Raises:
             NotMeasuredError: no variant has.

@@ -1,4 +1,4 @@
-"""Which operators an engine runs as one: found by timing pairs of them.
+"""Detects which operators an engine runs as one, by timing pairs of them.
 
 Modules:
 

@@ -1,4 +1,4 @@
-"""Test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
+"""Describes test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timed(Protocol):
 
     @property
     def block_us(self) -> npt.NDArray[np.float64]:
-        """Normalised block minima in microseconds (blocks,)."""
+        """Return normalised block minima in microseconds (blocks,)."""
 
 
 #: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
@@ -132,7 +132,7 @@ class Timings:
         return len(self._blocks[probe])
 
     def time(self, probe: Probe) -> tuple[float, float]:
-        """Median over all blocks and its standard error, in microseconds.
+        """Return a probe's median time over all blocks and its standard error, in microseconds.
 
         What few blocks say of their own spread is little: the middle one of three deviations is often small by chance, the
         standard deviation sometimes. So cautious settings take the latter until there are enough for outliers to be passed
@@ -242,7 +242,7 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Case
 
 
 def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
-    """A weighted sum of probe times and its standard error."""
+    """Return a weighted sum of probe times and its standard error."""
     weights: dict[Probe, float] = {}
     for terms, factor in sums:
         for probe, sign in terms:

@@ -1,4 +1,4 @@
-"""Which kernels are measured: adaptive sampling, and what it is held against.
+"""Decides which kernels are measured: adaptive sampling, and what it is held against.
 
 Modules:
 

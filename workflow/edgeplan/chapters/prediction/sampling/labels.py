@@ -1,4 +1,4 @@
-"""From measured carriers to labelled kernels.
+"""Turns measured carriers into labelled kernels.
 
 Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The
 relation is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's
@@ -74,7 +74,7 @@ def call_is_fitted(call_us: float) -> bool:
 
 
 def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
-    """Time of each node as it counts in the plain run, microseconds (nodes,)."""
+    """Return the time of each node as it counts in the plain run, microseconds (nodes,)."""
     labels = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
     low, high = (bound * labels.sum() for bound in _REMAINDER)
     remainder = float(np.clip(measurement.latency_us - counters.call - labels.sum(), low, high))
@@ -96,7 +96,7 @@ def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
 
 
 def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
-    """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
+    """Return the layout of graph inputs by rank: the layout read by the first node that reads an input."""
     found: dict[str, str] = {}
     for graph, m in zip(graphs, measurements, strict=True):
         for node in m.nodes:

@@ -1,4 +1,4 @@
-"""The `sampling` section of params.yaml."""
+"""Declares the `sampling` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ class SamplingSettings(BaseModel):
     baselines: bool
 
     def singles_on(self, device: str) -> int:
-        """Models of each operator that are measured on a device."""
+        """Return how many models of each operator are measured on a device."""
         return 0 if device in self.without_singles else self.singles

@@ -1,4 +1,4 @@
-"""Fixed convolutions: how latency follows one dimension (Figures 7 and 8), and whether Conv costs what Conv++bn++relu does.
+"""Builds fixed convolutions that show how latency follows one dimension (Figures 7, 8) and what fusion behind Conv costs.
 
 They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
 """
@@ -41,7 +41,7 @@ def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu
 
 
 def sweep_graphs() -> Iterator[Graph]:
-    """Carriers of the sweeps of Figures 7 and 8."""
+    """Yield the carriers of the sweeps of Figures 7 and 8."""
     for kernel in TABLE5_KERNELS:
         yield _graph(3, 224, 32, kernel)
     for size in TABLE5_SIZES:
@@ -51,7 +51,7 @@ def sweep_graphs() -> Iterator[Graph]:
 
 
 def check_graphs() -> Iterator[Graph]:
-    """Carriers of the comparison of Conv with what is fused behind it."""
+    """Yield the carriers of the comparison of Conv with what is fused behind it."""
     for channels, size, kernel in _CHECKED:
         for tail in ("", "bn", "relu", "bn relu"):
             yield _graph(channels, size, channels, kernel, tail)

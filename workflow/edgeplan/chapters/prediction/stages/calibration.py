@@ -18,7 +18,7 @@ from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 
 
 def calibrating_models(params: PredictionParams) -> pd.DataFrame:
-    """As many variants of each family as asked for, none of which is evaluated.
+    """Draw as many variants of each family as asked for, none of which is evaluated.
 
     Returns:
         model_id, family, spec (JSON) of each model.

@@ -107,7 +107,7 @@ def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], No
 def _predict(
     models: pd.DataFrame, predictor: DevicePredictor, folder: Path, kernels: KernelTables, operators: KernelTables
 ) -> pd.DataFrame:
-    """Predictions of all predictors beside the measured latencies."""
+    """Return the predictions of all predictors beside the measured latencies."""
     batch = predictor.predict_many(kernels)
     models = models.drop(columns=["spec", "index"]).assign(
         kernels=np.diff(kernels.kernel_start),
@@ -136,7 +136,7 @@ def family_left_out_ms(
     calibrating_kernels: KernelTables,
     calibrating: pd.DataFrame,
 ) -> npt.NDArray[np.float64]:
-    """Predictions (ms) with factors of kinds that were fitted on other families alone: as of one that nobody calibrated on.
+    """Predict models (ms) with factors of kinds fitted on other families alone, as for a family that nobody calibrated on.
 
     Args:
         predictor: that of the device; its own factors are not used.
@@ -193,7 +193,7 @@ def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, obj
 
 
 def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRules) -> pd.DataFrame:
-    """Measured and predicted latency along one dimension (Figures 7 and 8)."""
+    """Return measured and predicted latency along one dimension (Figures 7 and 8)."""
     measured = labelled[(labelled["sampler"] == SWEEP) & (labelled["kind"] == "conv")].groupby("config")["latency_us"].median()
     rows = []
     for graph in sweep_graphs() if len(measured) else ():
@@ -209,6 +209,6 @@ def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRul
 
 
 def _conv_fusion(labelled: pd.DataFrame) -> pd.DataFrame:
-    """The same convolutions with and without what is fused behind them."""
+    """Return labels of the same convolutions with and without what is fused behind them."""
     rows = labelled[(labelled["sampler"] == CONV_CHECK) & (labelled["kind"] == "conv")]
     return rows[["config", "type", "latency_us"]].reset_index(drop=True)

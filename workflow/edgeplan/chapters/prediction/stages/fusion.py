@@ -57,7 +57,7 @@ class ExecutedNodes:
             self._known |= {digest: _text(members) for digest, members in zip(unknown, told, strict=True)}
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
-        """The nodes of a model, with their members only."""
+        """Return the nodes of a model, with their members only."""
         digest = graph_digest(graph)
         if digest not in self._known:
             self.ask([graph])

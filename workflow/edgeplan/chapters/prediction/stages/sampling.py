@@ -124,7 +124,7 @@ def _samplers(settings: SamplingSettings) -> float:
 
 @dataclass
 class _Found:
-    """The measurements of the stage so far.
+    """Collects the measurements of the stage so far.
 
     Attributes:
         rows: the training table.
@@ -186,7 +186,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, 
 
 
 def _fixed_seconds(sampled: CarrierSamples, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
-    """Seconds that the frozen carriers and the fixed sets will take, by operators and multiply-adds of the carriers so far."""
+    """Estimate the seconds of the frozen carriers and fixed sets, by operators and multiply-adds of the carriers so far."""
 
     def size(graphs: Iterable[Graph]) -> npt.NDArray[np.float64]:
         total: npt.NDArray[np.float64] = np.sum([(len(g.operators), float(graph_macs(g))) for g in graphs], axis=0)
@@ -220,7 +220,7 @@ def _isolated(
     further: Sequence[Graph] = (),
     singles: Sequence[Graph] = (),
 ) -> None:
-    """Kernels measured alone until the budget is spent: those that the rules find in carriers of the prior.
+    """Measure kernels alone until the budget is spent: those that the rules find in carriers of the prior.
 
     The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers and
     the models of a single operator have.
@@ -253,7 +253,7 @@ def _isolated(
 
 
 def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
-    """The boundary cost, and the measuring time of the chains that tell it."""
+    """Fit the boundary cost, and return it with the measuring time of the chains that tell it."""
     pairs = chains(_CHAINS, seed)
     flat = [Subject(graph) for pair in pairs for graph in pair]
     timed = bench.measure(flat, description="chains for the boundary cost")

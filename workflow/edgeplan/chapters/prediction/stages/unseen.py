@@ -79,7 +79,7 @@ def evaluate_unseen(
 
 
 def model_rows(graphs: Sequence[Graph], measured: Sequence[Measurement], predicted: Sequence[ModelPrediction]) -> pd.DataFrame:
-    """One row an architecture, in the order given."""
+    """Return one row an architecture, in the order given."""
     return pd.DataFrame(
         {
             "model": graph.name,
