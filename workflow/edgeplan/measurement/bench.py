@@ -169,7 +169,7 @@ class Bench:
         return self.measurer.nominal(self.settings.reference_runs, self._quiet_seconds)
 
     def last_measured_at(self) -> float:
-        """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
+        """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
@@ -322,7 +322,7 @@ class Bench:
         self.identity = self.store.identity = {**self.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
-        """Id of a subject in the store: that of a profiled one says by which protocol its nodes were mapped."""
+        """Return the id of a subject in the store: that of a profiled one names the protocol by which its nodes were mapped."""
         return f"{subject.id}-{self._mapping}" if subject.profiled else subject.id
 
     def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:

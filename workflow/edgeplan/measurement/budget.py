@@ -1,4 +1,4 @@
-"""Time by the clock that measuring may take."""
+"""Bounds the time by the clock that measuring may take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, at least 0."""
+        """Return the seconds that are left, at least 0."""
         return max(self.until - time.monotonic(), 0.0)
 
     @property
@@ -38,5 +38,5 @@ class TimeBudget:
         return self.left_s == 0.0
 
     def part(self, share: float) -> TimeBudget:
-        """A share of what is left, from now on."""
+        """Return a budget of a share of what is left, from now on."""
         return TimeBudget(time.monotonic() + share * self.left_s) if self.bounded else self

@@ -1,4 +1,4 @@
-"""One lock per physical machine: all CPU devices share its cores, whatever workspace they are measured from.
+"""Locks a physical machine while it measures: all CPU devices share its cores, whatever workspace they are measured from.
 
 Only what measures holds it; who comes second waits and says for whom. What computes on all cores, such as trees that are
 trained, begins when nothing is measured (`after_measurements`) and holds nothing: a plan does not wait for it, and
@@ -34,7 +34,7 @@ _held = 0
 
 
 def lock_path() -> Path:
-    """The lock file, the same for every workspace, user and environment on the machine."""
+    """Return the path of the lock file, the same for every workspace, user and environment on the machine."""
     return FOLDER / "edgeplan-machine.lock"
 
 

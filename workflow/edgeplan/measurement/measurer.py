@@ -36,7 +36,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Subjects that are loaded and timed together, in interleaved blocks.
+    """Holds subjects that are loaded and timed together, in interleaved blocks.
 
     Attributes:
         key: of the rows that the batch gives: all that decides them but the subjects.
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringConditions:
-    """Conditions that a batch was measured in: the cores, and the load at its end."""
+    """Records the conditions that a batch was measured in: the cores, and the load at its end."""
 
     affinity: tuple[int, ...]
     load_1min: float

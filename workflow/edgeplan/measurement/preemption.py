@@ -70,7 +70,7 @@ class Preemption:
 
     @classmethod
     def now(cls) -> Self:
-        """Since the start of the process, and of the machine."""
+        """Read the counters of switches, waiting and stolen time, which count from the start of the process or machine."""
         return cls(switches(), waited_ms(), stolen_ms())
 
     def since(self, before: Preemption) -> Preemption:
@@ -80,7 +80,7 @@ class Preemption:
 
 
 def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: float, threads: int) -> list[int]:
-    """Durations of runs that nobody interrupted, in nanoseconds.
+    """Time runs that nobody interrupted; return their durations in nanoseconds.
 
     Args:
         run: one inference.

@@ -1,4 +1,4 @@
-"""Subjects of measurements, and the records that measurements give."""
+"""Defines the subjects of measurements, and the records that measurements give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Subject:
 
     @cached_property
     def id(self) -> str:
-        """Digest of the graph and of what is measured of it."""
+        """Return the digest of the graph and of what is measured of it."""
         return graph_digest(self.graph) + ("-nodes" if self.profiled else "")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Two reference loads timed beside every block, so that drift of the machine can be divided out.
+"""Times two reference loads beside every block, so that drift of the machine can be divided out.
 
 A matrix product follows the clock, a streaming product follows the memory bandwidth. Both use one thread.
 """

@@ -1,4 +1,4 @@
-"""Boards: machines that a command reaches, on which a worker measures for this host.
+"""Measures on boards: machines that a command reaches, on which a worker measures for this host.
 
 Modules:
 

@@ -87,7 +87,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _root() -> Path:
-    """The checkout that this package runs from.
+    """Return the checkout that this package runs from.
 
     Raises:
         DeviceError: it is installed.

@@ -1,4 +1,4 @@
-"""Lines between a host and a worker: one JSON document each, of the types below, and nothing else.
+"""Defines the lines between a host and a worker: one JSON document each, of the types below, and nothing else.
 
 Both sides decode strictly and refuse what they do not know. Bounds of sizes hold for lines, texts and lists. Graphs
 travel, weights do not: they are seeded. Another meaning of a message takes another `WIRE_VERSION`.
@@ -49,14 +49,14 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="is", kw_on
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
-    """A part of a line, written as a list."""
+    """Encodes a part of a line, written as a list."""
 
 
 # what a host asks
 
 
 class GraphTensor(_Part):
-    """A tensor of a graph."""
+    """Describes a tensor of a graph."""
 
     name: Name
     shape: Annotated[tuple[_Size, ...], Meta(max_length=64)]
@@ -64,7 +64,7 @@ class GraphTensor(_Part):
 
 
 class GraphOperator(_Part):
-    """An operator of a graph."""
+    """Describes an operator of a graph."""
 
     name: Name
     op_type: Name
@@ -86,7 +86,7 @@ class GraphDocument(_Part):
 
 
 class AskedSubject(_Part):
-    """A subject, with the digest of its graph as the host computed it."""
+    """Describes a subject, with the digest of its graph as the host computed it."""
 
     name: StoredName
     id: Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes)?$")]
@@ -184,7 +184,7 @@ class Hello(_Message, tag="hello"):
 
 
 class BoardEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The state of a board, as `edgeplan.support.machine.environment` tells it."""
+    """Describes the state of a board, as `edgeplan.support.machine.environment` tells it."""
 
     cpu: Annotated[str, Meta(max_length=200)]
     cpu_family_model: Annotated[str, Meta(max_length=64)]
@@ -227,7 +227,7 @@ class ReferencesTimed(_Message, tag="references"):
 
 
 class RowNode(_Part):
-    """A node that an engine executed."""
+    """Describes a node that an engine executed."""
 
     name: Name
     op_type: Name
@@ -254,7 +254,7 @@ class MeasuredRow(_Message, tag="row"):
 
 
 class ExecutedNodeMembers(_Message, tag="nodes"):
-    """The members of the nodes of one graph."""
+    """Lists the members of the nodes of one graph."""
 
     members: Annotated[tuple[tuple[Name, ...], ...], Meta(max_length=100_000)]
 
@@ -270,7 +270,7 @@ class CheckedBoard(_Message, tag="checked"):
 
 
 class Note(_Message, tag="note"):
-    """A word for people, or a sign of life if it is empty."""
+    """Carries a word for people, or a sign of life if it is empty."""
 
     text: Text = ""
 

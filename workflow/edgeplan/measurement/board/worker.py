@@ -134,7 +134,7 @@ class Requests:
 
 
 class SteadyClock:
-    """The host's time: what it said at the beginning, and what has passed since, whatever becomes of the board's clock."""
+    """Tells the host's time: what it said at the beginning, and what has passed since, whatever the board's clock does."""
 
     def __init__(self, now: float) -> None:
         self._now, self._began = now, time.monotonic()

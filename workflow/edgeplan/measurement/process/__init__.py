@@ -1,4 +1,4 @@
-"""Processes that are measured from their first instruction: how they are started, what is around them, what they tell.
+"""Starts and measures processes from their first instruction: what is around them, and what they tell.
 
 Modules:
 

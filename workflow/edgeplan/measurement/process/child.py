@@ -61,7 +61,7 @@ class Forks:
         self._said.close()
 
     def run_cold(self, job: RunJob) -> RunResult:
-        """As `run_cold`, of our own runtime.
+        """Run a plan of our own runtime cold, as `run_cold` does.
 
         Raises:
             ColdRunError: the process failed or answered nonsense.

@@ -27,7 +27,7 @@ NOMINAL_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Clock:
-    """The references with their nominal times.
+    """Times the references beside their nominal times.
 
     Attributes:
         references: the loads.

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a run, and their comparison."""
+"""Draws the inputs of a run and compares its outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def random_inputs(
     types: Mapping[str, str] = MappingProxyType({}),
     below: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get.
+    """Draw seeded inputs in [0.05, 1): no zeros, no denormals. The values are those that measured engines get.
 
     Args:
         shapes: by name.
@@ -49,7 +49,7 @@ def random_inputs_of(borders: Iterable[ModelInput], seed: int = 0) -> dict[str, 
 
 
 def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
-    """The fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
+    """Return the fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
     known = tuple(borders)
     return {
         "inputs": {border.name: border.shape for border in known},
@@ -59,7 +59,7 @@ def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
 
 
 def digest(outputs: Mapping[str, Array]) -> str:
-    """Digest of the bytes of all outputs, in order."""
+    """Return the digest of the bytes of all outputs, in order."""
     state = hashlib.sha256()
     for value in outputs.values():
         state.update(np.ascontiguousarray(value).tobytes())
@@ -72,7 +72,7 @@ def not_finite(inputs: Mapping[str, Array]) -> tuple[str, ...]:
 
 
 def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
+    """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
 
     What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
     """

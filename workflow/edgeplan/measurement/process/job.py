@@ -1,4 +1,7 @@
-"""The documents that pass between the measuring process and its workers: a job in, a result out. Times are in milliseconds."""
+"""Defines the documents between the measuring process and its workers: a job in, a result out; times in milliseconds.
+
+Times are in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class PrepareJob(_Job):
 
 
 class RunJob(_Job):
-    """One cold run, and warm runs after it in the same process.
+    """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
         artefact: what the setting loads.
@@ -87,7 +90,7 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """One step of a linked program, executed for the first time in its process (`profiling.first_call_costs`).
+    """Asks for the first execution of one step of a linked program in its process (`profiling.first_call_costs`).
 
     Attributes:
         folder: of the program and its steps.
@@ -100,14 +103,14 @@ class OnceJob(_Document):
 
 
 class OnceResult(_Document):
-    """The extra time of the first execution over the second, in ms."""
+    """Reports the extra time of the first execution over the second, in ms."""
 
     kind: Literal["once"] = "once"
     time_ms: float
 
 
 class Resident(_Document):
-    """Resident memory, bytes: all, the peak so far, and the parts."""
+    """Records resident memory in bytes: all, the peak so far, and the parts."""
 
     rss: Annotated[int, Field(ge=0)]
     peak: Annotated[int, Field(ge=0)]
@@ -117,7 +120,7 @@ class Resident(_Document):
 
 
 class PrepareResult(_Document):
-    """Preparing gave an artefact, or the one-line reason why there is none."""
+    """Reports the artefact that preparing gave, or the one-line reason why there is none."""
 
     kind: Literal["prepare"] = "prepare"
     engine_version: str = ""

@@ -1,4 +1,4 @@
-"""The page cache of Linux, file by file: evict, fill, look, and the bandwidth of the disk behind it."""
+"""Manages the page cache of Linux file by file: evict, fill, look, and time the disk behind it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_through(files: Iterable[Path]) -> tuple[int, float]:
 
 
 def read_bandwidth_mb_per_s(files: Iterable[Path]) -> float:
-    """Sequential read of the evicted files in MB/s (10^6 bytes).
+    """Measure the sequential read of the evicted files in MB/s (10^6 bytes).
 
     0 where they could not be evicted, since that would time memory.
     """

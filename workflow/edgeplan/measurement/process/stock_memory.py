@@ -28,7 +28,7 @@ class _Document(BaseModel):
 
 
 class StockJob(_Document):
-    """A model run by a stock engine.
+    """Asks for a model to be run by a stock engine.
 
     Attributes:
         setting: name of the engine's setting.
@@ -58,7 +58,7 @@ class StockJob(_Document):
 
 
 class StockResult(_Document):
-    """The answer of such a process about its memory and times.
+    """Reports the memory and times of a stock engine's process.
 
     Attributes:
         idle, peak: memory before the model was opened, and after the inferences.

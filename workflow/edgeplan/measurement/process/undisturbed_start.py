@@ -1,4 +1,4 @@
-"""A cold start whose processors were its own, if there was one."""
+"""Finds a cold start that had its processors for itself, if there was one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class ObservedStart:
-    """A cold start and what was seen around it.
+    """Holds a cold start and what was seen around it.
 
     Attributes:
         result: of the worker.

@@ -1,4 +1,4 @@
-"""One job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin, JSON on stdout.
+"""Executes one job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin and stdout.
 
 With `--fork` one job a line, each done by a child of this process, which has imported everything and loaded no library.
 
@@ -105,7 +105,7 @@ def prepare(job: PrepareJob) -> PrepareResult:
 
 
 def run(job: RunJob) -> RunResult:
-    """One cold run and the warm runs after it."""
+    """Run a model cold once, and warm after it."""
     files = job.artefact.files
     if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
         page_cache.read_through(files)
