@@ -1,4 +1,4 @@
-"""A captured environment as a report shows it."""
+"""Flattens a captured environment for a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 
 def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A captured environment without nesting: names joined by dots, lists as text."""
+    """Return a captured environment without nesting: names joined by dots, lists as text."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Every chapter declares its tables and figures by this kit, which makes, writes and hands them over to its page.
+"""Declares, makes and writes every chapter's tables and figures, and hands them over to its page.
 
 What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves it out, or shows the reason in its place.
 """
@@ -89,7 +89,7 @@ AnySpec = TypeVar("AnySpec", bound=Spec[Any, Any])
 
 
 def registry(*specs: AnySpec) -> Mapping[str, AnySpec]:
-    """Declarations by id, in the order of the report."""
+    """Return declarations by id, in the order of the report."""
     return MappingProxyType({spec.id: spec for spec in specs})
 
 
@@ -112,7 +112,7 @@ def make_or_explain(specs: Mapping[str, TableSpec[Evidence]], evidence: Evidence
 
 
 def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[str, bytes]:
-    """The figures that can be drawn, as SVG by id."""
+    """Draw the figures that can be drawn, as SVG by id."""
     return {name: svg(figure) for name, figure in make(specs, evidence)[0].items()}
 
 
@@ -171,7 +171,7 @@ def page_tables(
 def page_pictures(
     specs: Mapping[str, FigureSpec[Any]], figures: Mapping[str, bytes], added: Mapping[str, str]
 ) -> tuple[Picture, ...]:
-    """Figures as the page shows them, in the order of the report."""
+    """Return figures as the page shows them, in the order of the report."""
     return tuple(
         Picture(name, spec.title, added.get(name, ""), figures[name].decode())
         for name, spec in specs.items()

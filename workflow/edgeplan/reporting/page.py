@@ -28,7 +28,7 @@ SUFFIX = ".page.json"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure against its bar: what, its value, its bar and aim as text, and its verdict (`bars.Verdict`)."""
+    """Holds a figure against its bar: its title, its value, bar and aim as text, and its verdict (`bars.Verdict`)."""
 
     title: str
     value: str
@@ -62,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
+    """Holds a table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
 
     id: str
     title: str
@@ -75,7 +75,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class ChapterPage:
-    """A chapter of the report.
+    """Holds a chapter of the report.
 
     Attributes:
         id: of its place in the page.
@@ -117,12 +117,12 @@ class ChapterPage:
 
     @property
     def machine_id(self) -> str:
-        """Fingerprint of the machine that was measured; "" where it is not known."""
+        """Return the fingerprint of the machine that was measured; "" where it is not known."""
         return self.rows[0] if self.rows else ""
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Titles of the headline figures without a value."""
+        """Return the titles of the headline figures without a value."""
         return tuple(card.title for card in self.cards if NO_VALUE in card.value)
 
 
@@ -152,7 +152,7 @@ def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Pa
 
 
 def _named(file: Path, folder: Path) -> dict[str, str]:
-    """Where a file lies, seen from a folder, and the digest of what it holds."""
+    """Return the path of a file, seen from a folder, and the digest of what it holds."""
     return {"file": os.path.relpath(file, folder), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
@@ -189,7 +189,7 @@ def _no_chapter(path: Path, why: str) -> FormatError:
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:
-    """A chapter with what people wrote of it, which no stage before the report reads.
+    """Return a chapter with what people wrote of it, which no stage before the report reads.
 
     Args:
         chapter: whose captions are what its measurements add.
@@ -221,19 +221,19 @@ def machine_of(environment: Mapping[str, Any]) -> str:
 
 
 def rows_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fingerprint of the machine and the commits that measured, of a captured environment."""
+    """Return the fingerprint of the machine and the commits that measured, of a captured environment."""
     return (str(environment.get("fingerprint", "")), *map(str, environment.get("commits", ())))
 
 
 def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bool = False) -> PageTable:
-    """A table with its cells as text."""
+    """Return a frame as a table with its cells as text."""
     numeric = tuple(bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns)
     rows = tuple(tuple(cell_text(v) for v in row) for row in frame.itertuples(index=False, name=None))
     return PageTable(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
 
 
 def number(value: float | str, *, share: bool = False) -> str:
-    """A figure as text; a share in percent."""
+    """Return a figure as text; a share in percent."""
     if isinstance(value, str):
         return value
     return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
@@ -245,7 +245,7 @@ def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], .
 
 
 def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
-    """A line for each bar; a figure without a value misses its bar.
+    """Return a line for each bar; a figure without a value misses its bar.
 
     Args:
         held: the bars.
@@ -291,7 +291,7 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
 
 
 def _interval(metrics: Mapping[str, Any], key: str, *, share: bool) -> str:
-    """The interval of a figure as text; "" where it has none."""
+    """Return the interval of a figure as text; "" where it has none."""
     ends = interval_of(metrics, key)
     return " to ".join(_at_a_glance(end, share=share) for end in ends) + " %" * share if ends else ""
 

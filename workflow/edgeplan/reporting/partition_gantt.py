@@ -1,4 +1,4 @@
-"""A partition plan as a picture: one line for each processor, as text for terminals and as SVG."""
+"""Draws a plan of a pair: one line for each processor, as text for terminals and as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as SVG: the same bytes every time, text as text, and colours that follow the page's."""
+"""Writes figures as SVG: the same bytes every time, text as text, and colours that follow the page's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 def inline(document: str, name: str) -> str:
-    """A document of `svg` as an element of a page.
+    """Return a document of `svg` as an element of a page.
 
     Ids that are referred to get the figure's name in front, so that figures do not meet in one
     page; others are left out. Colours become variables of the page, named in `style.html.j2`, so
@@ -63,6 +63,6 @@ def inline(document: str, name: str) -> str:
 
 
 def width_pt(document: str) -> float:
-    """Width of a document of `svg`, in points."""
+    """Return the width of a document of `svg`, in points."""
     found = re.search(r'<svg[^>]*\bwidth="([\d.]+)pt"', document)
     return float(found[1]) if found else 0.0
