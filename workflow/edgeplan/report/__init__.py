@@ -1,4 +1,4 @@
-"""The report of a device: the pages that the chapters' tables and figures are shown in.
+"""Writes the report of a device: the pages that the chapters' tables and figures are shown in.
 
 Modules:
 
