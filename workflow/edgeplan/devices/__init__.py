@@ -1,4 +1,4 @@
-"""Devices: an engine with its settings on the cores of a machine.
+"""Describes devices: an engine with its settings on the cores of a machine.
 
 Modules:
 
