@@ -27,7 +27,7 @@ STAGES = ("open", "read", "create", "transform", "execute")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Predicted and measured milliseconds: `total`, then `STAGES` summed over cores; an execution counts once, however wide."""
+    """Holds predicted and measured milliseconds: `total`, then `STAGES` summed over cores, an execution once however wide."""
 
     model: str
     predicted_ms: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Two preparations slow each other down on two cores; this module measures by how much.
+"""Measures by how much two preparations on two cores slow each other down.
 
 Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
 without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,

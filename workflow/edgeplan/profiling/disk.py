@@ -1,4 +1,4 @@
-"""The disk that weights come from when the page cache is evicted: bandwidth and latency, measured."""
+"""Measures the disk that weights come from when the page cache is evicted: bandwidth and latency."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
 
 
 def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
-    """`measure_disk` whatever else is measured on this machine meanwhile.
+    """Measure the disk as `measure_disk` does, whatever else is measured on this machine meanwhile.
 
     Raises:
         DeviceError: the file cannot be evicted.

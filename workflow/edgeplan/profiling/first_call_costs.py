@@ -1,4 +1,4 @@
-"""A kernel pays at its first execution in a process for tables that the library generates when they are first needed.
+"""Measures what a kernel pays at its first execution in a process for tables that the library generates then.
 
 oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
 process has paid that long before most samples, so each is measured in a fresh process, as processor time: nothing but the
@@ -43,12 +43,12 @@ def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
 
 
 def kernel_of(work: str, implementation: str) -> str:
-    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
+    """Name the kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
     return f"{work} {kernel_name(implementation)}"
 
 
 def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
-    """Kernel -> milliseconds of its first execution in a process, of those rows that are about it."""
+    """Return by kernel the milliseconds of its first execution in a process, from those rows that are about it."""
     return {row.implementation: row.samples_ms[_STAGE][0] for row in rows if row.signature.startswith(ONCE)}
 
 

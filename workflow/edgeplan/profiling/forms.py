@@ -36,7 +36,7 @@ def require_exact(graph: Graph, source: str) -> None:
 
 
 def _problems(graph: Graph) -> Iterator[tuple[str, str, str]]:
-    """Where, what, and what to do about it."""
+    """Yield problems of a graph: where, what, and what to do about it."""
     for op in graph.operators:
         check = SPECS[op.op_type].inexact
         if problem := (check and check(graph, op)) or _ranks(graph, op):

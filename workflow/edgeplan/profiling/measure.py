@@ -1,4 +1,4 @@
-"""Measuring the candidates of a model in rounds, by the rules of measuring (design, section 3).
+"""Measures the candidates of a model in rounds.
 
 A block gives every candidate one sample, at the widths in turn; equal steps of the model take different candidates in the same
 round, which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around
@@ -194,7 +194,7 @@ def _prepare_ms(samples: Mapping[str, Sequence[Sample]]) -> float:
 
 
 def work_ms(steps: Sequence[Sequence[Row]]) -> float:
-    """Preparing and executing all steps on one core, each with its candidate of the least sum.
+    """Return the time to prepare and execute all steps on one core, ms, each with its candidate of the least sum.
 
     Args:
         steps: the rows of each.

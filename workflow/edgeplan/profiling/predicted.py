@@ -1,4 +1,4 @@
-"""Profiles without measuring the model: execution from the predictors, preparation from steps of other models.
+"""Makes profiles without measuring the model: execution from the predictors, preparation from steps of other models.
 
 Execution is what the predictors of the device say about each implementation, plus the conversions around it. Preparation is
 fitted over profiled steps of other models, never of the planned one (`preparation_costs.py`); where too few were profiled here,
@@ -136,7 +136,7 @@ class _Execution:
         self._states = self._evaluator.states
 
     def times_ms(self, found: ProfilingSubject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
-        """Execution of each implementation on one core, conversions included; NaN without a predictor."""
+        """Predict each implementation's execution on one core, ms, conversions included; NaN without a predictor."""
         if step.kind == "reshape" or not step.members:
             return [0.0] * len(implementations)
         kernel = make_kernel(self._graph, step.members).config

@@ -124,7 +124,7 @@ def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
 
 
 def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[Profile, ...]:
-    """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
+    """Return the profiles of a model, with medians over its home layouts of what is measured once for each layout.
 
     Layouts differ less in these than one measurement from the next, and a planner compares layouts. The factor on creation is
     each layout's own: unequal steps share conversions and descriptors too, which the profiler makes for each anew, and how much

@@ -1,4 +1,4 @@
-"""Rows to profiles: the costs that the planners see."""
+"""Turns rows into profiles: the costs that the planners see."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def profile_of(
 
 
 def shares(signed: Sequence[str]) -> list[float]:
-    """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
+    """Return the share of a full creation that each step pays; for the rest it pays the price of an existing primitive.
 
     Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
     others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays

@@ -113,7 +113,7 @@ class ModelToProfile:
 
 
 class Harness:
-    """A model under one home layout, ready to be run round by round. oneDNN's cache of primitives is off meanwhile.
+    """Runs a model under one home layout round by round. oneDNN's cache of primitives is off meanwhile.
 
     Args:
         dnnl: the library.

@@ -18,7 +18,7 @@ from edgeplan.support.files import FilePath
 
 
 class ProfileSettings(BaseModel):
-    """Settings of profiling fix the samples and tolerances of each step.
+    """Fixes the samples and tolerances of profiling.
 
     Attributes:
         blocks: samples of every candidate, in blocks that go through the whole model and so lie apart in time.

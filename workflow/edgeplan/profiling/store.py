@@ -1,4 +1,4 @@
-"""The row store of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
+"""Stores the rows of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
 
 A row is keyed by everything that decides it (library, instruction set, machine, cores, settings, measuring protocol) and by the
 signature of the step and the candidate. The rows of one model and home layout are one part, written when it is measured: first

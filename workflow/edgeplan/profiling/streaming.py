@@ -83,18 +83,18 @@ class StreamRun(_Document):
 
     @property
     def peak_over_idle(self) -> int:
-        """Bytes, all pages counted: what running the plan took at its worst."""
+        """Return the bytes that running the plan took at its worst, all pages counted."""
         return self.peak.peak - self.idle.rss
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
+        """Return the bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
         return self.peak_over_idle + self.table_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of a run name its inputs, processors, and number of inferences.
+    """Names a run's inputs, processors, and number of inferences.
 
     Attributes:
         inputs: files of the inputs' bytes, by name.

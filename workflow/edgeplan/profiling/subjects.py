@@ -21,7 +21,7 @@ from edgeplan.runtime.weights import WeightLocation
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one candidate: weights in the model file, transformed weights, working memory; the most at any width."""
+    """Holds the most bytes of a candidate at any width: weights in the model file, transformed weights, working memory."""
 
     raw: int
     weights: int
@@ -59,7 +59,7 @@ class ProfilingSubject:
 
 
 def signature(creator: Creator, step: Step) -> str:
-    """Digest of what decides the candidates of a step and their costs: equal for steps that differ in names alone."""
+    """Return the digest of what decides the candidates of a step and their costs: equal where steps differ in names alone."""
     described = (
         step.kind,
         [(creator.shapes[t], creator.layouts[t]) for t in (*step.reads, *step.outputs)],
