@@ -1,4 +1,4 @@
-"""Starting a network cold: kernels, weights and cores for each step, so that the first inference ends soonest (NNV12).
+"""Starts a network cold: kernels, weights and cores for each step, so that the first inference ends soonest (NNV12).
 
 Modules:
 

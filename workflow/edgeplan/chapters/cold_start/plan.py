@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what it was made from.
+    """Holds a plan with what it was made from.
 
     Attributes:
         plan: the plan.
@@ -135,7 +135,7 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
-    """The rows to plan from, and the settings of the profile that they are of.
+    """Find the rows to plan from, and the settings of the profile that they are of.
 
     A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so are
     the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
@@ -159,6 +159,6 @@ def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[P
 
 
 def _disk(model: Path, *, predicted: bool) -> Disk:
-    """Where weights come from: a look alone where nothing may be waited for."""
+    """Measure the disk that weights come from: by a glance alone where nothing may be waited for."""
     files = model_files(model)
     return glance_at_disk(files) if predicted else measure_disk(files, lock_timeout_seconds=LOCK_SECONDS, probes=_PROBES)

@@ -1,4 +1,4 @@
-"""The `cold_start` section of params.yaml."""
+"""Declares the `cold_start` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ColdStartSettings(Section):
 
     @property
     def fewer_repeats(self) -> int:
-        """Fresh processes for each combination of plans for an asymmetric chip and under load."""
+        """Return how many fresh processes run each combination of plans for an asymmetric chip and under load."""
         return min(self.repeats, self.further_repeats)
 
     @model_validator(mode="after")

@@ -100,7 +100,7 @@ class ColdEvidence:
 
     @cached_property
     def profiled(self) -> Mapping[str, tuple[Profile, ...]]:
-        """Profiles by model, one a home layout."""
+        """Return the profiles by model, one a home layout."""
         found: dict[str, list[Profile]] = {}
         for profile in from_frame(self.profiles, "profiles.parquet") if len(self.profiles) else ():
             found.setdefault(profile.model, []).append(profile)
@@ -108,13 +108,13 @@ class ColdEvidence:
 
     @cached_property
     def work_bound_ms(self) -> pd.Series[float]:
-        """By model: the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
+        """Return by model the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
         bounds = {model: min(map(work_bound_ms, profiles)) for model, profiles in self.profiled.items()}
         return pd.Series(bounds, dtype="float64")
 
     @cached_property
     def read_bound_ms(self) -> pd.Series[float]:
-        """By model: the fewest bytes any candidates need, over the disk's median bandwidth among that model's runs (ms)."""
+        """Return by model the fewest bytes any candidates need, over the disk's median bandwidth among its runs (ms)."""
         needed = pd.Series({m: min(map(fewest_read_bytes, profiles)) for m, profiles in self.profiled.items()}, dtype="float64")
         probes = self.bandwidth[self.bandwidth["mb_per_s"] > 0]
         bandwidth = probes.groupby("model")["mb_per_s"].median()

@@ -1,4 +1,4 @@
-"""Sentences of captions and findings that follow from the measurements."""
+"""Writes sentences of captions and findings that follow from the measurements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CALLED = {CACHED: "warm", EVICTED: "evicted"}
 
 
 def counts(e: ColdEvidence) -> str:
-    """On how many runs the medians rest, and why others do not count."""
+    """Tell on how many runs the medians rest, and why others do not count."""
     runs = e.runs[(e.runs["load_core"] == "") & (e.runs["repeat"] >= 0)]
     if runs.empty:
         return ""
@@ -103,6 +103,6 @@ def continuous(e: ColdEvidence) -> str:
 
 
 def _times(ratios: pd.Series[float]) -> str:
-    """Ratios of times in words."""
+    """Return ratios of times in words."""
     slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
     return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"

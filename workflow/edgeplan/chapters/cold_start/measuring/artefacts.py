@@ -29,7 +29,7 @@ _REFERENCE_SETTING = "onnxruntime"
 
 @dataclass(frozen=True)
 class ColdModel:
-    """A model to start cold.
+    """Describes a model to start cold.
 
     Attributes:
         name: in the tables.
@@ -43,12 +43,12 @@ class ColdModel:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The ONNX file and its external data."""
+        """Return the ONNX file and its external data."""
         return model_files(self.path)
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the content of all files."""
+        """Return the digest of the content of all files."""
         return files_sha256(self.files)[:20]
 
 
@@ -94,7 +94,7 @@ class ArtefactStore:
         return result
 
     def reference(self, model: ColdModel, seed: int) -> Path:
-        """Outputs of ONNX Runtime for the seeded inputs, as .npz.
+        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz.
 
         Raises:
             ColdRunError: ONNX Runtime cannot run the model.
@@ -125,18 +125,18 @@ class ArtefactStore:
 
 
 def protocol_of(name: str) -> str:
-    """Name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
+    """Return the name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
     return setting_protocol(name).name if name else protocol("cold/disk").name
 
 
 def _converters_digest(name: str) -> str:
-    """Digest of the code that builds the artefacts of a setting; "" of an engine from another package."""
+    """Return the digest of the code that builds a setting's artefacts; "" for an engine of another package."""
     folder = f"engines/{owner(name).name}"
     return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
 
 
 def engine_version(name: str) -> str:
-    """Version of the distribution of a setting's engine, without importing it; "" where it is not installed."""
+    """Return the version of a setting's engine, without importing it; "" where it is not installed."""
     try:
         return version(setting(name).engine)
     except PackageNotFoundError:
@@ -144,7 +144,7 @@ def engine_version(name: str) -> str:
 
 
 def _stored(document: Path) -> PrepareResult | None:
-    """A finished artefact whose files are all there, or nothing."""
+    """Read a finished artefact whose files are all there; return None otherwise."""
     if not document.is_file():
         return None
     try:

@@ -92,7 +92,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
     stock = bench.settings.settings[:1]
 
     def must(run: PlannedRun) -> bool:
-        """A figure a model, whether there is time or not: ours beside a stock engine, and the disk."""
+        """Tell whether a run is made even without time: one a model, of ours and of a stock engine, and the disk's."""
         return run.repeat == 0 and (not run.setting or (run.threads == threads and run.setting in (OWN, *stock)))
 
     main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
@@ -125,7 +125,7 @@ class _Group:
     uneven: bool = False
 
     def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[ExtraRun]:
-        """Every plan under a name of its own, so that all are shuffled among each other."""
+        """Return every plan under a name of its own, so that all are shuffled among each other."""
         return [
             ExtraRun(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
             for m in models
@@ -185,7 +185,7 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
 
 
 def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
-    """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
+    """Measure Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
     settings = [OWN, FIXED, *(n for n in (_LOADED_STOCK,) if n in s.settings)]

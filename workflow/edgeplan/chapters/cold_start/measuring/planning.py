@@ -99,7 +99,7 @@ class Planning:
             return None
 
     def _thread_counts(self, name: str) -> tuple[int, ...]:
-        """For every count where figures compare counts, else for all cores; uneven ones for the one big core."""
+        """Return every count where figures compare counts, else all cores; one core for plans of a big and a little one."""
         if name in (OPTIMAL, EVICTED_PLAN, _WARM):
             return self._settings.threads
         return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)

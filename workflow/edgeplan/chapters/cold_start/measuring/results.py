@@ -1,4 +1,4 @@
-"""The journal's records as tables, and what the tables of the chapter ask of them."""
+"""Turns the journal's records into tables, and computes what the chapter's tables ask of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _COPIED = (
 
 
 def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> pd.DataFrame:
-    """One row a run, and one (state "", repeat -1) for each setting that cannot run a model.
+    """Return one row a run, and one (state "", repeat -1) for each setting that cannot run a model.
 
     Args:
         records: of the journal.
@@ -131,7 +131,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
 
 
 def _reason(state: str, result: RunResult, tolerance: float) -> str:
-    """Why a run does not count, or ""."""
+    """Return why a run does not count, or ""."""
     if result.reason:
         return result.reason
     if not result.state_reached:

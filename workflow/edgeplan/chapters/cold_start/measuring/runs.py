@@ -70,7 +70,7 @@ class ColdSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One process to start, or, where `setting` is empty, one probe of the disk's bandwidth."""
+    """Names one process to start, or, where `setting` is empty, one probe of the disk's bandwidth."""
 
     model: str
     setting: str
@@ -81,7 +81,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class ExtraRun:
-    """A setting of one model that takes part in the groups of that model's runs, under a name of its own.
+    """Adds a setting to the groups of one model's runs, under a name of its own.
 
     Attributes:
         model: whose groups.
@@ -267,7 +267,7 @@ class _Measuring:
         return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
 
     def _look(self) -> ReferenceTimes:
-        """The references, on the first processor of a run: how slow the machine is now."""
+        """Time the references on the first processor of a run: how slow the machine is now."""
         with pinned(*self._knobs.cpus[:1]) if self._knobs.cpus else nullcontext():
             return self._clocked.time(LOOK_RUNS)
 
@@ -279,13 +279,13 @@ class _Measuring:
         }
 
     def _key(self, run: PlannedRun) -> str:
-        """Digest of all that decides a run."""
+        """Return the digest of all that decides a run."""
         version = self._preparation(run).engine_version if run.setting else ""
         return run_key(run, self._machine, self._models[run.model].digest, version, self._knobs)
 
 
 def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: ColdSettings) -> str:
-    """Digest of all that decides a run.
+    """Return the digest of all that decides a run.
 
     Args:
         run: which one.

@@ -31,7 +31,7 @@ Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
 
 @dataclass(frozen=True, slots=True)
 class PlanVariant:
-    """A plan that is executed.
+    """Describes a plan that is executed.
 
     Attributes:
         planner: a name in `planner.PLANNERS`.
@@ -69,13 +69,13 @@ VARIANTS: Mapping[str, PlanVariant] = MappingProxyType(
 
 
 def on_cores(profiles: Sequence[Profile], threads: int) -> tuple[Profile, ...]:
-    """The profiles for fewer equal cores than they were measured on; none where execution was not measured at that width."""
+    """Return the profiles for fewer equal cores than they were measured on; none where that width was not measured."""
     narrowed = tuple(replace(p, big_cores=threads) for p in profiles)
     return narrowed if all(threads in p.layers[0].candidates[0].execute_ms for p in profiles) else ()
 
 
 def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, ...]:
-    """The profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
+    """Return the profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
     return tuple(replace(p, big_cores=1, little_cores=1, little_ratio=little_ratio) for p in profiles)
 
 
@@ -115,7 +115,7 @@ def planned_once(
 
 
 def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
-    """The plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
+    """Return the plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
     choice = []
     for k, layer in enumerate(profile.layers):
         wanted = (made.implementations[made.implementation[k]], SOURCES[made.source[k]])

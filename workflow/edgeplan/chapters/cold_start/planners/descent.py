@@ -1,4 +1,4 @@
-"""Pricing schedules whose weights are on the disk, and improving them by single changes: thousands a second, so compiled.
+"""Prices schedules whose weights are on the disk, and improves them by single changes: thousands a second, so compiled.
 
 The order of events is that of `events.finished_ms`, which tells what happens when and is too slow to search with: a test holds
 the two together.
@@ -47,7 +47,7 @@ class SearchTimes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory of one search: times by step, the steps of each lane (the main core's first), and how far a lane is.
+    """Holds the memory of one search: times by step, the steps of each lane (the main core's first), and how far a lane is.
 
     A lane has prepared the steps before place `at` of its own, and made the kernels of those before `made`.
     """
@@ -63,7 +63,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(steps: int, queues: int) -> Scratch:
-    """Memory for a profile of so many steps on so many preparing cores."""
+    """Allocate memory for a profile of so many steps on so many preparing cores."""
     early, late, arrives, ready = (np.zeros(steps) for _ in range(4))
     length, at, made = (np.zeros(queues + 1, np.int64) for _ in range(3))
     return Scratch(early, late, arrives, ready, np.zeros((queues + 1, steps), np.int64), length, at, made)
@@ -102,7 +102,7 @@ def _prepare_all(m: Scratch, lane: int, now: float) -> float:
 
 @compiled
 def priced(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, cutoff: float) -> float:
-    """When the last step has been executed (ms); given up, with what has passed by then, once that is not below the cutoff.
+    """Return when the last step has been executed (ms), or what has passed when that is known not to be below the cutoff.
 
     Args:
         t: the profile and its disk.

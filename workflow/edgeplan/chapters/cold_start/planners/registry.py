@@ -109,7 +109,7 @@ def _nnv12(profile: Profile, options: Options) -> Outcome:
 
 
 def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
-    """One step after the other, with the candidates that take the least in sum if no others are given."""
+    """Plan one step after the other, with the candidates that take the least in sum if no others are given."""
     costs = costs_of(profile)
     if choice is None:
         choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
@@ -183,7 +183,7 @@ _FIRST_SHARE = 0.8
 
 
 def _promising_first(profiles: list[Profile], planner: str, options: Options) -> list[Profile]:
-    """Layouts in the order of what a search without any time finds."""
+    """Sort layouts by what a search without any time finds."""
     if planner not in _SEARCHING or len(profiles) < 2:
         return profiles
     glance = replace(options, search=replace(options.search, time_limit_s=0.0))
@@ -233,7 +233,7 @@ def plan(
 
 
 def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
-    """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
+    """Return the bound that no schedule of any of the profiles beats, proven by the optimal planner."""
     best_ms = bound_ms = math.inf
     for p in profiles:
         planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms - p.start_ms)

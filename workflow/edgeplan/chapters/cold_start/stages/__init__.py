@@ -1,4 +1,4 @@
-"""The stages of the chapter: each reads files, calls the library, and writes files.
+"""Runs the stages of the chapter: each reads files, calls the library, and writes files.
 
 Modules:
 

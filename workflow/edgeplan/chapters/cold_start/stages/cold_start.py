@@ -175,7 +175,7 @@ class _Stage:
         return ColdModel(name, path, {i: tuple(graph.shape(i)) for i in graph.inputs})
 
     def _checks(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], store: ArtefactStore) -> list[pd.DataFrame]:
-        """Outputs of every model under some kernels at least, under all of them while there is time."""
+        """Compare outputs of every model under some kernels at least, under all of them while there is time."""
         budget, found = self._budget.part(_CHECKS_SHARE), []
         for number, model in enumerate(models):
             log.info("comparing outputs of %s", model.name)
