@@ -1,4 +1,4 @@
-"""The plan document: which candidate, where and when, for every step; small, since a cold start pays for reading it.
+"""Stores a plan as a document: which candidate, where and when, for every step; small, since a cold start reads it.
 
 What belongs to a step stands in parallel arrays; implementations and sources are positions in short lists of names; places
 follow from the queues.
@@ -162,7 +162,7 @@ class Plan(BaseModel):
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Preparing core of each step, `MAIN` for the main core."""
+        """Return the preparing core of each step, `MAIN` for the main core."""
         places = [MAIN] * len(self.steps)
         for q, queue in enumerate(self.queues):
             for k in queue:

@@ -1,4 +1,4 @@
-"""Running a schedule, event by event: what a core does next, on the machine model as in the executor.
+"""Runs a schedule event by event: what a core does next, on the machine model as in the executor.
 
 A lane is the list of steps that a core prepares, in their order. A preparation has an early part, which makes its kernels, and
 a late one, which needs its weights. While the weights of a lane's next step are on their way (see `streams`) the early parts of
@@ -40,7 +40,7 @@ class Work:
 
 
 def finished_ms(work: Work, note: Note | None = None) -> float:
-    """When the last step has been executed.
+    """Return when the last step has been executed, ms.
 
     Args:
         work: what to do.

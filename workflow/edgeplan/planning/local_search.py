@@ -1,4 +1,4 @@
-"""Cheap schedules and cheap bounds around the mixed-integer program of the optimal planner."""
+"""Finds cheap schedules and cheap bounds around the mixed-integer program of the optimal planner."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) ->
 
 
 def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
-    """Candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
+    """Return the candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
     u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
     alone = _finite(costs, costs.execution(widen_from)) * weight
@@ -143,7 +143,7 @@ def improved(costs: CostArrays, schedule: Schedule) -> Schedule:
 
 
 def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
-    """`spread`, then improve by single changes."""
+    """Spread the steps over the cores by `spread`, then improve the schedule by single changes."""
     return improved(costs, spread(costs, choice, place, widen_from))
 
 

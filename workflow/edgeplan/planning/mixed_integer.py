@@ -1,4 +1,4 @@
-"""The mixed-integer program of the optimal planner, for one step from which execution widens, on HiGHS through scipy.
+"""Builds and solves the mixed-integer program of the optimal planner, for one step from which execution widens, by HiGHS.
 
 Variables: x (one binary for each step, candidate and place), the makespan C and, so that every row stays sparse, chains instead
 of sums: P_k = preparations of steps <= k on the preparing cores, E_k = executions of steps >= k. Rows:
@@ -159,7 +159,7 @@ def relax(p: MixedIntegerProgram) -> Relaxation:
 def promising(
     p: MixedIntegerProgram, found: Relaxation, cutoff: float, present: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """The x that can be 1 in a schedule no slower than the cutoff, by their reduced costs: `keep` for the program to solve.
+    """Return a mask of the x that can be 1 in a schedule no slower than the cutoff, by their reduced costs.
 
     Args:
         p: the program that was relaxed.

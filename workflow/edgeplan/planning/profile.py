@@ -52,7 +52,7 @@ class Candidate:
     warm_ms: Mapping[int, float] = field(default_factory=dict)
 
     def warm(self, width: int) -> float:
-        """Execution at a width once it has run; the first one where that was not measured."""
+        """Return the execution at a width once it has run, ms; the first one where that was not measured."""
         return self.warm_ms.get(width, self.execute_ms[width])
 
     def stages_ms(self, core: str) -> tuple[float, float, float]:
@@ -112,7 +112,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Factors of a fresh process scale profiled costs to those of a cold start.
+    """Holds the factors that scale profiled costs to those of a cold start in a fresh process.
 
     Attributes:
         read: factor on reading into memory.
@@ -138,7 +138,7 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Where weights come from with the page cache evicted.
+    """Describes the disk that weights come from with the page cache evicted.
 
     Attributes:
         mb_per_s: sequential bandwidth, 10^6 bytes a second.
@@ -149,7 +149,7 @@ class Disk:
     latency_ms: float = 0.0
 
     def transfer_ms(self, size: int) -> float:
-        """Time for so many bytes, once they flow."""
+        """Return the time for so many bytes, ms, once they flow."""
         return size / 1e3 / self.mb_per_s
 
 
@@ -193,7 +193,7 @@ class Profile:
 
     @property
     def narrow(self) -> int:
-        """Cores that execute while others prepare: all big ones, on equal cores the widest measured width that leaves one."""
+        """Return how many cores execute while others prepare: all big ones; of equal ones the widest width that leaves one."""
         if not self.equal:
             return self.big_cores
         return max((w for w in self.layers[0].candidates[0].execute_ms if w < self.big_cores), default=self.big_cores)
@@ -287,7 +287,7 @@ def prepare_ms(
 
 
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
-    """Execution time, the one place where factors and the handing over enter execution."""
+    """Return the execution time, ms, the one place where factors and the handing over enter execution."""
     fresh = profile.fresh
     time = candidate.execute_ms[width] * (fresh.wide if profile.equal and width > 1 else fresh.execute)
     return time * profile.contention.execute + fresh.hand_over_ms if overlapped else time

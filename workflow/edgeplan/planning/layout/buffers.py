@@ -1,4 +1,4 @@
-"""Buffers with half-open lifetimes, and the layouts that are found for them."""
+"""Defines buffers with half-open lifetimes, and the layouts that are found for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact search for a layout within a capacity.
+"""Searches exactly for a layout within a capacity.
 
 It follows MiniMalloc (Moffitt, ASPLOS 2023), with stronger inference. Only layouts in which no
 buffer can fall are searched, and each is built in one order alone: by offset, then by position. So
@@ -229,7 +229,7 @@ def _place(s: State, k: int, capacity: int) -> bool:
 
 @compiled
 def _skip(s: State, frame: Ints, chosen_at: int, capacity: int) -> bool:  # noqa: C901  likewise
-    """Candidates before the placed one come later, each above something that blocks it."""
+    """Raise skipped candidates above what can block them; tell whether each can still be blocked and fit."""
     n = len(s.size)
     offset = s.low[s.pool[chosen_at]]
     changed = True

@@ -1,4 +1,4 @@
-"""Greedy layouts: one buffer after the other, each at the lowest address where it fits."""
+"""Lays buffers out greedily: one after the other, each at the lowest address where it fits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, o
 
 
 def stack(part: Buffers) -> Ints:
-    """Offsets one above the other; only different components share memory. O(n log n)."""
+    """Stack buffers one above the other and return their offsets; only different components share memory. O(n log n)."""
     return _stack(part.lower, part.upper, part.size, part.alignment, np.argsort(part.lower, kind="stable"))
 
 

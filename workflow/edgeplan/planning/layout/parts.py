@@ -1,4 +1,4 @@
-"""Independent parts of a problem, and who lives beside whom in one."""
+"""Divides a problem into independent parts, and finds who lives beside whom in one."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def pair_count(part: Buffers) -> int:
 
 
 def graph(part: Buffers) -> InterferenceGraph:
-    """Sections and neighbours of a part; O(n log n + pairs)."""
+    """Return the sections and neighbours of a part; O(n log n + pairs)."""
     lows, highs = part.lower, part.upper
     # A section ends where something ends that began since the last section's end.
     begins = np.unique(lows)
