@@ -1,4 +1,6 @@
-"""Own OpenCL kernels: which run a step, over how many work items, and what they read. No OpenCL is imported here.
+"""Dispatches own OpenCL kernels: which run a step, over how many work items, and what they read; OpenCL is not imported.
+
+No OpenCL is imported here.
 
 Modules:
 

@@ -1,4 +1,4 @@
-"""The white-box dispatcher: which kernels run a step, with which tiles and groups; a pure function of shapes and numbers.
+"""Chooses, as a white-box dispatcher, the kernels that run a step, with tiles and groups, from shapes and numbers alone.
 
 What it decides is known before anything is built, so predictors learn from it (LiPG, section 3.2).
 """
@@ -53,7 +53,7 @@ KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str],
 
 
 def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
-    """Why there are no kernels for a step, or "".
+    """Return why there are no kernels for a step, or "".
 
     Args:
         step: of a program; where kernels are of one image, several are launched one after the other.

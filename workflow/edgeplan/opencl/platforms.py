@@ -116,7 +116,7 @@ def reason(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _Started:
-    """PoCL in this process: how many cores it was started for, and its threads once a device was asked for."""
+    """Tells about PoCL in this process: how many cores it was started for, and its threads once a device was asked for."""
 
     cores: int = 0
     threads: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ def find_device(options: OpenclOptions) -> Any:
 
 
 def started_cores() -> tuple[int, ...]:
-    """CPU cores that PoCL's threads in this process may use, as the system says."""
+    """Return the CPU cores that PoCL's threads in this process may use, as the system says."""
     found: set[int] = set()
     for thread in _STARTED.threads:
         with contextlib.suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""Post-operations as kernels take them: a program of up to four, given by integers and floats when a kernel is launched."""
+"""Encodes post-operations for kernels: up to four, given by integers and floats when a kernel is launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and pixels, with a stride of each.
+"""Describes tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and pixels, with strides.
 
 Lanes are channels where a tensor is an image in blocks, else the places along the last axis. One kernel thus reads and writes
 every layout, also two at once, and operands that are broadcast (a stride of 0).
@@ -188,7 +188,7 @@ Maker = Callable[[Step, Shapes, Layouts, DeviceNumbers], Dispatch]
 
 
 def refusal_of(maker: Maker) -> Callable[[Step, Shapes, Layouts, DeviceNumbers], str]:
-    """Why a maker of kernels has none for a step, or ""."""
+    """Return a function that tells why a maker of kernels has none for a step, or ""."""
 
     def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
         try:

@@ -1,4 +1,7 @@
-"""Tiles of kernels, and how work items are counted. Measured with PoCL on one core with AVX2 and vectors of 8."""
+"""Sizes tiles of kernels and counts work items. The sizes were measured with PoCL on one core with AVX2 and vectors of 8.
+
+Measured with PoCL on one core with AVX2 and vectors of 8.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class Chunks:
 
     @property
     def tiles(self) -> int:
-        """In all, those behind the last pixel among them."""
+        """Return the number of tiles, those behind the last pixel among them."""
         return self.count * self.items * self.run
 
 
@@ -82,7 +85,10 @@ def chunks(tiles: int, elements: int, vector: int) -> Chunks:
 
 
 def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Global and local size for at least so many work items of two or three dimensions. Kernels let those behind them pass."""
+    """Return global and local size for at least so many work items of two or three dimensions.
+
+    Kernels let those behind them pass.
+    """
     groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
     local = (*(GROUP if groups else (1, 1)), 1)[: len(size)]
     return tuple(ceil(items, unit) * unit for items, unit in zip(size, local, strict=True)), local
@@ -104,5 +110,5 @@ def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumb
 
 
 def ceil(count: int, unit: int) -> int:
-    """Whole units that hold a count."""
+    """Return how many whole units a count needs."""
     return -(-count // unit)

@@ -1,4 +1,4 @@
-"""Autotuning, offline: what the white-box dispatcher could have chosen instead, to be timed beside its choice.
+"""Lists for offline autotuning what the white-box dispatcher could have chosen instead, to be timed beside its choice.
 
 LiPG's predictors learn from what the dispatcher decides, so that nothing is tuned when a model is
 planned; how much that leaves is measured (`chapters.partition.measuring.tuning`).

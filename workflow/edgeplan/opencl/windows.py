@@ -1,4 +1,4 @@
-"""Which kernels run steps that look at neighbours: pooling, normalisation over near channels, changes of size, softmax."""
+"""Chooses kernels for steps that look at neighbours: pooling, normalisation over near channels, resizing, softmax."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) ->
 
 
 def resize(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """To another height and width, by the centres of pixels.
+    """Dispatch a change of height and width, by the centres of pixels.
 
     Raises:
         LackingError: there is no kernel.
@@ -95,6 +95,6 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def _plain_target(chain: LaunchChain, target: DeviceTensor) -> DeviceTensor:
-    """Where a row-major result is written: to the target, or before it."""
+    """Return the tensor that a row-major result is written to: the target, or a temporary one before it."""
     plain = len(target.shape) != 4 or target.layout == NCHW  # an image
     return target if plain else chain.temporary(target.shape, NCHW)
