@@ -1,4 +1,4 @@
-"""Models as exporters write them: nodes named after modules, constants where frameworks have them, any element types.
+"""Builds models as exporters write them: nodes named after modules, constants as in frameworks, any element types.
 
 A `Graph` knows weights by their shapes, and only operators that the package runs; here ONNX itself is
 the form, so that models come as they come from elsewhere. Weights are drawn when the file is written.
@@ -146,7 +146,7 @@ class ExportBuilder:
         return self.weight(f"{scope}.bias", (size,), 0.1)
 
     def layer_norm(self, x: str, width: int, scope: str, epsilon: float) -> str:
-        """Layer normalisation of the last axis."""
+        """Add a layer normalisation of the last axis."""
         scale = self.weight(f"{scope}.weight", (width,), 0.25, 1.0)
         return self.node("LayerNormalization", [x, scale, self.bias(scope, width)], scope, axis=-1, epsilon=epsilon)
 
