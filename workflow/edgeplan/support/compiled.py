@@ -121,7 +121,7 @@ def _tools() -> tuple[str, ...]:
 
 
 def content(function: Callable[..., object]) -> str:
-    """Digest of all that is compiled when a function is: its code, the functions it calls, and the constants they read.
+    """Return the digest of all that is compiled with a function: its code, what it calls, and the constants they read.
 
     It is the same in every checkout. Comments and docstrings are no part of it.
     """

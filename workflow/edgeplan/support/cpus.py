@@ -1,4 +1,4 @@
-"""Processors that this process may use, and how much of their time: an affinity, a cpuset, a quota of control groups.
+"""Tells the processors that this process may use, and how much of their time: affinity, cpuset, control groups' quota.
 
 A machine has more than a process may use in a container, beside `taskset`, or in a job of a cluster. A quota gives a group of
 processes so much time of all processors in each period, and stops them until the next when it is used up.
@@ -35,7 +35,7 @@ def workers() -> int:
 
 
 def quota(proc: Path = PROC, root: Path = ROOT) -> float | None:
-    """The processors whose time the control groups of this process give it, such as 0.5; None where none of them limits it.
+    """Return the processors whose time the control groups of this process give it, such as 0.5; None without a limit.
 
     Args:
         proc: where the kernel tells about processes.

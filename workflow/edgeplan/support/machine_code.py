@@ -1,4 +1,4 @@
-"""Machine code that was compiled before is mapped and called: the process that runs it needs no compiler.
+"""Maps and calls machine code that was compiled before: the process that runs it needs no compiler.
 
 An image is position-independent code with its constants, the offsets of its functions, and the words that addresses of the C
 libraries' functions go to (`support.object_code` makes images). It is kept under a key of the processor, the compiler's version
@@ -107,7 +107,7 @@ def _map(name: str, image: bytes) -> Mapping[str, int]:
 
 
 def _memory(size: int, name: str) -> int:
-    """Memory that is never given back: libraries call the code in it when the process ends, after Python's last object."""
+    """Map memory that is never given back: libraries call the code in it at exit, after Python's last object."""
     take = _LIBC.mmap
     take.restype = ctypes.c_void_p
     take.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
@@ -171,7 +171,7 @@ def _file_name(images: Images, name: str) -> str:
 
 @cache
 def _sources(globs: tuple[str, ...]) -> str:
-    """Digest of what is compiled, and of the versions of what compiles it."""
+    """Return the digest of what is compiled, and of the versions of what compiles it."""
     state = sha256()
     for path in (*(path for glob in globs for path in sorted(_PACKAGE.glob(glob))), *_compilers()):
         state.update(path.read_bytes())

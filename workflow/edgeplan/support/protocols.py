@@ -50,7 +50,7 @@ class Protocol:
 
 
 def files_of(folder: str, *names: str) -> tuple[str, ...]:
-    """Python files of a folder, by the names of their modules."""
+    """Return the Python files of a folder, by the names of their modules."""
     return tuple(f"{folder}/{name}.py" for name in names)
 
 
@@ -176,7 +176,7 @@ def all_protocols() -> Mapping[str, Protocol]:
 
 
 def digest(sources: tuple[str, ...]) -> str:
-    """Digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
+    """Return the digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
     state = hashlib.sha256()
     for path in _source_files(sources):
         text = path.read_text(encoding="utf-8")
@@ -185,7 +185,7 @@ def digest(sources: tuple[str, ...]) -> str:
 
 
 def essence(source: str) -> str:
-    """Python source without what cannot change a number: comments, docstrings, imports and white space.
+    """Return Python source without what cannot change a number: comments, docstrings, imports and white space.
 
     Names, literals and the order of statements stay. The same on every version of Python.
     """
@@ -201,7 +201,7 @@ def essence(source: str) -> str:
 
 
 def kernel_essence(source: str) -> str:
-    """OpenCL source without comments; white space, which ends macros there, as single characters."""
+    """Return OpenCL source without comments; white space, which ends macros there, as single characters."""
     return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
 
 

@@ -1,4 +1,4 @@
-"""Temporary folders that are gone afterwards, those of processes that were killed included.
+"""Makes temporary folders that are gone afterwards, those of processes that were killed included.
 
 A folder is locked by the process that uses it (`flock`), and the system frees the lock when the process ends, however it ends.
 Who makes a folder deletes those beside it that nobody holds.

@@ -1,4 +1,4 @@
-"""The one store of what was measured or made once: values by key in files, found again for ever.
+"""Stores what was measured or made once: values by key in files, found again for ever.
 
 A store has the verbs of TVM's database of tuning records, `has`, `get`, `query`, `commit` and
 `len`, and `merge`, which brings what was committed part by part together in few files. A key is a

@@ -1,4 +1,4 @@
-"""Processes of the package's own modules, and programs; they end with this process, however it ends."""
+"""Starts processes of the package's own modules, and programs; they end with this process, however it ends."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _form(dtype: object, shape: Sequence[int]) -> str:
 
 
 def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
-    """The inputs of a run from a file.
+    """Read the inputs of a run from a file.
 
     Args:
         path: .npz with one array for each input, by name; or .npy for a model of one input.
