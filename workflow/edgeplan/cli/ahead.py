@@ -22,7 +22,7 @@ MODULES = (
 
 
 def loads() -> Iterator[Callable[[], object]]:
-    """Functions that compile, or load what is kept, when they are called."""
+    """Yield functions that compile, or load what is kept, when they are called."""
     yield from (importlib.import_module(name).load for name in MODULES)
     yield entries.code_memory
     yield from (partial(kernels.load, [name]) for name in names())
