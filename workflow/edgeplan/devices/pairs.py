@@ -123,7 +123,7 @@ class PairFile(_Part):
         return device
 
     def dispatcher(self, numbers: Mapping[str, int]) -> Dispatcher:
-        """The dispatcher of the second processor for numbers that are stored; no processor is opened.
+        """Return the dispatcher of the second processor for numbers that are stored; no processor is opened.
 
         Raises:
             DeviceError: its device or its class is not there.

@@ -17,6 +17,6 @@ Modules:
   processor of a pair.
 * `openvino/`: Runs models by OpenVINO: measured by node, and started cold.
 * `pair`: Opens a plan folder of a pair: both processors, and the session that runs on them.
-* `registry`: The engines edgeplan knows: its own, one folder each, and those that other packages
-  bring.
+* `registry`: Registers the engines edgeplan knows: its own, one folder each, and those that other
+  packages bring.
 """

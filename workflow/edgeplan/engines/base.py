@@ -115,7 +115,7 @@ class Engine(ABC):
 
     @classmethod
     def version_for(cls, settings: EngineSettings) -> str:  # noqa: ARG003  for engines of several drivers
-        """Version of what runs with these settings: rows are keyed by it.
+        """Return the version of what runs with these settings: rows are keyed by it.
 
         Raises:
             DeviceError: the engine is not installed, or what its options name is not there.

@@ -98,7 +98,7 @@ class Baseline(ABC):
         return Artefact(main=model, files=model_files(model))
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The inputs in the layout the engine takes; made before the clock starts."""
+        """Return the inputs in the layout the engine takes; made before the clock starts."""
         return inputs
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The bench: measures what the row store does not hold yet."""
+"""Measures on a bench what the row store does not hold yet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Identity(BaseModel):
 
 
 def _recorded(*identities: Path) -> dict[str, Any]:
-    """Under what conditions and by which commits the rows stored so far were measured; rows of earlier versions do not say.
+    """Return the conditions and commits that the stored rows were measured under; rows of earlier versions do not say.
 
     Args:
         identities: of the rows in the workspace, and of those in the journal.
@@ -194,7 +194,7 @@ class Bench:
     def measure_in_time(
         self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring", *, some: bool = True
     ) -> list[Measurement | None]:
-        """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them.
+        """Measure as `measure` does, but leave out subjects that are not reached within `limit`: None stands for them.
 
         Args:
             subjects: as for `measure`.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """Until when more may be measured; what must be measured in any case is, later too.
+    """Says until when more may be measured; what must be measured in any case is, later too.
 
     Attributes:
         until: by `time.monotonic`; infinity never ends.
@@ -19,7 +19,7 @@ class TimeBudget:
 
     @classmethod
     def of(cls, seconds: float) -> TimeBudget:
-        """From now on; 0 seconds are unbounded."""
+        """Start a budget of seconds now; 0 seconds are unbounded."""
         return cls(time.monotonic() + seconds) if seconds else cls()
 
     @property

@@ -117,7 +117,7 @@ def _holder_file() -> Path:
 
 
 def holder() -> str:
-    """Who holds the machine: for whom, number and command of the process, as far as this user may know."""
+    """Tell who holds the machine: for whom, number and command of the process, as far as this user may know."""
     try:
         first, _, name = _holder_file().read_text(encoding="utf-8").partition("\n")
         pid = int(first)

@@ -46,7 +46,7 @@ class Others:
 
     @property
     def told(self) -> bool:
-        """The system keeps such books, and shows them to this process."""
+        """Tell whether the system counts its processors' time and shows it to this process."""
         return self._busy > 0
 
     def seconds(self) -> float:
@@ -54,7 +54,7 @@ class Others:
         return (time.monotonic() - self._began) * len(self._processors)
 
     def share(self) -> float:
-        """Share of the processors' time, 0 to 1, that others had since the beginning; 0 where the system does not tell.
+        """Return the share of the processors' time, 0 to 1, that others had since the beginning; 0 if the system does not tell.
 
         What the host gave to other guests counts as theirs. What this process and those that it started did does not.
         """

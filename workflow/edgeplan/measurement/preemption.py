@@ -1,4 +1,4 @@
-"""Runs that another process interrupted, and processors that are free.
+"""Times runs that no other process interrupted, and counts what interrupts.
 
 A run during which the system gave the processor to somebody else says how busy the machine is, not how
 fast the model. Such runs do not count. Where none escapes, as beside a process that never sleeps on
@@ -48,7 +48,7 @@ def thread_waited_ms() -> float:
 
 
 def stolen_ms() -> float:
-    """Time of all processors that the host has given to other guests so far; 0 where the kernel does not tell."""
+    """Return the time of all processors that the host has given to other guests so far; 0 where the kernel does not tell."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/stat").read_text().partition("\n")[0].split()[_STEAL]) * _TICK_MS
     return 0.0

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def graph_digest(graph: Graph) -> str:
-    """Digest of what a graph computes; its name does not matter."""
+    """Return the digest of what a graph computes; its name does not matter."""
     document = [
         [list(graph.inputs), list(graph.outputs)],
         [[op.name, op.op_type, op.inputs, op.outputs, op.weights, sorted(op.attributes.items())] for op in graph.operators],
@@ -103,7 +103,7 @@ class Measurement:
 
     @property
     def noise(self) -> float:
-        """Half the range of the middle blocks over the latency: the spread one block's value is known to."""
+        """Return half the range of the middle blocks over the latency: the spread one block's value is known to."""
         ordered = np.sort(self.block_us)
         trim = max(0, (len(ordered) - 3) // 2)
         kept = ordered[trim : len(ordered) - trim]

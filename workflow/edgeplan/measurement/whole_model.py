@@ -121,7 +121,7 @@ def _named(model: Path, folder: Path) -> Path:
 
 
 def _without_nodes(engine: Engine, file: Path, graph: Graph) -> str:
-    """Why an engine cannot be asked about its nodes, or "": without them the model is measured as a whole."""
+    """Return why an engine cannot be asked about its nodes, or "": without them the model is measured as a whole."""
     if not engine.reports_nodes:
         return f"{engine.name} does not report its nodes"
     try:

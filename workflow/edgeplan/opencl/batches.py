@@ -1,4 +1,4 @@
-"""Steps of several images: kernels of one image are launched for each, and rows of images are copied out and back."""
+"""Dispatches steps of several images: one image's kernels are launched for each, rows of images copied out and back."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def pyopencl() -> Any:
 
 
 def _prepare_loader() -> None:
-    """The loader, which reads its environment once, sorts no platforms, for which it would start them all, and finds the wheel.
+    """Prepare OpenCL's loader, which reads its environment once: it sorts no platforms, and finds the wheel's library.
 
     That of pyopencl's own wheel reads the wheel's .icd by itself, behind those of the system. The file names a library without
     its folder, and is not read at all where the folder of the system's is named but not there: so the loader gets the library
@@ -240,7 +240,7 @@ def _devices_of(cl: Any, platform: Any) -> Sequence[Any]:
 
 
 def describe(device: Any) -> str:
-    """Platform, device and driver with their versions: what was built or measured is for one."""
+    """Return platform, device and driver with their versions: what was built or measured is for one."""
     return f"{device.platform.version.strip()}; {device.name.strip()}; {device.driver_version.strip()}"
 
 

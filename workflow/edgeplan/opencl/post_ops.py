@@ -25,7 +25,7 @@ _CODE_BITS = 8
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], block: int) -> str:
-    """Why kernels cannot do a step's post-operations, or ""."""
+    """Return why kernels cannot do a step's post-operations, or ""."""
     if len(step.post_ops) > MOST:
         return f"{len(step.post_ops)} post-operations, more than {MOST}"
     return next((why for post in step.post_ops if (why := _refusal(step, post, shapes, layouts, block))), "")

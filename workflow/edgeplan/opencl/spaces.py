@@ -45,7 +45,7 @@ class DeviceTensor:
     layout: str
 
     def elements(self, block: int) -> int:
-        """That it takes, padding included."""
+        """Return how many elements the tensor takes, padding included."""
         return size_bytes(self.shape, self.layout, block) // _FLOAT_BYTES
 
 
@@ -164,7 +164,7 @@ def plain_strides(shape: Shape, out: Shape) -> list[int]:
 
 
 def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
-    """The space of a row-major output, and of tensors with these strides of each axis; axes that follow each other are one.
+    """Return the space of a row-major output, and the strides of operands in it; axes that follow each other are one.
 
     Raises:
         LackingError: there are more axes than kernels have.

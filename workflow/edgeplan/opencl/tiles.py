@@ -1,7 +1,4 @@
-"""Sizes tiles of kernels and counts work items. The sizes were measured with PoCL on one core with AVX2 and vectors of 8.
-
-Measured with PoCL on one core with AVX2 and vectors of 8.
-"""
+"""Sizes tiles of kernels and counts work items. The sizes were measured with PoCL on one core with AVX2 and vectors of 8."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def resize(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 def _in_blocks(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, kernel: tuple[str, list[Argument]], work: float
 ) -> Dispatch:
-    """A kernel of `window.cl` from an image in blocks to another, which are put into blocks and out of them if need be."""
+    """Dispatch a kernel of `window.cl`; images are put into blocks before it and out of them behind it if need be."""
     chain, (name, given) = LaunchChain(numbers), kernel
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.blocked(source)

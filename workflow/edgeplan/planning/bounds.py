@@ -1,4 +1,4 @@
-"""Figures to hold a cold start against, and what a choice of candidates stores."""
+"""Bounds a cold start from below, and counts what a choice of candidates reads and stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeplan.planning.profile import BIG, LITTLE, Candidate, Fresh, Profile, ex
 
 
 def work_bound_ms(profile: Profile) -> float:
-    """Sum over the steps of the least (preparation + execution) core-milliseconds of any candidate, divided by the cores.
+    """Sum each step's least (preparation + execution) core-milliseconds of any candidate, and divide it by the cores.
 
     Without contention and what is paid before the first step, and of the factors of a fresh process only those that make a
     stage cheaper: no schedule of the profile's machine ends sooner, whatever overlaps.

@@ -150,7 +150,7 @@ class Plan(BaseModel):
 
     @property
     def disk(self) -> Disk | None:
-        """Where the weights were planned to come from, if not from memory."""
+        """Return where the weights were planned to come from, if not from memory."""
         if self.disk_mb_per_s is None or self.disk_latency_ms is None:
             return None
         return Disk(self.disk_mb_per_s, self.disk_latency_ms)
@@ -171,11 +171,11 @@ class Plan(BaseModel):
 
     @property
     def warm(self) -> tuple[str, ...]:
-        """Names of the implementations that later runs switch to, by step; none where they keep those of the cold start."""
+        """Return the implementations that later runs switch to, by step; none where they keep those of the cold start."""
         return tuple(self.implementations[i] for i in self.later)
 
     def with_later(self, names: Sequence[str]) -> Plan:
-        """The same plan with implementations for later runs, one a step; the cold start stays as it is."""
+        """Return the same plan with implementations for later runs, one a step; the cold start stays as it is."""
         known = sorted({*self.implementations, *names})
         chosen = [known.index(self.implementations[i]) for i in self.implementation]
         positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}

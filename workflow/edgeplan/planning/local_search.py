@@ -164,7 +164,7 @@ def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Sch
 
 
 def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
-    """Other candidates and places for so many steps: where no single change helps, several may."""
+    """Return other candidates and places for so many steps: where no single change helps, several may."""
     choice, place = list(schedule.choice), list(schedule.place)
     candidates = costs.present.sum(axis=1)
     for k in random.integers(costs.steps, size=count):
@@ -174,7 +174,7 @@ def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random:
 
 
 def shaken(costs: CostArrays, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
-    """Iterated local search: change a few steps at random, improve, keep what is faster.
+    """Search locally again and again: change a few steps at random, improve, keep what is faster.
 
     Args:
         costs: of the profile.

@@ -120,7 +120,7 @@ class Schedule:
 
 
 def sequential(costs: CostArrays, choice: tuple[int, ...]) -> Schedule:
-    """Everything one after the other: prepare on the main core, execute on all cores that execute."""
+    """Schedule everything one after the other: prepare on the main core, execute on all cores that execute."""
     return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
 
 
@@ -164,7 +164,7 @@ class Span:
 
 
 def core_name(place: int) -> str:
-    """Name of a core: "main" or "prepare:<queue>"."""
+    """Return the name of a core: "main" or "prepare:<queue>"."""
     return "main" if place == MAIN else f"prepare:{place}"
 
 

@@ -1,4 +1,4 @@
-"""The profile a cold start is planned from: what each candidate of each step costs (NNV12 section 3.2; times in ms)."""
+"""Describes the profile a cold start is planned from: what each candidate of each step costs (NNV12, section 3.2; ms)."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ Modules:
   features, stored and deduplicated at once.
 * `correction`: Corrects predictions of prior devices by the rows of a device: a few parameters,
   then a few shallow trees.
-* `dispatch`: Learning which implementation an engine picks, and the layouts it reads and writes:
-  both depend on the configuration.
+* `dispatch`: Learns which implementation an engine picks, and the layouts it reads and writes: both
+  depend on the configuration.
 * `distilled`: Stores predictors small enough to be shipped: the trees of a device in one file of a
   few MB, read without LightGBM or pickle.
-* `familiarity`: This module tells how far kernels lie from all that was measured, which a predictor
-  cannot have learnt.
+* `familiarity`: Tells how far kernels lie from all that was measured, which a predictor cannot have
+  learnt.
 * `features`: Computes the features of all predictors: kernel configurations in, a matrix of finite
   numbers out.
 * `forest`: Trains nn-Meter's random forest (section 5.3) as the baseline: one a kernel kind, the
@@ -42,7 +42,7 @@ Modules:
   to insert conversions.
 * `packing`: Stores the packed trees beside the text models (packed.npz), which makes loading a
   device's predictors fast.
-* `predictions`: A prediction is of one model with its breakdown, or of many models at once.
+* `predictions`: Holds predictions: of one model with its breakdown, or of many models at once.
 * `predictor`: Predicts whole models: the sum over kernels, layout conversions and the call
   (nn-Meter, section 6).
 * `prior`: Takes the predictors of shipped devices as a prior for a device of which few kernels were
@@ -63,8 +63,8 @@ Modules:
   LiPG, section 5.2).
 * `training_rows`: Selects the rows of the training table that the predictors of a device learn
   from, for training and for tables.
-* `trees`: Tree ensembles from LightGBM's text format, evaluated with numpy alone: importing
-  LightGBM takes longer than a prediction.
+* `trees`: Evaluates tree ensembles of LightGBM's text format by numpy alone: importing LightGBM
+  takes longer than a prediction.
 * `walking`: Evaluates ensembles on many rows by compiled code: the same sums as `Forest.raw`, bit
   by bit, in a small part of its time.
 """

@@ -89,13 +89,13 @@ class Member:
 
 @dataclass(frozen=True)
 class AdaptedPredictor(DevicePredictor):
-    """A predictor of members; card, texts and trees of its own are those of the first member, but for names and factors."""
+    """Predicts as the mean of its members; its own card, texts and trees are the first member's, but for names and factors."""
 
     members: tuple[Member, ...] = ()
 
     @staticmethod
     def of(members: Sequence[Member], card: Card) -> AdaptedPredictor:
-        """A predictor of some members: the one with the least spread comes first.
+        """Make a predictor of some members; the one with the least spread comes first.
 
         Args:
             members: at least one.

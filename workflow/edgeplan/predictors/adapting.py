@@ -85,7 +85,7 @@ def from_scratch(new: NewDevice) -> DevicePredictor | None:
 
 
 def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
-    """Measured kernels with what an old device says of them; those that it says nothing of are left out."""
+    """Return measured kernels with their latency on an old device; those that it predicts nothing of are left out."""
     if labels is None:
         none = np.zeros(0)
         return KernelRows(np.zeros(0, object), np.zeros((0, 0)), none, none, none, np.zeros(0, np.int64))

@@ -174,7 +174,7 @@ class _Rows:
         return np.asarray(self.log_us - np.log(line.launch_us + line.us_per_byte * levels * self.moved), dtype=np.float64)
 
     def fitted(self) -> _Line:
-        """The line of least relative errors; levels of few rows stay near 1."""
+        """Fit the line of least relative errors; levels of few rows stay near 1."""
         names, place, count = np.unique(self.kind.astype(str), return_inverse=True, return_counts=True)
         of_kind = np.eye(len(names))[place]
         prior = np.array([1e-9, 1e-9, *(_FEW_ROWS / count)])

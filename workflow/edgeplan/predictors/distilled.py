@@ -63,7 +63,7 @@ def load_distilled(folder: Path) -> DevicePredictor:
 
 
 def cut(forest: Forest, tolerance: float) -> Forest:
-    """A forest in which branches whose leaves hardly differ are one leaf: the mean of the leaves.
+    """Return a forest in which branches whose leaves hardly differ are one leaf: the mean of the leaves.
 
     Args:
         forest: any; ensembles of one output predict the logarithm of latency over work.
@@ -129,7 +129,7 @@ def _encoded(forest: Forest) -> bytes:
 
 
 def _decoded(stored: Mapping[str, npt.NDArray[Any]]) -> Forest:
-    """Inverse of `_encoded`, to the half precision of leaves.
+    """Return the numbers that `_encoded` encoded, to the half precision of leaves.
 
     Raises:
         KeyError, IndexError, ValueError, TypeError: the arrays are no forest.

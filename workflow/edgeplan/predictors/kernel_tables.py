@@ -111,7 +111,7 @@ def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class KernelTables:
-    """Kernel tables of many models; distinct configurations and tensor shapes are kept once.
+    """Holds the kernels of many models; distinct configurations and tensor shapes are kept once.
 
     Attributes:
         models: names of the models (m,).
@@ -178,6 +178,6 @@ class KernelTables:
 
 
 def levels(tables: KernelTables) -> npt.NDArray[np.int64]:
-    """Position of each kernel in its model (k,): kernels of equal position in different models do not depend on each other."""
+    """Return each kernel's position in its model (k,): equal positions in different models do not depend on each other."""
     count = np.diff(tables.kernel_start)
     return np.arange(len(tables.config)) - np.repeat(tables.kernel_start[:-1], count)

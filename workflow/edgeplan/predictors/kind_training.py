@@ -27,7 +27,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass
 class Kind:
-    """Training a kind of kernels gives these predictors, texts, and errors.
+    """Holds what training a kind of kernels gives: predictors, texts, and errors.
 
     Attributes:
         regressors: latency predictors; that of the whole kind, if there is one, comes first.
@@ -156,7 +156,7 @@ def _train_part(
 
 
 def places_of(labels: Labels) -> Places:
-    """Where the sizes of rows lie (n, AXES); see `places`."""
+    """Return the positions of rows in the space of sizes (n, AXES); see `places`."""
     return places(lambda name: labels.matrix[:, FEATURES.index(name)])
 
 
@@ -168,7 +168,7 @@ def reach_of(at: Places, labels: Labels) -> tuple[float, float, Floats]:
 
 
 def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:
-    """`kind[.implementation].txt`, in letters every file system takes."""
+    """Return the file name `kind[.implementation].txt`, in letters every file system takes."""
     stem = ".".join(_UNSAFE.sub("_", part) for part in (kind, *implementation.split(".")) if part)
     name, number = f"{stem}.txt", 1
     while name in taken:

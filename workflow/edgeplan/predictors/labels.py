@@ -47,7 +47,7 @@ class Labels:
         return Labels(self.frame.iloc[index], self.matrix[index], self.latency[index], self.weight[index], self.group[index])
 
     def with_further(self, latency: Floats, weight: Floats) -> Labels:
-        """With rows of no subject behind these, of which nothing but latency (us) and weight is known (m,)."""
+        """Append rows of no subject, of which nothing but latency (us) and weight is known (m,)."""
         frame = pd.concat([self.frame, pd.DataFrame(index=range(len(latency)))], ignore_index=True)
         matrix = np.vstack([self.matrix, np.full((len(latency), self.matrix.shape[1]), np.nan)])
         group = np.concatenate([self.group, np.full(len(latency), -1, dtype=np.int64)])

@@ -64,13 +64,13 @@ class Evaluator:
         return tuple((kind, variant) for kind in self.kinds for variant in told.get(kind, silent))
 
     def layouts(self, table: ConfigTable) -> ImplementationChoices:
-        """Implementation and layouts of every configuration in every state; kinds without predictor get -1."""
+        """Return implementation and layouts of every configuration in every state; kinds without predictor get -1."""
         plain = {int(rank): self.states[name] for rank, name in self.card.plain_layouts.items()}
         return ImplementationChoices(self._dispatch(table), *self.layout_codes, plain, len(self.states))
 
     @cached_property
     def layout_codes(self) -> tuple[Integers, Integers]:
-        """Layouts read and written by each choice; the last entry serves choice -1: not known what."""
+        """Return the layouts read and written by each choice; the last entry serves choice -1: not known what."""
         reads = [*(self.states[v.input_layout] for _, v in self.choices), UNKNOWN]
         writes = [*(self.states[v.output_layout] for _, v in self.choices), UNKNOWN]
         return np.array(reads, dtype=np.int64), np.array(writes, dtype=np.int64)

@@ -109,6 +109,6 @@ def _plain_by_tensor(ranks: Integers, plain: Mapping[int, int]) -> Integers:
 
 
 def _gather(start: Integers, count: Integers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Indices of ragged slices put one after the other, and where each begins (with the end appended)."""
+    """Return the indices of ragged slices put one after the other, and where each begins (with the end appended)."""
     bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     return np.repeat(start - bounds[:-1], count) + np.arange(bounds[-1]), bounds

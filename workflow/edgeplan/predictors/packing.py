@@ -37,7 +37,7 @@ def digest_of(card: Card, texts: Mapping[str, str]) -> str:
 
 
 def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
-    """The trees of all text models, in the order of `card.files()`; `where` is named in errors.
+    """Pack the trees of all text models, in the order of `card.files()`; `where` is named in errors.
 
     Raises:
         FormatError: a text is no such model.

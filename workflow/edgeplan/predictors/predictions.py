@@ -1,4 +1,4 @@
-"""A prediction is of one model with its breakdown, or of many models at once."""
+"""Holds predictions: of one model with its breakdown, or of many models at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """Describes one kernel of a predicted model, in us; `low` and `high` bound the interval; `share` is of the whole model.
-
-    Times in us; `low` and `high` bound the interval; `share` is of the whole model.
-    """
+    """Describes one kernel of a predicted model, in us; `low` and `high` bound the interval; `share` is of the whole model."""
 
     name: str
     kind: str

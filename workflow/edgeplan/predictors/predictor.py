@@ -157,7 +157,7 @@ class DevicePredictor:
         return self._total(tables, layouts, costs)
 
     def latency_us(self, configs: ConfigTable, implementation: Integers, reads: Integers) -> Floats:
-        """Latency of kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
+        """Predict kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
         return self._evaluator.latency(configs, implementation, reads)[0]
 
     def without_factors(self) -> DevicePredictor:
@@ -258,7 +258,7 @@ class DevicePredictor:
 
     @cached_property
     def _half_widths(self) -> Floats:
-        """Half width of the interval of each regressor, as a logarithm; the last entry serves regressor -1: none."""
+        """Return the half width of each regressor's interval, as a logarithm; the last entry serves regressor -1: none."""
         return np.array([*((r.high - r.low) / 2 for r in self.card.regressors), 0.0])
 
     def _unfamiliar(self, model: ModelKernels, costs: _Costs) -> tuple[tuple[str, str], ...]:

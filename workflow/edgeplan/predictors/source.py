@@ -58,7 +58,7 @@ class Source:
     here: bool
 
     def about(self) -> str:
-        """Whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
+        """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
         if self.here or not (self.shipped or self.cpu):
             return ""
         rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
@@ -102,7 +102,7 @@ def _loaded(folder: Path) -> DevicePredictor:
 
 
 def _engine(card: Path) -> str:
-    """The engine that predictors are of; "" where their card does not say."""
+    """Return the engine that predictors are of; "" where their card does not say."""
     try:
         return read_json(card, _Of, "the card of the predictors").engine
     except FormatError:

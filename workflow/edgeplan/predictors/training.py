@@ -122,7 +122,7 @@ def kinds_with_trees(labels: Labels) -> tuple[str, ...]:
 
 
 def bandwidth_of(labels: Labels, nominal: float) -> Bandwidth | None:
-    """The fit of the bandwidth-bound family on labelled kernels; see `fit_bandwidth`."""
+    """Fit the bandwidth-bound family to labelled kernels; see `fit_bandwidth`."""
     table = ConfigTable.of([KernelConfig.from_json(text) for text in labels.column("config")])
     return fit_bandwidth(table, labels.latency, labels.weight, nominal)
 
@@ -134,7 +134,7 @@ def _growth(kinds: Sequence[Kind], nominal: float) -> float:
 
 
 def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor) -> DevicePredictor:
-    """The baseline: nn-Meter's random forests in place of the latency predictors of `like`; its layouts are kept."""
+    """Train the baseline: nn-Meter's random forests replace the latency predictors of `like`, whose layouts are kept."""
     labels = read_labels(rows)
     labels = labels.take(np.flatnonzero(labels.column("sampler") != "frozen"))
     matrix = _with_states(labels, like.card.states)

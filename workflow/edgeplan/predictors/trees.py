@@ -1,4 +1,4 @@
-"""Tree ensembles from LightGBM's text format, evaluated with numpy alone: importing LightGBM takes longer than a prediction.
+"""Evaluates tree ensembles of LightGBM's text format by numpy alone: importing LightGBM takes longer than a prediction.
 
 Many ensembles are packed into one forest, so that all kernels of a model, each with its own ensemble, are walked in one loop.
 The text is trusted as the folder is that it lies in; what an index could break is checked.
@@ -101,7 +101,7 @@ def _pairs(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _tree(fields: Mapping[str, str], features: int, start: int) -> tuple[npt.NDArray[np.int16], Floats, Integers]:
-    """Nodes of one tree, inner nodes first, then leaves; the root is node `start`."""
+    """Return the nodes of one tree, inner nodes first, then leaves; the root is node `start`."""
     leaves = int(fields["num_leaves"])
     inner = leaves - 1
     leaf_value = _numbers(fields, "leaf_value", leaves, np.float64)

@@ -59,7 +59,7 @@ class Walk:
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
-        """Ensemble `number` of a forest whose rows have so many features; None for one of more nodes than a word can tell.
+        """Lay out ensemble `number` of a forest whose rows have so many features; None if a word cannot number its nodes.
 
         Raises:
             ValueError: its nodes are not trees, or look at further features.
@@ -115,7 +115,7 @@ def _laid_out(
     placed_value: Floats,
     left: Integers,
 ) -> int:
-    """Nodes of the trees, level by level, siblings side by side; `left` is each one's first child, a leaf's itself.
+    """Lay the nodes of the trees out level by level, siblings side by side; `left` is each one's first child, a leaf's itself.
 
     Returns:
         How many, or -1 if they do not fit: then some node has two parents.

@@ -117,7 +117,7 @@ class OnednnProcessor(Host):
         """Return at once, since all has run."""
 
     def ready(self) -> None:
-        """The calling thread computes on as many threads as the processor has cores."""
+        """Let the calling thread compute on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
 
     def close(self) -> None:

@@ -324,7 +324,7 @@ class OpenclProcessor(Processor):
         return self._workspace
 
     def take(self) -> None:
-        """The host is to read and write shared memory now: it is mapped, and copied where it must be."""
+        """Hand shared memory to the host, to read and write: it is mapped, and copied where it must be."""
         if self._given and self._capabilities.sharing != Sharing.fine:
             for memory in self._memories:
                 self._map(memory)
@@ -342,7 +342,7 @@ class OpenclProcessor(Processor):
             raise self._failed("cannot hand memory to the host", error) from error
 
     def give(self) -> None:
-        """Kernels that are enqueued from now on read and write shared memory."""
+        """Hand shared memory to kernels that are enqueued from now on, to read and write."""
         maps, self._maps = self._maps, []
         try:
             for mapped in maps:

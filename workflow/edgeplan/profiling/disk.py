@@ -87,7 +87,7 @@ def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
 
 
 def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
-    """`measure_disk`, once for a machine: plans that change with every probe would have to be measured again.
+    """Measure the disk once for a machine, as `measure_disk` does: plans would change with every probe.
 
     Args:
         path: where it is kept; delete it after moving to another disk.

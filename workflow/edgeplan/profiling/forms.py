@@ -1,4 +1,4 @@
-"""Forms of operators that the runtime would compute otherwise than ONNX says, refused before anything is measured.
+"""Refuses forms of operators that the runtime would compute otherwise than ONNX says, before anything is measured.
 
 `runtime.lowering` names what oneDNN lacks, by operator and shape. These forms pass it: the graph holds all that tells them
 apart, the steps made of it do not. They are no matter to predictions of latency, so a model is not refused when it is read.

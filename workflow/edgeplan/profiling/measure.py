@@ -36,7 +36,7 @@ Promising = Callable[[Sequence[Row]], bool]
 
 @dataclass
 class _Open:
-    """A group being measured: the candidates still of interest, whose turn it is, and the samples of all."""
+    """Keeps a group that is being measured: the candidates still of interest, whose turn it is, and the samples of all."""
 
     group: Group
     alive: list[int]
@@ -121,7 +121,7 @@ def _disturbed(samples: Samples, widths: Sequence[int], width: int) -> bool:
 
 
 def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
-    """The candidates of one round, in execution order: equal steps take the next ones of theirs, until all had their turn."""
+    """Return the candidates of one round in execution order: equal steps take the next ones of theirs until all had a turn."""
     choice = {}
     for o in opened:
         for place, step in enumerate(o.group.steps, number * len(o.group.steps)):
@@ -164,7 +164,7 @@ def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: RoundTim
 
 
 def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: ProfileSettings, *, sure: bool) -> list[int]:
-    """Candidates worth more than they have had.
+    """Return the candidates that are worth more samples than they have had.
 
     What was only measured disturbed may be better than it seems, unless there is no time to find out (`sure`).
     """
@@ -185,7 +185,7 @@ def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: Pro
 
 
 def _least(samples: Sequence[Sample]) -> float:
-    """One slow sample decides nothing."""
+    """Return the least undisturbed sample: one slow sample decides nothing."""
     return min(undisturbed(samples))
 
 

@@ -168,7 +168,7 @@ class PreparationCosts(BaseModel):
 
 
 def kind_of(implementation: str) -> str:
-    """The family of an implementation: `brgconv:avx512_core@nhwc+plain` is of `brgconv:avx512_core`, with conversions."""
+    """Return the family of an implementation: `brgconv:avx512_core` of `brgconv:avx512_core@nhwc+plain`, with conversions."""
     return implementation.partition("+")[0].partition("@")[0]
 
 

@@ -1,4 +1,4 @@
-"""Profiling a model: what the row store lacks is measured, the rest is read."""
+"""Profiles a model: what the row store lacks is measured, the rest is read."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class _Measuring:
         return constants
 
     def _steps(self, layouts: Sequence[str], advance: Callable[[int], None]) -> None:
-        """The steps of all layouts; the first ones, which are the likely ones, may take most of the time."""
+        """Measure the steps of all layouts; the first layouts, which are the likely ones, may take most of the time."""
         budget = self._budget.part(_STEPS_SHARE)
         for number, home in enumerate(layouts):
             part = budget.part(1 / (len(layouts) - number))
@@ -297,7 +297,7 @@ class _Measuring:
         return work_ms([self._store.rows(signature) for signature in self._signed(home)])
 
     def _start(self, home: str, constants: Constants, starts: Mapping[str, Start]) -> Start:
-        """Whole programs of a layout; unless profiles are thorough, only the most promising one is started in every way."""
+        """Start whole programs of a layout; unless profiles are thorough, only the most promising one in every way."""
         model, settings, store, signed = self._model, self._settings, self._store, self._signed(home)
         if store.has(start_signature(signed)):
             return _stored_start(store, signed)

@@ -129,5 +129,5 @@ def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
 
 
 def _execution_ms(row: Row, which: str, width: int) -> float:
-    """The first execution at a width, or a warm one; what had a quick look only is taken to be as slow there as on one core."""
+    """Return the first or a warm execution at a width; what had a quick look only is taken to be as slow as on one core."""
     return float(statistics.median(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))

@@ -1,4 +1,4 @@
-"""NNV12's re-profiling while planning (Algorithm 1, line 5): what a combination chooses is measured again."""
+"""Re-profiles while planning (NNV12, Algorithm 1, line 5): what a combination chooses is measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round: some steps of a model are started cold with one candidate each, every stage timed.
+"""Runs one round: some steps of a model are started cold with one candidate each, every stage timed.
 
 What is timed is the executor's own code (`runtime.preparation`, `runtime.weight_cache`) on linked steps, where a cold run
 meets it: nothing of the library's objects is there yet, activations lie in the session's region and were just written by the

@@ -80,7 +80,7 @@ class Trials:
         return converted(row, LinkedStep)
 
     def _stand_in(self, scratch: Path, model: Path) -> Path:
-        """Any file of enough bytes is read alike: the largest of the model's, else one that is written."""
+        """Return a file of enough bytes, as any is read alike: the largest of the model's, else one that is written."""
         size = PAGE_BYTES + sum(paged(max(s.weights for s in group.sizes)) for group in self.group.values())
         files = {model, *(model.parent / w.file for w in self.subject.program.weights.values())}
         path = max(files, key=lambda file: file.stat().st_size)

@@ -131,7 +131,7 @@ def planning_device(device: FilePath) -> DeviceFile:
 
 
 def cores_of(device: DeviceFile) -> Cores:
-    """The cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
+    """Return the cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
 
     Raises:
         DeviceError: one of them does not exist here, or may not be used by this process; or the device is a board.

@@ -109,7 +109,7 @@ class Row:
 
     @property
     def noise(self) -> float:
-        """Share of what was measured that stayed disturbed, 0 to 1."""
+        """Return the share of what was measured that stayed disturbed, 0 to 1."""
         return max(self.samples_ms.get(NOISE, (0.0,)))
 
     @property

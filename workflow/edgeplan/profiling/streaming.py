@@ -1,4 +1,4 @@
-"""Streamed steps are profiled: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
+"""Profiles streamed steps: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
 
 from __future__ import annotations
 

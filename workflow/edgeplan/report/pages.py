@@ -31,7 +31,7 @@ _NARROW_PT = 880
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A chapter of one target, with a place of its own on the page: several targets have a chapter of the same kind."""
+    """Places a chapter of one target on the page: several targets have a chapter of the same kind."""
 
     target: str
     page: ChapterPage
@@ -42,7 +42,7 @@ class PageSection:
         return f"{self.target}-"
 
     def place(self, name: str) -> str:
-        """The id of a table or picture on the page; a figure of a paper may be both."""
+        """Return the id of a table or picture on the page; a figure of a paper may be both."""
         return f"{self.at}{name}"
 
     def picture(self, name: str) -> str:

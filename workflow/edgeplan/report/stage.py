@@ -1,4 +1,4 @@
-"""Stage `report`: one page of all devices and pairs, and the figures of merit of each in one file.
+"""Stage `report`: write one page of all devices and pairs, and the figures of merit of each in one file.
 
 What people wrote, captions and remarks, is read here and by no stage before.
 """

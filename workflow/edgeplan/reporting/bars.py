@@ -25,7 +25,7 @@ def value_of(metrics: Mapping[str, Any], key: str) -> float | str | None:
 
 
 def interval_keys(key: str) -> tuple[str, str]:
-    """The names under which the lower and the upper end of a figure's interval stand beside it."""
+    """Return the names under which the lower and the upper end of a figure's interval stand beside it."""
     return f"{key}.low", f"{key}.high"
 
 

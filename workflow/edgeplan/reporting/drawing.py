@@ -98,7 +98,7 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
 
 
 def series_style(place: int, variant: int = 0) -> dict[str, str]:
-    """Colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
+    """Return colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
     colour, marker, line = PALETTE[place], MARKERS[(place + variant) % len(MARKERS)], LINES[variant % len(LINES)]
     return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if variant else "full"}
 
@@ -136,7 +136,7 @@ def log_scale(axis: Any, *, x: bool = False) -> None:
 
 
 def family_ticks(axis: Any, labels: list[str]) -> None:
-    """Long names along the x axis."""
+    """Write long names along the x axis."""
     axis.set_xticks(range(len(labels)))
     axis.set_xticklabels(labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=_FONT)
     axis.grid(visible=False, axis="x")

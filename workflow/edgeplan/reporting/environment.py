@@ -20,5 +20,5 @@ def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str,
 
 
 def environment_rows(environment: Mapping[str, Any]) -> pd.DataFrame:
-    """A captured environment as rows of property and value; nested names are joined by dots."""
+    """Return a captured environment as rows of property and value; nested names are joined by dots."""
     return pd.DataFrame([(k, str(v)) for k, v in sorted(flat_environment(environment).items())], columns=["property", "value"])

@@ -78,7 +78,7 @@ class Spec(Generic[Evidence, Made]):
 
 
 class TableSpec(Spec[Evidence, pd.DataFrame]):
-    """A table: units are in the names of its columns."""
+    """Declares a table: units are in the names of its columns."""
 
 
 class FigureSpec(Spec[Evidence, Any]):
@@ -160,7 +160,7 @@ def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
 def page_tables(
     specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
 ) -> tuple[PageTable, ...]:
-    """Tables as the page shows them, in the order of the report; those named last are unfolded at first."""
+    """Return tables as the page shows them, in the order of the report; those named last are unfolded at first."""
     return tuple(
         table(name, spec.title, added.get(name, ""), tables[name], unfolded=name in unfolded)
         for name, spec in specs.items()

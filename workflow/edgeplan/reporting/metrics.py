@@ -39,7 +39,7 @@ class Accuracy:
 
 
 def pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Measured (positive) and predicted (finite; a linear baseline may go below zero) values of the same length.
+    """Return measured (positive) and predicted values (finite; a linear baseline's may be negative) of the same length.
 
     Raises:
         FormatError: a value is missing, a measurement is not positive, or the lengths differ.
@@ -72,7 +72,7 @@ def rmspe(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
-    """Share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
+    """Return the share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
     return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + ROUNDING))
 
 
@@ -83,7 +83,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:
 
 
 def coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    """Share (0..1) of measurements inside their interval, bounds included.
+    """Return the share (0..1) of measurements inside their interval, bounds included.
 
     Raises:
         FormatError: the values do not fit.

@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PageCard:
-    """A figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
+    """Holds a figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
 
     title: str
     value: str
@@ -52,7 +52,7 @@ class PageCard:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: `svg` is a whole document as `svg.svg` writes it."""
+    """Holds a figure: `svg` is a whole document as `svg.svg` writes it."""
 
     id: str
     title: str
@@ -177,7 +177,7 @@ def read_chapter(path: Path) -> ChapterPage:
 
 
 def _file(part: dict[str, Any], path: Path) -> Path:
-    """The file that a part of a document names; its digest has done its work once the document changed."""
+    """Return the file that a part of a document names; its digest has done its work once the document changed."""
     del part["sha256"]
     return path.parent / str(part.pop("file"))
 
@@ -212,7 +212,7 @@ def _joined(folder: Path, name: str, note: str) -> str:
 
 
 def machine_of(environment: Mapping[str, Any]) -> str:
-    """The machine of a captured environment, as a line; what it does not tell is left out."""
+    """Return the machine of a captured environment, as a line; what it does not tell is left out."""
     versions = " ".join(str(environment[key]) for key in ("engine", "engine_version") if key in environment)
     sizes = (("cores", "{} cores"), ("memory_gib", "{} GiB"))
     parts = [environment.get("cpu"), *(text.format(environment[key]) for key, text in sizes if key in environment)]
@@ -271,7 +271,7 @@ class CardOf:
 
 
 def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[PageCard]:
-    """The cards, each held against the bars of its figures; one without a value says so."""
+    """Return the cards, each held against the bars of its figures; one without a value says so."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
     for card in wanted:
@@ -297,7 +297,7 @@ def _interval(metrics: Mapping[str, Any], key: str, *, share: bool) -> str:
 
 
 def _at_a_glance(value: float | str | None, *, share: bool) -> str:
-    """Three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    """Return a figure in three digits; a share in percent, rounded down, so that what is not all does not read 100."""
     if value is None or isinstance(value, str):
         return value or NO_VALUE
     return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"

@@ -27,7 +27,7 @@ _BY_COLOUR = {colour.lower(): name for colour, name in _VARIABLES.items()}
 
 
 def svg(figure: Any) -> bytes:
-    """A drawn figure as SVG; the same figure always gives the same bytes."""
+    """Return a drawn figure as SVG; the same figure always gives the same bytes."""
     buffer = io.BytesIO()
     with mpl.rc_context(_SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

@@ -33,7 +33,7 @@ def cell_text(value: Any) -> str:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A table in Markdown; numbers are aligned to the right."""
+    """Return a table in Markdown; numbers are aligned to the right."""
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

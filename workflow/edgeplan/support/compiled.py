@@ -41,7 +41,7 @@ def compiled(function: Function) -> Function:
 
 
 class _Kept(_Cache):
-    """The compiled forms of one function: numba asks for one by its types first, and hands over what it has to compile."""
+    """Keeps the compiled forms of one function: numba asks for one by its types, and hands over what it has to compile."""
 
     def __init__(self, function: Callable[..., object], options: str) -> None:
         self._function, self._options = function, options

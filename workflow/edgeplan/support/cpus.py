@@ -23,7 +23,7 @@ _WORTH_MOVING = 0.15
 
 
 def allowed() -> frozenset[int]:
-    """The numbers of the processors that this process was given when it started; pinned to some, it may go back to all."""
+    """Return the processors that this process was given when it started; pinned to some, it may go back to all."""
     return _STARTED_WITH
 
 

@@ -30,7 +30,7 @@ _making = threading.Lock()
 
 
 def address() -> str:
-    """The lifeline of this process as the value of `VARIABLE` for its descendants; it is made when it is first asked for.
+    """Return the lifeline of this process as the value of `VARIABLE` for its descendants; it is made when first asked for.
 
     Returns:
         `PID:FD:FD:INODE`; the inode tells the pipe from one of a later process of the same number.

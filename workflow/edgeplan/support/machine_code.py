@@ -202,7 +202,7 @@ def processor() -> str:
 
 @cache
 def places() -> tuple[Path, ...]:
-    """Folders that may hold what was compiled: the user's cache, then one beside the sources, as trusted as these are."""
+    """Return folders that may hold what was compiled: the user's cache, then one beside the sources, as trusted as these."""
     base, found = cache_base(), [_PACKAGE / "__pycache__" / "compiled"]
     if base:
         folder = Path(base) / "edgeplan" / "compiled"

@@ -198,7 +198,7 @@ def linked(elf: bytes) -> bytes:
 
 
 def _targets(layout: _Layout, symbols: list[_Symbol]) -> dict[int, int]:
-    """Where symbols lie, by number; room is made for variables that have none."""
+    """Return the addresses of symbols in the image, by number; room is made for variables that have none."""
     found = {}
     for k, one in enumerate(symbols):
         if one.section == _COMMON:

@@ -1,4 +1,4 @@
-"""Names of measuring protocols: what a stored number means, without looking at source files.
+"""Names the measuring protocols: what a stored number means, without looking at source files.
 
 A row is keyed by the name of the protocol that measured it. A change to the code that cannot change
 numbers leaves the name, and every stored row is found again; a change that can gets a new name, in
@@ -206,7 +206,7 @@ def kernel_essence(source: str) -> str:
 
 
 def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:
-    """Line and byte of the begin and the end of what is left out."""
+    """Yield line and byte of the begin and the end of what a digest leaves out."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield _span(node)

@@ -1,4 +1,4 @@
-"""Tensors that users give and get: .npz and .npy files of inputs, held against what a model expects, and .npz files of outputs.
+"""Reads and writes users' tensors: .npz and .npy inputs, held against what a model expects, and .npz outputs.
 
 Files are untrusted: names, shapes and element types are read from the headers and checked before any data is, and nothing is
 unpickled.

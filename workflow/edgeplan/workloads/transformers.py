@@ -133,7 +133,7 @@ def _attention(b: ExportBuilder, x: str, shape: tuple[int, int, int], heads: int
 def _scores(
     b: ExportBuilder, parts: tuple[str, ...], shape: tuple[int, int, int], heads: int, scope: str, mask: str = ""
 ) -> str:
-    """Attention of queries, keys and values (batch, tokens, width), by heads; the two transpositions of keys are one."""
+    """Add attention of queries, keys and values (batch, tokens, width), by heads; the keys' two transpositions are merged."""
     batch, tokens, width = shape
     each = width // heads
     split = [b.reshape(part, (batch, tokens, heads, each), scope) for part in parts]

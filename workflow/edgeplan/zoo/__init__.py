@@ -6,8 +6,8 @@ Modules:
   normalisation, biases in every layer.
 * `caffe`: Builds AlexNet and GoogLeNet as Caffe's and ncnn's model zoos have them: local response
   normalisation, biases everywhere.
-* `choices`: The free dimensions of a family: builders ask for each output channel count and kernel
-  size, and get it from here.
+* `choices`: Offers the free dimensions of a family: builders ask for each output channel count and
+  kernel size, and get it from here.
 * `cold_start_models`: Lists the models of NNV12's Table 4, on which cold starts are planned and
   measured, beside the paper's figures.
 * `crnn`: Builds CRNN-lite, the text recogniser of chineseocr_lite

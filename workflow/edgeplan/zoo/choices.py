@@ -1,4 +1,4 @@
-"""The free dimensions of a family: builders ask for each output channel count and kernel size, and get it from here.
+"""Offers the free dimensions of a family: builders ask for each output channel count and kernel size, and get it from here.
 
 A builder is written once, with the published sizes as defaults. `Choices()` answers with the defaults and notes what was asked;
 `Choices(channels, kernels)` answers from a variant's spec in the same order. So nothing but the builder says which layers are
@@ -32,7 +32,7 @@ class Choices:
         return default if self._channels is None else self._channels[len(self.channel_defaults) - 1]
 
     def kernel(self, default: int) -> int:
-        """Kernel size of the next convolution; one of size 1 is no question and stays 1.
+        """Return the kernel size of the next convolution; one of size 1 is no question and stays 1.
 
         With 1 x 1 convolutions resampled, MobileNetV1 variants would average thirty times the multiply-adds the paper reports.
         """
@@ -44,7 +44,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Every free dimension of a base model, in the order its builder asks."""
+    """Lists every free dimension of a base model, in the order its builder asks."""
 
     channels: tuple[int, ...]
     kernels: tuple[int, ...]

@@ -20,5 +20,5 @@ def kept_padding(kernel: int, base_kernel: int, base_padding: int) -> int:
 
 
 def classifier(b: GraphBuilder, x: str, classes: int = CLASSES) -> str:
-    """Global average pooling and the last fully connected layer; its outputs are never resampled."""
+    """Add global average pooling and the last fully connected layer; its outputs are never resampled."""
     return b.fc(b.flatten(b.gap(x)), classes)

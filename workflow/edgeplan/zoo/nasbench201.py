@@ -63,7 +63,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def prune_cell(cell: Cell) -> Cell:
-    """The cell with `none` on every edge that the output does not see; all `none` where no path joins output and input."""
+    """Return the cell with `none` on every edge that the output does not see; all `none` where no path joins its ends."""
     alive = {edge for op, edge in zip(cell, EDGES, strict=True) if op != "none"}
     from_input, to_output = {0}, {3}
     for node in (1, 2, 3):
@@ -142,7 +142,7 @@ def _build_base(_: Choices, name: str) -> Graph:
 
 @dataclass(frozen=True)
 class CellFamily(Family):
-    """NAS-Bench-201: variants are distinct cells; channels and kernel sizes stay."""
+    """Draws variants of NAS-Bench-201: they are distinct cells; channels and kernel sizes stay."""
 
     id: str = "nasbench201"
     paper_name: str = "NASBench201"

@@ -13,7 +13,7 @@ from edgeplan.zoo.mobilenetv2 import inverted_residual
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Blocks of one output width as (kernel, expansion); blocks the search left out are not listed."""
+    """Lists blocks of one output width as (kernel, expansion); blocks the search left out are not listed."""
 
     channels: int
     stride: int

@@ -48,7 +48,7 @@ class VariantSpec:
         return self.base, self.channels, self.kernels, self.cell
 
     def to_json(self) -> str:
-        """One compact line of JSON; `from_json` gives back an equal spec."""
+        """Return one compact line of JSON; `from_json` gives back an equal spec."""
         document: dict[str, Any] = {"format_version": FORMAT_VERSION, **asdict(self)}
         for name in ("channels", "kernels") if self.cell else ("cell",):
             del document[name]

@@ -1,4 +1,4 @@
-"""The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4 is beside the models of the zoo."""
+"""Holds the numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4 is in the zoo."""
 
 from __future__ import annotations
 

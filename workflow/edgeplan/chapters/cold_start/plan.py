@@ -1,4 +1,4 @@
-"""From a model file to a plan: profile or predict, then plan."""
+"""Plans from a model file: profile or predict, then plan."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def plan_model(model: Path, request: Request) -> Planned:
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
-    """The graph of a model file and its steps; what the runtime cannot compute is refused before any work.
+    """Read the graph of a model file and its steps; what the runtime cannot compute is refused before any work.
 
     Raises:
         ModelError: see `plan_model`.

@@ -80,7 +80,7 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True)
 class Adapted:
-    """Adapting gives predictors, and tells how good they are.
+    """Names the predictors that adapting gave, and tells how good they are.
 
     Attributes:
         device, old: names; several old ones where none is of the same engine.
@@ -110,7 +110,7 @@ class Adapted:
 
     @property
     def expected_at_four_times(self) -> float:
-        """The same from four times the seconds, if errors go on to fall as from half of the carriers to all."""
+        """Return that share for four times the seconds, if errors go on to fall as from half of the carriers to all."""
         whole, half = self.spread_kernels
         power = max(0.0, math.log(half / whole) / math.log(2)) if min(whole, half) > 0 else 0.0
         return replace(self, spread=self.spread * 4**-power).expected_within_10pct
@@ -165,7 +165,7 @@ def adapt_device(
 
 
 def known_devices(engine: str, but: str) -> list[str]:
-    """Names of devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
+    """List devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
     space = workspace()
     names = [
         p.parent.parent.name for p in sorted(space.results.glob("*/predictors/card.json")) if not (p.parent / ADAPTED).is_file()
@@ -270,7 +270,7 @@ class _Live:
 
     @cached_property
     def zoo(self) -> list[tuple[Graph, ModelKernels]]:
-        """Variants of each family in turn, under a seed that no evaluated one has."""
+        """Build variants of each family in turn, under a seed that no evaluated one has."""
         drawn_of = [list(variants(f, _MODELS, _MODELS_SEED)) for f in FAMILIES.values()]
         graphs = [simplify(build_variant(spec)) for turn in zip(*drawn_of, strict=True) for spec in turn]
         return [(g, kernel_table(g, split(g, self.rules))) for g in graphs]

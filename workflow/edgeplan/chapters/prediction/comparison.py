@@ -135,7 +135,7 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
 def compare_kernels(
     graph: Graph, kernels: Sequence[Kernel], prediction: Prediction | None, measurement: Measurement
 ) -> tuple[KernelComparison, ...]:
-    """Predicted beside measured, in the order of the engine's nodes; what was predicted and not run comes last.
+    """Compare predicted with measured kernels in the order of the engine's nodes; what was predicted and not run comes last.
 
     Args:
         graph: the model.

@@ -20,6 +20,6 @@ def read_models(path: Path, *, bases: bool, variants: bool) -> pd.DataFrame:
 
 
 def graphs(table: pd.DataFrame) -> Iterator[Graph]:
-    """The graphs of the rows, one at a time, as frameworks see them (see `simplify`)."""
+    """Yield the graphs of the rows, one at a time, as frameworks see them (see `simplify`)."""
     for family, spec in zip(table["family"], table["spec"], strict=True):
         yield simplify(build_variant(VariantSpec.from_json(spec)) if spec else FAMILIES[family].base())

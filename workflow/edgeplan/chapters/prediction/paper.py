@@ -32,7 +32,7 @@ CONV_FUSED_MS: Mapping[str, float] = MappingProxyType({"conv": 0.404, "conv++bn"
 
 @cache
 def printed(table: str, index: str | None = None) -> pd.DataFrame:
-    """A table of the paper, such as "table_08"; families and kernels are called as here.
+    """Read a table of the paper, such as "table_08"; families and kernels are called as here.
 
     The last row of Tables 8 and 11 is of sections 7.2.2 and 7.2.3, "AlexNets" of Table 10 of section 7.3. Squeeze-and-excite is
     one kernel in the paper, several here; its channel shuffle is the transpose here, its average pooling of Table 4 the global

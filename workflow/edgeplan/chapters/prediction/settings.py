@@ -81,7 +81,7 @@ class UnseenSettings(Section):
 
 
 class TransferSettings(Section):
-    """Attributes: `source`, `target`: predictors of one device are tried on the other (Table 11)."""
+    """Names the devices of Table 11: predictors of `source` are tried on `target`."""
 
     source: DeviceName
     target: DeviceName

@@ -156,7 +156,7 @@ def measure_speed(params: PredictionParams, device: str, rules: FusionRules, pre
 
 
 def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "models") -> list[KernelTables]:
-    """Kernel tables of so many variants, an equal share of each family, built on all cores; the bar shows `description`."""
+    """Build kernel tables of so many variants, an equal share of each family, on all cores; the bar shows `description`."""
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     forked = multiprocessing.get_context("fork")

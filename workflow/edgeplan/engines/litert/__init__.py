@@ -11,8 +11,8 @@ Modules:
 * `lowering`: Converts ONNX to TFLite as a converter does offline, without TensorFlow: f32, static
   shapes, activations in NHWC.
 * `lstm`: Writes an `LSTM` in TFLite, step by step.
-* `windows`: Windowed operators in TFLite: convolutions and pools, and the padding TFLite cannot
-  say.
+* `windows`: Lowers windowed operators to TFLite: convolutions and pools, and the padding TFLite
+  cannot say.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Recurrent(LoweringContext):
         return emit("MUL", [leave, emit("TANH", [new], "squashed")], "state", "Mul"), new
 
     def _directions_apart(self, op: Operator, joined: int, shape: Sequence[int]) -> None:
-        """ONNX keeps directions apart, (steps, directions, batch, hidden); what joins them again right away is left out."""
+        """Move directions apart, as ONNX keeps them: (steps, directions, batch, hidden), unless what follows joins them."""
         transpose = self._only_reader(op.outputs[0], "Transpose")
         if transpose is not None and transpose.integers("perm", ()) == _DIRECTIONS_LAST:
             reshape = self._only_reader(transpose.outputs[0], "Reshape")

@@ -1,4 +1,4 @@
-"""Windowed operators in TFLite: convolutions and pools, and the padding TFLite cannot say."""
+"""Lowers windowed operators to TFLite: convolutions and pools, and the padding TFLite cannot say."""
 
 from __future__ import annotations
 

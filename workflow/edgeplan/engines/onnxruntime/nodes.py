@@ -118,7 +118,7 @@ def _inlined_hard_swish(
 def _original_tensors(
     graph: Graph, nodes: Mapping[str, onnx.NodeProto], members: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Engine tensor -> original activation it carries."""
+    """Map each engine tensor to the original activation that it carries."""
     source: dict[str, str] = {}
     for name, node in nodes.items():
         for output in node.output:

@@ -92,7 +92,7 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
 
 
 def _blocked_convolutions(lowered: Lowered) -> Lowered:
-    """Convolutions write blocks also where the model ends, whose outputs are row-major: a copy behind them puts them there."""
+    """Let convolutions write blocks where the model ends, too; a copy behind them makes the outputs row-major."""
     ends = {step.outputs[0] for step in lowered.steps if step.kind == "conv"} & set(lowered.outputs)
     names = {tensor: f"{tensor}{_BLOCKED}" for tensor in ends}
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""A process that tries vectors of one width: a model of the kernels is run and held against ONNX Runtime (`opencl.widest`)."""
+"""Tries vectors of one width in a process: a model of the kernels is run and checked by ONNX Runtime (`opencl.widest`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _limit(*, memory: bool) -> None:
 
 
 def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    """The largest, as a share of the largest value; what is no number is infinitely far."""
+    """Return the largest difference, as a share of the largest value; what is no number is infinitely far."""
     each = [np.abs(found[name] - value).max() / np.abs(value).max() for name, value in wanted.items()]
     return float(np.nan_to_num(max(each, key=lambda one: np.inf if np.isnan(one) else one), nan=np.inf))
 

@@ -1,4 +1,4 @@
-"""A row from a board is held against what was asked for: a worker is believed its times, and nothing else."""
+"""Checks a row from a board against what was asked for: a worker is believed its times, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a board: each row is in it, synced, before it is sent, so that a link that is cut loses none."""
+"""Keeps the journal of a board: each row is in it, synced, before it is sent, so that a link that is cut loses none."""
 
 from __future__ import annotations
 

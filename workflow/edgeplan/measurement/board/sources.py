@@ -1,4 +1,4 @@
-"""The digest of the sources that decide what a board's times mean: host and board must agree."""
+"""Digests the sources that decide what a board's times mean: host and board must agree."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class OpenedDevice(_Message, tag="opened"):
 
 
 class ReferencesTimed(_Message, tag="references"):
-    """Nominal times of the references."""
+    """Reports the nominal times of the references."""
 
     compute_us: Microseconds
     bandwidth_us: Microseconds

@@ -77,7 +77,7 @@ class HostGoneError(Exception):
 
 
 class Answers:
-    """Lines to the host; once the link is cut they go nowhere.
+    """Sends lines to the host; once the link is cut they go nowhere.
 
     Args:
         descriptor: of the output.
@@ -99,7 +99,7 @@ class Answers:
 
 
 class Requests:
-    """Lines from the host, read by a thread of their own: the end of the input tells that the host is gone.
+    """Reads lines from the host in a thread of its own: the end of the input tells that the host is gone.
 
     Args:
         descriptor: of the input.

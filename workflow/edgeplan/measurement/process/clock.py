@@ -59,7 +59,7 @@ def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
 
 
 def calibrate(references: References, runs: int, seconds: float = NOMINAL_SECONDS) -> ReferenceTimes:
-    """The usual times of the references: medians of pairs of looks, as they are taken around what is measured.
+    """Return the usual times of the references: medians of pairs of looks, as they are taken around what is measured.
 
     The least time ever seen would be another statistic than a pair of looks gives, and make all that is measured seem slow.
     """

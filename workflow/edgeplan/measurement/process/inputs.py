@@ -43,7 +43,7 @@ def random_inputs(
 
 
 def random_inputs_of(borders: Iterable[ModelInput], seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs of a program, see `random_inputs`."""
+    """Draw seeded inputs of a program, see `random_inputs`."""
     fields = job_inputs(borders)
     return random_inputs(fields["inputs"], seed, fields["types"], fields["below"])
 
@@ -67,7 +67,7 @@ def digest(outputs: Mapping[str, Array]) -> str:
 
 
 def not_finite(inputs: Mapping[str, Array]) -> tuple[str, ...]:
-    """Names of the inputs that hold infinities or what is no number."""
+    """Return the names of the inputs that hold infinities or what is no number."""
     return tuple(name for name, value in inputs.items() if value.dtype.kind == "f" and not np.isfinite(value).all())
 
 

@@ -1,4 +1,4 @@
-"""This module tells whether the processors of a run are its own, or share their cores with someone.
+"""Tells whether the processors of a run are its own, or share their cores with someone.
 
 The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core, and
 other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, and for six to

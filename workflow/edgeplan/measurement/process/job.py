@@ -130,7 +130,7 @@ class PrepareResult(_Document):
 
 
 class RunResult(_Document):
-    """A worker's measurements of one run; `reason` is set, and the rest is not, where the setting cannot run the model.
+    """Reports a worker's measurements of one run; `reason` alone is set where the setting cannot run the model.
 
     Attributes:
         cold_ms: from opening the model to the first output.

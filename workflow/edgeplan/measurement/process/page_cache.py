@@ -71,7 +71,7 @@ def read_bandwidth_mb_per_s(files: Iterable[Path]) -> float:
 
 
 def cached_share(files: Iterable[Path]) -> float:
-    """Share of the files' bytes in the page cache, 0 to 1, by mincore(2)."""
+    """Return the share of the files' bytes in the page cache, 0 to 1, by mincore(2)."""
     resident = pages = 0
     for path in files:
         found, total = _resident_pages(path)

@@ -174,7 +174,7 @@ def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
-    """Engines rebuild a cache that they reject, and say nothing: that would be timed as a start from the cache."""
+    """Refuse a run that wrote its files again: an engine that rejects a cache rebuilds it, and says nothing."""
     changed = [path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new]
     if changed:
         raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")

@@ -103,7 +103,7 @@ def buffers(lower: object, upper: object, size: object, alignment: object = None
 
 
 def max_live(all_of: Buffers) -> int:
-    """Largest sum of sizes that live at one time: no layout is lower."""
+    """Return the largest sum of sizes that live at one time: no layout is lower."""
     times = np.concatenate([all_of.upper, all_of.lower])
     changes = np.concatenate([-all_of.size, all_of.size])
     order = np.argsort(times, kind="stable")  # what ends at a time ends before what begins then

@@ -76,7 +76,7 @@ def _stack(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints) -
 
 
 def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
-    """Offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
+    """Return offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
 
     Args:
         part: the buffers.

@@ -1,4 +1,4 @@
-"""A layout of one part: exact searches that differ in how they break ties, in turns."""
+"""Searches for a layout of one part: exact searches that differ in how they break ties, in turns."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class ColdEvidence:
 
     @property
     def threads(self) -> int:
-        """The most threads any run had: all cores of the chapter."""
+        """Return the most threads any run had: all cores of the chapter."""
         return int(self.runs["threads"].max()) if len(self.runs) else 0
 
     @property

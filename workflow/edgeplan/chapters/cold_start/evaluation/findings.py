@@ -22,13 +22,13 @@ _CELL = ["model", "setting", "plan", "threads", "state"]
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as a sentence has them: a, b and c."""
+    """Join names as a sentence has them: a, b and c."""
     *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def beside(e: ColdEvidence) -> str:
-    """Our starts against the best stock setting of each model, and what failed of them."""
+    """Compare our starts with the best stock setting of each model, and tell what failed of them."""
     told = []
     for state in (CACHED, EVICTED):
         stock, own = metrics.stock_cold(e.runs, state)["cold_ms"], metrics.own_cold(e.runs, state)["cold_ms"]

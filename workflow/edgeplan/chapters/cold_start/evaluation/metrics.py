@@ -56,7 +56,7 @@ def over_models(ratios: pd.Series[float]) -> Estimate:
 
 
 def failed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Starts that failed: could not be prepared, crashed, took too long, or gave wrong outputs.
+    """Return starts that failed: could not be prepared, crashed, took too long, or gave wrong outputs.
 
     What was not tried, and starts that met the page cache in another state, are none.
     """
@@ -65,7 +65,7 @@ def failed(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that count, without those of the background load."""
+    """Return the runs that count, without those of the background load."""
     return runs[(runs["reason"] == "") & (runs["load_core"] == "")]
 
 
@@ -96,7 +96,7 @@ def own(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan_for(runs: pd.DataFrame, state: str) -> str:
-    """Our plan that is held against stock engines in a state of the page cache: plans are made for one."""
+    """Return our plan that is held against stock engines in a state of the page cache: plans are made for one."""
     good = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
     return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
 
@@ -114,7 +114,7 @@ def own_cold(runs: pd.DataFrame, state: str, plan: str = "") -> pd.DataFrame:
 
 
 def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = "") -> pd.Series[float]:
-    """c(m, own) by model, see `own_cold`."""
+    """Return c(m, own) by model, see `own_cold`."""
     return own_cold(runs, state, plan)["cold_ms"]
 
 
@@ -222,7 +222,7 @@ def over_warm_cached(e: ColdEvidence) -> Estimate:
 
 
 def warm_vs_best_stock(e: ColdEvidence) -> Estimate:
-    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of the plan `warm`.
+    """Return G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of plan `warm`.
 
     How fast the runtime is with kernels for warm running.
     """
@@ -251,7 +251,7 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
 
 
 def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
-    """Share of the executed plans with |predicted / measured - 1| <= 0.15, over all models, planners and thread counts.
+    """Return the share of executed plans with |predicted / measured - 1| <= 0.15, over models, planners and thread counts.
 
     Plans from predicted costs are left out: theirs is the error of the predictors. Without states plans for weights in memory
     count: the error of those for an evicted page cache is mostly the disk's. Both together are a figure of their own.
@@ -261,7 +261,7 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
 
 
 def failed_starts(e: ColdEvidence) -> float:
-    """Starts of our plans that failed, under a background load or not."""
+    """Count the starts of our plans that failed, under a background load or not."""
     mine = e.runs[e.runs["setting"].str.startswith(OWN)]
     return float(len(failed(mine))) if len(mine) else math.nan
 
@@ -286,7 +286,7 @@ def plan_seconds_max(e: ColdEvidence) -> float:
 
 
 def outputs_equal(e: ColdEvidence) -> float:
-    """Share of the checked programs (model x home layout x threads x k-th candidate in every step) that agree within 1e-4."""
+    """Return the share of checked programs (model x layout x threads x k-th candidate in every step) equal within 1e-4."""
     return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean())
 
 

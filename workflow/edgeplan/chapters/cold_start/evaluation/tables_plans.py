@@ -1,4 +1,4 @@
-"""These tables show profiles and plans: kernel alternatives, storage, planning time."""
+"""Tabulates profiles and plans: kernel alternatives, storage, planning time."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ def title(setting: str) -> str:
 
 
 def good(e: ColdEvidence) -> pd.DataFrame:
-    """The runs that count, without those of the background load."""
+    """Return the runs that count, without those of the background load."""
     return metrics.counted(e.runs)
 
 
 def focus(e: ColdEvidence, wanted: str) -> str:
-    """The model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
+    """Return the model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
 
     Raises:
         NotMeasuredError: no model was measured.

@@ -53,7 +53,7 @@ class ColdModel:
 
 
 class ArtefactStore:
-    """Artefacts in a folder; those of another machine, engine version or model content are never taken.
+    """Keeps artefacts in a folder; those of another machine, engine version or model content are never taken.
 
     Args:
         folder: where they are kept; may be deleted at any time, costs only building again.
@@ -64,7 +64,7 @@ class ArtefactStore:
         self._folder, self._timeout_seconds = folder.resolve(), timeout_seconds
 
     def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
-        """The artefact of a setting, built unless it is there; one that cannot run the model gives a reason, not an error.
+        """Return the artefact of a setting, built unless it is there; one that cannot run the model gives a reason.
 
         Args:
             model: what it is to run.

@@ -1,4 +1,4 @@
-"""The measured runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
+"""Measures the runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
 
 @dataclass(frozen=True)
 class _Group:
-    """Further plans that are run alike.
+    """Describes how some further plans are run alike.
 
     Attributes:
         setting, threads, states: how.
@@ -135,7 +135,7 @@ class _Group:
 
 
 def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> dict[_Group, list[str]]:
-    """Further plans by how they are run.
+    """Group further plans by how they are run.
 
     All are for weights in memory; the ablation (Figure 13) is shown with the page cache evicted, too.
     """
@@ -154,7 +154,7 @@ def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> d
 def _on_uneven_cores(
     bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
 ) -> ColdResults:
-    """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
+    """Measure plans for an asymmetric chip among each other: they have a core more, so they cannot stand beside others."""
     guests = group.guests(models, plans, names)
     ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
     knobs = bench.knobs(
@@ -170,12 +170,12 @@ def _on_uneven_cores(
 
 
 def _none(_run: PlannedRun) -> bool:
-    """No run is made whether there is time or not."""
+    """Tell that no run is made whether there is time or not."""
     return False
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
-    """Plan and model apart, from the names under which they were run."""
+    """Tell plan and model apart in the names under which they were run."""
     parts = runs["model"].str.partition(_SEPARATOR)
     own = runs["setting"].str.startswith(OWN)
     streamed = runs["setting"] == EVICTED_SETTING

@@ -1,4 +1,4 @@
-"""Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can make."""
+"""Checks outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can make."""
 
 from __future__ import annotations
 

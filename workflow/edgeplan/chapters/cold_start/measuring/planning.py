@@ -1,4 +1,4 @@
-"""The plans of the chapter, made and built: a plan of each model first, then further ones while there is time."""
+"""Makes and builds the plans of the chapter: a plan of each model first, then further ones while there is time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Planning:
     def plan(
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
     ) -> PlanningResult:
-        """Plans of all models, by their profiles under every layout."""
+        """Plan all models by their profiles under every layout."""
         found, by_name = PlanningResult(), {model.name: model for model in models}
         disk = self._measured_disk(models, found.notes)
         names = (OPTIMAL, *(name for name in VARIANTS if name in self._settings.plans))
@@ -87,7 +87,7 @@ class Planning:
         return found
 
     def _measured_disk(self, models: Sequence[ColdModel], notes: dict[str, str]) -> Disk | None:
-        """The disk, read through the largest model; None where it cannot be measured, or no plan asks for it."""
+        """Measure the disk through the largest model; None where it cannot be measured, or no plan asks for it."""
         if not any(VARIANTS[name].disk for name in self._settings.plans):
             return None
         largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))

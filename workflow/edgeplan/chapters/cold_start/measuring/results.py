@@ -91,7 +91,7 @@ def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[s
 
 
 def bandwidth_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Sequential reads of each model's evicted files, in MB/s (10^6 bytes); 0 where they could not be evicted."""
+    """Return sequential reads of each model's evicted files, in MB/s (10^6 bytes); 0 where they could not be evicted."""
     return _typed([{k: r[k] for k in _BANDWIDTH_COLUMNS} for r in records if not r["setting"]], _BANDWIDTH_COLUMNS)
 
 

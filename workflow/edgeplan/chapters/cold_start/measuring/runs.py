@@ -1,4 +1,4 @@
-"""Cold runs of models x settings x threads x states x repeats: interleaved, journalled, resumable."""
+"""Measures cold runs of models x settings x threads x states x repeats: interleaved, journalled, resumable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plans of the chapter: which are made, and how a plan document relates to the profile it was made from."""
+"""Lists the plans of the chapter: which are made, and how a plan document relates to its profile."""
 
 from __future__ import annotations
 

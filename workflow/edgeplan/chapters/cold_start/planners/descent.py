@@ -21,7 +21,7 @@ _HELPS = 1 - 1e-9
 
 
 class SearchTimes(NamedTuple):
-    """The times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams` and `machine.CostArrays`.
+    """Holds the times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams`.
 
     Attributes:
         read: of the disk.
@@ -152,7 +152,7 @@ def priced(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: in
 
 @compiled
 def descended(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, now_ms: float) -> tuple[int, float, bool]:
-    """One round of single changes: the widening, then candidate and place of each step; each is kept if it helps.
+    """Make one round of single changes: the widening, then candidate and place of each step; each is kept if it helps.
 
     Args:
         t: the profile and its disk.

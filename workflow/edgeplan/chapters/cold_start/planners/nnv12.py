@@ -1,4 +1,4 @@
-"""NNV12's heuristic kernel scheduler (Algorithm 1); line numbers in comments are the paper's.
+"""Plans by NNV12's heuristic kernel scheduler (Algorithm 1); line numbers in comments are the paper's.
 
 As written, except where the text is ambiguous or would not end:
 

@@ -1,4 +1,4 @@
-"""One entry to all planners of a cold start: each home layout is planned, the best plan is kept."""
+"""Runs any planner of a cold start: each home layout is planned, the best plan is kept."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _evicted(profile: Profile, options: Options) -> Outcome:
 
 
 def _from_one_file(profile: Profile) -> Profile:
-    """Undominated candidates, without raw weights for kernels that can have them from the cache.
+    """Return undominated candidates, without raw weights for kernels that can have them from the cache.
 
     Cached weights lie one behind the other in the order of execution. Raw ones between them save a few bytes of padding in the
     model of the disk, and on a disk break both sequences: reading ahead brings what nobody wants (27 MB instead of 17 for
@@ -78,7 +78,7 @@ def _from_one_file(profile: Profile) -> Profile:
 
 
 class _Calibration:
-    """Re-profiling that keeps the candidates which the filter dropped: once costs have changed, one of them may be better.
+    """Re-profiles with the candidates that the filter dropped, too: once costs have changed, one of them may be better.
 
     Algorithm 1 still chooses among those that its first line left. The bound must not: it is stated for all of them.
     """

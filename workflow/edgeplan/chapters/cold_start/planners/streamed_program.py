@@ -112,7 +112,7 @@ def _base_due(base: MixedIntegerProgram, n: int, widen_from: int) -> Ints:
 
 
 def _joined(base: MixedIntegerProgram, equal: csr_array, rows: csr_array) -> MixedIntegerProgram:
-    """The program with more columns, equations and rows; all of them have the right side 0, equal or at least."""
+    """Return the program with more columns, equations and rows; all have the right side 0, equal or at least."""
     count, more = base.matrix.shape[0], equal.shape[1] - base.matrix.shape[1]
     wide = hstack([base.matrix, csr_array((count, more))], format="csr")
     matrix = csr_array(vstack([wide[: base.equalities], equal, wide[base.equalities :], rows], format="csr"))

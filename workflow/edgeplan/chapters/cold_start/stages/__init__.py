@@ -2,6 +2,6 @@
 
 Modules:
 
-* `cold_start`: Stage `cold_start`: models profiled, plans made and executed beside the stock
+* `cold_start`: Stage `cold_start`: profile models, make plans and execute them beside the stock
   engines; all that measures is here.
 """

@@ -48,7 +48,7 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
-    """When the rows behind the evidence were measured, by stage; a stage that does not tell is left out.
+    """Return when the rows behind the evidence were measured, by stage; a stage that does not tell is left out.
 
     Args:
         evidence: of the device.

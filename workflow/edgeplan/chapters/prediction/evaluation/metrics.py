@@ -1,4 +1,4 @@
-"""The flat figures of merit of predictions, which experiments are compared by, and the bars they are held against."""
+"""Computes the flat figures of merit of predictions, which experiments are compared by, and their bars."""
 
 from __future__ import annotations
 

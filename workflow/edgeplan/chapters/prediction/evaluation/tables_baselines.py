@@ -28,7 +28,7 @@ _PAPER_ROW = "paper (see caption)"
 
 
 def _evaluated(evidence: Evidence) -> pd.DataFrame:
-    """The evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
+    """Return evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
     frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
     return with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
 

@@ -1,4 +1,4 @@
-"""Tables of fusion are the paper's Tables 3 and 4, and what fusing behind Conv costs."""
+"""Tabulates fusion: the paper's Tables 3 and 4, and what fusing behind Conv costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
 
 
 def _cases(evidence: Evidence) -> pd.DataFrame:
-    """The test cases have the size of their tensors in a column (`tensors`)."""
+    """Return the test cases with the size of their tensors in a column (`tensors`)."""
     words = evidence.test_cases["context"].fillna("").astype(str).str.split()
     return evidence.test_cases.assign(tensors=["small" if "small" in w else "large" for w in words])
 

@@ -49,7 +49,7 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
 
 
 def training_rows(evidence: Evidence) -> pd.DataFrame:
-    """The labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
+    """Return the labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
     return evidence.kernels[trained_on(evidence.kernels, evidence.sampling.get("mode"))]
 
 

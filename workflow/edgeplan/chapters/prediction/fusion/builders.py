@@ -1,4 +1,4 @@
-"""The probes each test case compares."""
+"""Builds the probes that each test case compares."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def times(probe: Probe, empty: Probe) -> Terms:
 
 
 def connected(empty: Probe, first: Sequence[str], after: str, *, tapped: bool = False) -> tuple[Terms, Terms, Terms]:
-    """Times of the first operators, of the one behind them, and of all connected."""
+    """Return the times of the first operators, of the one behind them, and of all connected."""
     place = len(first) - 1 if tapped else -1
     op1 = replace(empty, operators=tuple(first), tapped=place)
     both = replace(empty, operators=(*first, after), tapped=place)
@@ -167,7 +167,7 @@ def duplicate_case(settings: FusionSettings, name: str) -> Case:
 
 
 def shuffle_case(settings: FusionSettings, name: str) -> Case:
-    """A channel shuffle (both) against the same three operators that end in another shape, and so are none (op1)."""
+    """Return the case of a channel shuffle (both) against three like operators that end in another shape (op1)."""
     empty = base(settings, settings.channels[name])
     shuffle, other = (times(replace(empty, operators=("open", "swap", last)), empty) for last in ("join", "misjoin"))
     return Case("reshape+transpose_reshape", "single", "", other, (), shuffle)

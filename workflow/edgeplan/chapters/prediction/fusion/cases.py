@@ -23,7 +23,7 @@ Connection = Literal["single", "multi-inbound", "multi-outbound"]
 
 
 class Timed(Protocol):
-    """A case reads these fields of a measurement."""
+    """Names the fields of a measurement that a case reads."""
 
     @property
     def block_us(self) -> npt.NDArray[np.float64]:
@@ -108,7 +108,7 @@ _NO_TIME = CaseOutcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for th
 
 
 class Timings:
-    """Times of probes, over as many measurements as were asked for."""
+    """Holds the times of probes, over as many measurements as were asked for."""
 
     def __init__(self, measure: Measure, settings: FusionSettings) -> None:
         self._measure, self._settings = measure, settings
@@ -299,7 +299,7 @@ def _may_clear(outcome: CaseOutcome, settings: FusionSettings) -> bool:
 
 
 def why_undecided(outcome: CaseOutcome, settings: FusionSettings) -> str:
-    """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
+    """Return why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""
     if outcome.reason:

@@ -124,7 +124,7 @@ def detect(
 
 
 def frame(outcomes: Mapping[Case, CaseOutcome], settings: FusionSettings) -> pd.DataFrame:
-    """Test cases as a table (`COLUMNS`); of those that stay undecided it says why they were not measured further."""
+    """Return test cases as a table (`COLUMNS`); for undecided ones it says why they were not measured further."""
     rows = [
         (
             c.pair,
@@ -184,7 +184,7 @@ def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
 
 
 def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple[str, ...]:
-    """The operators from a convolution to `second` that fuse in a context: some sums only join behind a batch normalisation."""
+    """Return the operators from a convolution to `second` that fuse in a context: some sums only join behind a batch norm."""
     if builders.connection(second) == "single" or alone:
         return ("conv", second) if _pair_fused(d, "conv", second, name) else ()
     context = f"{name}|{name}"

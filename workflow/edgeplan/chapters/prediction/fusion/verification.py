@@ -97,7 +97,7 @@ def _engine_owners(graph: Graph, nodes: Sequence[EngineNode]) -> dict[str, int]:
 
 
 def _edges(graph: Graph) -> Iterable[tuple[tuple[str, str], str, str]]:
-    """((pair, connection), first, next) of every edge; an edge that is both multi-inbound and multi-outbound is the latter."""
+    """Yield ((pair, connection), first, next) of every edge; one that is multi-inbound and multi-outbound is the latter."""
     for op in graph.operators:
         before = graph.predecessors(op)
         for producer in before:

@@ -59,7 +59,7 @@ _LEAST_ROWS = 40
 
 @dataclass
 class CarrierSamples:
-    """Samples of a sampler: carriers with their measurements, in order, and the adaptive rounds."""
+    """Holds what a sampler measured: carriers with their measurements, in order, and the adaptive rounds."""
 
     graphs: list[Graph] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -120,7 +120,7 @@ class CarrierSampler:
         self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
     def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
-        """Carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
+        """Yield carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
         index = start
         while True:
             name = f"{stream}-{index}"
@@ -260,7 +260,7 @@ def _weights(carrier: Graph) -> list[int]:
 def _affordable(
     carriers: Iterator[Graph], so_far: CarrierSamples, seconds: float, most: int, known: CarrierSamples | None = None
 ) -> list[Graph]:
-    """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try.
+    """Return carriers that take about so many seconds, judged by the multiply-adds of those measured; the first are a try.
 
     What the try takes is judged by the carriers `known` of another sampler, if there are any: by the whole of their time for
     each multiply-add, since carriers of another kind may have many times as many.

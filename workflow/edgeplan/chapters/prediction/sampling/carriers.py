@@ -63,7 +63,7 @@ def _plain(w: _Walk) -> None:
 
 
 def _biased(w: _Walk) -> None:
-    """AlexNet, VGG and SqueezeNet have a bias and no batch normalisation."""
+    """Add a convolution with a bias and no batch normalisation, as AlexNet, VGG and SqueezeNet have them."""
     shape = w.source.next(w.rng, w.channels, w.size, depthwise=False)
     x = w.x
     if shape.in_channels != w.channels:
@@ -83,7 +83,7 @@ def _residual(w: _Walk) -> None:
 
 
 def _bottleneck(w: _Walk) -> None:
-    """Inverted residual: expand, depthwise (maybe with squeeze-and-excitation), project, add."""
+    """Add an inverted residual: expand, depthwise (maybe with squeeze-and-excitation), project, add."""
     act = w.rng.choice(("relu", "relu6", "hswish"))
     hidden = max(8, round(w.channels * w.rng.choice((1, 3, 4, 6)) * w.rng.uniform(0.6, 1.4)))
     if hidden * w.size**2 > _MAX_ELEMENTS // 8:

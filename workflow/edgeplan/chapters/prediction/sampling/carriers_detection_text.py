@@ -41,7 +41,7 @@ def _between(rng: Random, bounds: tuple[int, int], multiple: int = 1) -> int:
 
 
 def _neck(name: str, rng: Random) -> Graph:
-    """Feature maps that grow from level to level, each joined with a convolution of itself or followed by one."""
+    """Build feature maps that grow from level to level, each joined with a convolution of itself or followed by one."""
     channels, size = _between(rng, _CHANNELS, 16), rng.choice(_COARSE_SIZES)
     b = GraphBuilder(name, (1, channels, size, size))
     x = b.conv_bn(b.input, channels, 1)

@@ -80,7 +80,7 @@ def isolated_label(graph: Graph, measurement: Measurement, boundary: Boundary) -
 
 
 def isolated_row(config: KernelConfig, subject: str, latency_us: float, noise: float) -> dict[str, object]:
-    """A row of the training table; a black box tells no implementation or layout."""
+    """Return a row of the training table; a black box tells no implementation or layout."""
     return {
         "subject": subject,
         "mode": "isolated",

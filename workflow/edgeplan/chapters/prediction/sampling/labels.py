@@ -47,7 +47,7 @@ class CounterModel:
 
 
 def _counted(measurement: Measurement) -> npt.NDArray[np.float64]:
-    """Node times as counted, microseconds (nodes,); what the counters cannot resolve at half their unit."""
+    """Return node times as counted, microseconds (nodes,); what the counters cannot resolve counts half their unit."""
     counted = measurement.node_latency_us
     return np.where(counted > 0, counted, _UNREAD_US)
 
@@ -110,7 +110,7 @@ def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) 
 def label_rows(
     graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
 ) -> list[dict[str, object]]:
-    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/prediction.md, training table)."""
+    """Return one row per kernel and layout conversion of a profiled carrier (columns: docs/prediction.md, training table)."""
     merged = _merge(_told(graph, measurement.nodes), node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
     for node, _ in merged:
@@ -149,7 +149,7 @@ def label_rows(
 
 
 def _told(graph: Graph, nodes: Sequence[EngineNode]) -> Sequence[EngineNode]:
-    """The nodes; in a graph of one operator all are its own but conversions of what it reads and writes.
+    """Return the nodes; in a graph of one operator all are its own but conversions of what it reads and writes.
 
     Engines run an operator in several steps, of which they name one after it.
     """
@@ -160,7 +160,7 @@ def _told(graph: Graph, nodes: Sequence[EngineNode]) -> Sequence[EngineNode]:
 
 
 def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> list[tuple[EngineNode, float]]:
-    """Engine nodes that share operators (one operator run as two nodes) become one; the last one's layout counts."""
+    """Merge engine nodes that share operators (one operator run as two nodes); the last one's layout counts."""
     merged: list[tuple[EngineNode, float]] = []
     place: dict[str, int] = {}
     for node, latency in zip(nodes, latencies, strict=True):

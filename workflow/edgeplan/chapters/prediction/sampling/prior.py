@@ -80,7 +80,7 @@ class ConvPrior:
         self._depthwise = sorted((s, n) for s, n in shapes.items() if s.depthwise)
 
     def start(self, rng: Random) -> ConvShape:
-        """A dense convolution to start a network at; stems (3 channels) included."""
+        """Draw a dense convolution to start a network at; stems (3 channels) included."""
         return _pick(rng, self._dense)
 
     def out_channels(self, rng: Random, size: int, channels: int) -> int:

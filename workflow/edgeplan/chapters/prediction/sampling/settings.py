@@ -10,7 +10,7 @@ Mode = Literal["in_situ", "isolated"]
 
 
 class SamplingSettings(BaseModel):
-    """Settings of sampling say which kernels are measured, and how many.
+    """Says which kernels are measured, and how many.
 
     Attributes:
         modes: measuring mode of each engine.

@@ -26,7 +26,7 @@ _HEAVY = frozenset({"ConvTranspose", "MatMul"})
 
 
 def single_graphs(seed: int, count: int) -> Iterator[Graph]:
-    """`count` models of each operator, the same for the same seed; the n-th of all come before the next of any.
+    """Build `count` models of each operator, the same for the same seed; the n-th of all come before the next of any.
 
     Args:
         seed: of all that is drawn.

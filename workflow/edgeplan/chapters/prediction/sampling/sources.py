@@ -34,7 +34,7 @@ class ConvSource(ABC):
 
     @abstractmethod
     def next(self, rng: Random, channels: int, size: int, *, depthwise: bool) -> ConvShape:
-        """The next convolution at a place with so many channels and that size; its `in_channels` may differ: see carriers."""
+        """Draw the next convolution at a place with so many channels and that size; its `in_channels` may be others."""
 
 
 def _within(shape: ConvShape, limit: int) -> ConvShape:

@@ -29,7 +29,7 @@ _CHECKED = (
 
 
 def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
-    """One convolution behind a pointwise one; an image is read directly, as a stem reads it."""
+    """Build a carrier of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
     b = GraphBuilder(f"sweep-{channels}-{size}-{out}-{kernel}", (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
@@ -58,7 +58,7 @@ def check_graphs() -> Iterator[Graph]:
 
 
 def sweep_of(config: KernelConfig) -> tuple[str, int] | None:
-    """The sweep a convolution belongs to and its place in it, by the dimensions the figures fix."""
+    """Return the sweep that a convolution belongs to and its place in it, by the dimensions the figures fix."""
     found = (config.in_channels, config.in_height, config.out_channels, config.kernel_h)
     match found:
         case (3, 224, 32, kernel):

@@ -1,4 +1,4 @@
-"""Stage `calibration`: whole models of a seed of their own, on which predictions and their intervals are calibrated."""
+"""Stage `calibration`: measure whole models of a seed of their own, on which predictions and intervals are calibrated."""
 
 from __future__ import annotations
 

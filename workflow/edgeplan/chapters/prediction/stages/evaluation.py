@@ -1,4 +1,4 @@
-"""Stage `evaluation`: predictions held against whole models; tables, figures and metrics."""
+"""Stage `evaluation`: compare predictions with measured whole models, in tables, figures and metrics."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:
-    """Kernel tables of the models, split by the rules and split into single operators; `advance` is told of each model."""
+    """Return kernel tables of the models, split by the rules and into single operators; `advance` is told of each model."""
     fused, single = [], []
     for graph in named_graphs(table):
         fused.append(kernel_table(graph, split(graph, rules)))
@@ -166,7 +166,7 @@ def family_left_out_ms(
 
 
 def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:
-    """Accuracy each measuring mode reaches at equal measuring time, with the time that each really had."""
+    """Return the accuracy of each measuring mode at equal measuring time, with the time that each really had."""
     rows = []
     seconds = dict(about["mode_seconds"])  # type: ignore[call-overload]
     subjects = set(about["mode_subjects"])  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""Stage `sampling`: measured and labelled kernels, by the adaptive sampler, its baselines, the frozen set and both modes."""
+"""Stage `sampling`: measure and label kernels by the adaptive sampler, its baselines, the frozen set and both modes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sample_kernels(
 
 
 def _planned(settings: SamplingSettings, mode: str, beyond_seconds: float) -> float:
-    """Seconds of measuring by the budgets; the fixed sets are added once the first sampler tells what a carrier takes."""
+    """Return the seconds of measuring by the budgets; fixed sets are added once the first sampler knows a carrier's time."""
     if mode != "in_situ":
         return settings.budget_seconds
     return settings.budget_seconds * _samplers(settings) + beyond_seconds + settings.mode_seconds
@@ -197,12 +197,12 @@ def _fixed_seconds(sampled: CarrierSamples, frozen: int, fixed_sets: Mapping[str
 
 
 def _own_seconds(name: str, sampled: CarrierSamples) -> float:
-    """Measuring time of a part: the initial carriers of the prior baseline are the adaptive sampler's, measured once."""
+    """Return the measuring time of a part; the prior baseline's initial carriers are the adaptive sampler's, measured once."""
     return sampled.seconds_after_initial if name == "prior" else sampled.seconds
 
 
 def _without_seen(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without frozen rows whose configuration some sampler measured too: the frozen set must be unseen."""
+    """Return the table without frozen rows whose configuration a sampler measured too: the frozen set must be unseen."""
     if table.empty or "frozen" not in set(table["sampler"]):
         return table
     frozen = table["sampler"] == "frozen"

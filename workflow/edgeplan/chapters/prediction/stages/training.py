@@ -1,4 +1,4 @@
-"""Stage `training`: the predictors of a device, and those it is compared with."""
+"""Stage `training`: train the predictors of a device, and those they are compared with."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us:
 
 
 def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
-    """The predictor with factors of kinds and intervals by whole models, but for those that have a kernel it cannot predict.
+    """Return the predictor with factors of kinds and intervals fitted to the whole models that it can predict wholly.
 
     The intervals are of errors by factors that were fitted on other models.
 
@@ -200,7 +200,7 @@ def _settings(params: PredictionParams) -> TrainingSettings:
 def _train_all(
     asked: Mapping[str, pd.DataFrame], params: PredictionParams, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
-    """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
+    """Train several tables at once by `_train`, a process each: the trees of one are grown one after the other, on one core."""
     with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {

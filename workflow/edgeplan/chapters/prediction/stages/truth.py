@@ -1,4 +1,4 @@
-"""Stage `truth`: whole models, plain and unprofiled, normalised by the references that normalise the labels."""
+"""Stage `truth`: measure whole models, plain and unprofiled, normalised by the references that normalise the labels."""
 
 from __future__ import annotations
 
