@@ -11,15 +11,15 @@ Modules:
   commands that answer it.
 * `checking`: References of a run come from a process of their own: the one that runs a plan loads
   neither onnx nor ONNX Runtime.
-* `cli/`: The command line starts `edgeplan run` without typer and rich: what they take counts
-  beside a budget.
-* `devices/`: Devices: an engine with its settings on the cores of a machine.
+* `cli/`: Parses and runs the commands of edgeplan.
+* `devices/`: Describes devices: an engine with its settings on the cores of a machine.
 * `engines/`: This package holds inference engines, a folder each, and what they have in common.
 * `errors`: The errors edgeplan raises on purpose.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
-* `measurement/`: This package measures: it has references, blocks, the lock and the row store.
-* `opencl/`: Own OpenCL kernels: which run a step, over how many work items, and what they read.
+* `measurement/`: Measures: references, blocks, the lock and the row store.
+* `opencl/`: Dispatches own OpenCL kernels: which run a step, over how many work items, and what
+  they read; OpenCL is not imported.
 * `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planners are pure functions from a profile and a budget to a plan; they know no
   engine, no device and no runtime.
@@ -30,7 +30,8 @@ Modules:
   that executes plans, or predicted.
 * `progress`: The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere
   a log line now and then.
-* `report/`: The report of a device: the pages that the chapters' tables and figures are shown in.
+* `report/`: Writes the report of a device: the pages that the chapters' tables and figures are
+  shown in.
 * `reporting/`: Tables, figures and reports of all chapters are made with these modules.
 * `runs`: Running plans: one function and one result for plan folders of every kind (docs/api.md).
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,

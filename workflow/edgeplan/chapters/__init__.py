@@ -7,14 +7,14 @@ Modules:
 * `base`: A chapter is one question, the stages that answer it, and what the report shows of it.
 * `check`: Stage `check`: the values of params.yaml as a whole, before anything is built.
 * `code`: Digests of the code of each stage, by which DVC tells what is current.
-* `cold_start/`: Starting a network cold: kernels, weights and cores for each step, so that the
-  first inference ends soonest (NNV12).
+* `cold_start/`: Starts a network cold: kernels, weights and cores for each step, so that the first
+  inference ends soonest (NNV12).
 * `estimate`: The time of a whole run is told before it starts: the sum over the chapters.
 * `memory/`: The chapter on memory: a model in a fraction of the memory that its weights take
   (FlexNN, MobiCom 2024).
 * `params`: The schema of params.yaml: every setting, with its bounds.
 * `partition/`: The chapter on partitions: one model on two processors at once, split where it pays.
-* `prediction/`: Predicting the latency of a network, kernel by kernel (nn-Meter).
+* `prediction/`: Predicts the latency of a network, kernel by kernel (nn-Meter).
 * `registry`: The chapters by name, in the order of the report, and what is made of all of them.
 * `running`: One stage of the pipeline, run for one target in the workspace that is the current
   folder: `edgeplan stage NAME`.
