@@ -5,22 +5,22 @@ library's interface: docs/api.md.
 
 Modules:
 
-* `api`: The interface for programs that belongs to no chapter: `edgeplan.export` and
-  `edgeplan.prepare` (docs/api.md).
+* `api`: Offers to programs what belongs to no chapter: `edgeplan.export` and `edgeplan.prepare`
+  (docs/api.md).
 * `chapters/`: The chapters: each asks one question, and owns the stages, tables, figures and
   commands that answer it.
-* `checking`: References of a run come from a process of their own: the one that runs a plan loads
+* `checking`: Computes references of a run in a process of its own: the one that runs a plan loads
   neither onnx nor ONNX Runtime.
 * `cli/`: Parses and runs the commands of edgeplan.
 * `devices/`: Describes devices: an engine with its settings on the cores of a machine.
 * `engines/`: This package holds inference engines, a folder each, and what they have in common.
-* `errors`: The errors edgeplan raises on purpose.
+* `errors`: Defines the errors edgeplan raises on purpose.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
 * `measurement/`: Measures: references, blocks, the lock and the row store.
 * `opencl/`: Dispatches own OpenCL kernels: which run a step, over how many work items, and what
   they read; OpenCL is not imported.
-* `opening`: Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
+* `opening`: Opens a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planners are pure functions from a profile and a budget to a plan; they know no
   engine, no device and no runtime.
 * `predictors/`: Predicts latency by features, gradient-boosted trees for each kernel kind and
@@ -28,8 +28,8 @@ Modules:
 * `processors/`: Processors run steps of one program side by side, on memory that they share.
 * `profiling/`: Profiling finds the cost of each candidate of each step: measured on the runtime
   that executes plans, or predicted.
-* `progress`: The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere
-  a log line now and then.
+* `progress`: Shows progress: on a terminal a bar with an estimate of the time left, elsewhere a log
+  line now and then.
 * `report/`: Writes the report of a device: the pages that the chapters' tables and figures are
   shown in.
 * `reporting/`: Tables, figures and reports of all chapters are made with these modules.
@@ -37,14 +37,14 @@ Modules:
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.
-* `terminal`: Output to a terminal takes text in any encoding, names from files without their
-  control characters, and pipes that close.
-* `testing/`: Suites of tests hold what others add to what edgeplan asks of it.
+* `terminal`: Writes to a terminal: text in any encoding, names from files without control
+  characters, pipes that close.
+* `testing/`: Tests what others add against what edgeplan asks of it.
 * `workloads/`: This package holds the models that chapters on planning run, beside the zoo.
-* `workspace`: Where device files, measured rows and results are: in a workspace found upwards from
+* `workspace`: Finds device files, measured rows and results: in a workspace found upwards from
   here, or in what the package ships.
-* `writable`: Folders that may not be written to: tried before anything is measured, and told by
-  what is wrong with them.
+* `writable`: Tries folders before anything is measured, and tells what is wrong with those that may
+  not be written to.
 * `zoo/`: Builds model families, their seeded variants, and the base models behind the prior
   distribution (nn-Meter, section 3).
 """
