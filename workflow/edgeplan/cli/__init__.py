@@ -3,7 +3,7 @@
 Modules:
 
 * `adapt`: Runs the command `edgeplan device adapt`.
-* `ahead`: Images are compiled ahead in an order in which two processes can share the work.
+* `ahead`: Compiles images ahead, in an order that lets two processes share the work.
 * `board`: Runs `edgeplan device deploy`, `bundle` and `collect`, which bring edgeplan to other
   machines and rows back.
 * `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
@@ -21,8 +21,8 @@ Modules:
 * `memory`: The command `edgeplan plan memory` prints what was planned.
 * `partition`: The command `edgeplan plan partition` prints what was planned.
 * `predict`: Runs `edgeplan predict`, which predicts the latency of a model on a device.
-* `preparation`: Options prepare models as exporters write them, and a command writes the prepared
-  one: `edgeplan prepare`.
+* `preparation`: Prepares models as exporters write them, by options of commands and by `edgeplan
+  prepare`.
 * `run`: The command `edgeplan run` executes a plan folder of any kind.
 * `run_files`: Converts files of tensors around a run of a plan of memory, in a process: `python -m
   edgeplan.cli.run_files`.

@@ -1,4 +1,4 @@
-"""Images are compiled ahead in an order in which two processes can share the work."""
+"""Compiles images ahead, in an order that lets two processes share the work."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Do the work that the command line names: `inputs` or `outputs`."""
     work = {"inputs": _inputs, "outputs": _outputs}[sys.argv[1]]
     guarded(lambda: work(json.loads(sys.argv[2])))
 

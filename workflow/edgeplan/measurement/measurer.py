@@ -21,7 +21,7 @@ NodeMembers = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """These facts decide the rows of a machine, as they are there.
+    """Holds the facts about a machine that decide its rows.
 
     Attributes:
         engine_version: of the device's engine.
@@ -70,7 +70,7 @@ class Measurer(Protocol):
     """
 
     def describe(self) -> MachineFacts:
-        """Tell what decides rows there.
+        """Return the facts about the measured machine that decide its rows.
 
         Raises:
             DeviceError: the engine is not installed there, or the machine cannot be reached.
@@ -94,7 +94,7 @@ class Measurer(Protocol):
         """
 
     def conditions(self) -> MeasuringConditions:
-        """Tell in what conditions the last batch was measured."""
+        """Return the conditions that the last batch was measured in."""
 
     def kept(self, batch: Batch) -> list[Measurement]:
         """Hand over what the machine measured of a batch's subjects earlier and could not hand over then."""

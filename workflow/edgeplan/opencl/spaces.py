@@ -26,7 +26,7 @@ Strides = tuple[int, int, int, int]
 
 
 class LackingError(Exception):
-    """No kernel does this; says what."""
+    """Reports what no kernel does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def _work_ms(profile: Profile, c: Candidate) -> float:
 
 
 def fewest_read_bytes(profile: Profile) -> int:
-    """Sum over the steps of the fewest bytes any candidate reads: what must come from disk with the page cache evicted."""
+    """Return the fewest bytes that any candidates read, over all steps: what must come from disk with nothing cached."""
     return sum(min(c.read_bytes for c in layer.candidates) for layer in profile.layers)
 
 

@@ -56,7 +56,7 @@ class Candidate:
         return self.warm_ms.get(width, self.execute_ms[width])
 
     def stages_ms(self, core: str) -> tuple[float, float, float]:
-        """Read, create and transform on a class of cores; the times of "big" where no "little" was measured."""
+        """Return the times to read, create and transform on a class of cores; those of "big" where no "little" was measured."""
         read, create, transform = (m.get(core, m[BIG]) for m in (self.read_ms, self.create_ms, self.transform_ms))
         return read, create, transform
 
@@ -267,7 +267,7 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
 def prepare_ms(
     profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False
 ) -> tuple[float, float, float]:
-    """Read, create and transform times: the one place where factors and the ratio of little cores enter preparation.
+    """Return read, create and transform times: the one place where factors and little cores' ratio enter preparation.
 
     Args:
         profile: for its factors.

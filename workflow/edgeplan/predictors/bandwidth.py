@@ -104,7 +104,7 @@ def bytes_moved(table: ConfigTable) -> Floats:
 
 
 def fit_bandwidth(table: ConfigTable, latency_us: Floats, weight: Floats, nominal: float) -> Bandwidth | None:
-    """Fit the family of a device.
+    """Fit the bandwidth-bound family to measured kernels of a device.
 
     Args:
         table: measured kernels of any kinds (n); those outside the family are left out.
@@ -150,7 +150,7 @@ def _level(kind: str, levels: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True)
 class _Line:
-    """Launch, us a byte, and the level of each kind."""
+    """Holds the fitted line: launch (us), us a byte, and the level of each kind."""
 
     launch_us: float
     us_per_byte: float

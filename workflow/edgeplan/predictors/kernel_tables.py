@@ -141,7 +141,7 @@ class KernelTables:
 
     @staticmethod
     def of(models: Iterable[ModelKernels]) -> KernelTables:
-        """Put models together; they are read one at a time."""
+        """Join the kernels of models, which are read one at a time."""
         configs: dict[KernelConfig, int] = {}
         shapes: dict[KernelConfig, int] = {}
         names: list[str] = []

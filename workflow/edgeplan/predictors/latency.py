@@ -225,7 +225,7 @@ def _blocks(rows: Integers) -> list[Integers]:
 
 
 def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool) -> None:
-    """Do blocks of rows, on all cores if they are large enough to pay for the threads."""
+    """Run the work on blocks of rows, on all cores if they are large enough to pay for the threads."""
     if large:
         from edgeplan.predictors.walking import on_all_cores  # noqa: PLC0415  as above
 

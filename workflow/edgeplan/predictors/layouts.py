@@ -55,7 +55,7 @@ class Layouts:
 
 
 def propagate(tables: KernelTables, choices: ImplementationChoices) -> Layouts:
-    """Walk all models in topological order.
+    """Propagate layouts through all models, in topological order.
 
     Graph inputs come in the plain layout of their rank. A kernel's implementation follows from its configuration and the state
     of its inputs, its output layout from its implementation. Where a tensor's layout differs from the layout a consumer reads,

@@ -179,7 +179,7 @@ class Forest:
 
     @staticmethod
     def pack(ensembles: Sequence[Ensemble]) -> Forest:
-        """Put ensembles together, in order."""
+        """Pack ensembles into one forest, in order."""
         nodes = np.cumsum([0, *(len(e.feature) for e in ensembles)])
         shifted = list(zip(ensembles, nodes[:-1], strict=True))
         return Forest(

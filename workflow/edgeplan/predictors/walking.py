@@ -203,7 +203,7 @@ def _walked(
 
 @cache
 def load() -> None:
-    """Compile or load it, by walking one tree of one leaf."""
+    """Compile or load the walking code, by walking one tree of one leaf."""
     leaf = Forest.from_arrays(
         {
             "tree_start": np.array([0, 1], np.int32),
@@ -221,7 +221,7 @@ def load() -> None:
 
 
 def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
-    """Do independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
+    """Run independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
     with ThreadPoolExecutor(cpus.workers()) as pool:
         for _ in pool.map(work, jobs):
             pass

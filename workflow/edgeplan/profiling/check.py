@@ -51,7 +51,7 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
 
 
 def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
-    """Return a cold start of a plan folder, the page cache warm.
+    """Return the job of a cold start of a plan folder, the page cache warm.
 
     Args:
         plan: the plan.

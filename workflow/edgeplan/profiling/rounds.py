@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass
 class RoundTimes:
-    """Round times go from stage to step to samples. The stages are those of `store.Row`."""
+    """Holds the samples of a round by stage and step. The stages are those of `store.Row`."""
 
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 

@@ -41,7 +41,7 @@ def of_spread(median: float, most: float) -> Name:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Repeats are measurements of the same things again.
+    """Holds measurements of the same things, made again.
 
     Attributes:
         ratios: of measurements of the same thing to each other (n,); what is not finite does not count.

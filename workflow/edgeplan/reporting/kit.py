@@ -31,7 +31,7 @@ REASON = "not measured"
 
 
 class NotMeasuredError(LookupError):
-    """There is nothing to show; the message says why."""
+    """Reports that there is nothing to show; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Images(NamedTuple):
 
 
 def addresses(images: Images, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    """Map images, which are compiled if none are kept: by their names the addresses of their functions by name.
+    """Map images, compiled if none are kept; return for each the addresses of its functions by name.
 
     Raises:
         DeviceError: an image is neither kept nor can it be compiled here.
@@ -87,7 +87,7 @@ def _whole(image: bytes) -> bool:
 
 
 def _map(name: str, image: bytes) -> Mapping[str, int]:
-    """Map an image, with the addresses that it lacks; those of its functions."""
+    """Map an image and fill in the addresses that it lacks; return those of its functions."""
     at = len(_MAGIC) + _DIGEST_BYTES
     size = int.from_bytes(image[at : at + _HEAD_BYTES], "little")
     at += _HEAD_BYTES
@@ -241,7 +241,7 @@ def prune(folder: Path) -> None:
 
 @cache
 def say_compiling(*, keeps: bool) -> None:
-    """Say it once a process, when something is compiled indeed."""
+    """Log once a process that something is being compiled."""
     if keeps:
         log.info(
             "compiling for this processor, once (half a minute, longer beside other work; `edgeplan compile` does it ahead)"
@@ -270,7 +270,7 @@ def _compiled(images: Images, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Compile images of a builder, both named on the command line: their sizes, then themselves, on stdout."""
+    """Compile a builder's images, both named on the command line; write their sizes, then the images, to stdout."""
     builder, *names = sys.argv[1:]
     try:
         images = [importlib.import_module(builder).build(name) for name in names]

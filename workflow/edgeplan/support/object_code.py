@@ -155,7 +155,7 @@ class _Layout:
     stubs: dict[str, int] = field(default_factory=dict)
 
     def add(self, content: bytes, align: int = 8) -> int:
-        """Append bytes; where they lie."""
+        """Append bytes; return where they lie."""
         self.code += bytes(-len(self.code) % max(1, align))
         at = len(self.code)
         self.code += content

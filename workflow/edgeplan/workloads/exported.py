@@ -37,7 +37,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported model has no values of its weights.
+    """Describes an exported model whose weights have no values yet.
 
     Attributes:
         model: the model; its weights are initialisers that hold no values yet.
@@ -49,7 +49,7 @@ class Exported:
 
     @property
     def parameters(self) -> int:
-        """Return elements of all weights; one that several nodes read counts once."""
+        """Count the elements of all weights; one that several nodes read counts once."""
         shapes = {tensor.name: tensor.dims for tensor in self.model.graph.initializer}
         return sum(math.prod(shapes[name]) for name in self.weights)
 
@@ -111,7 +111,7 @@ class ExportBuilder:
         return name
 
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, scope: str, **attributes: Any) -> tuple[str, ...]:
-        """Add a node; the names of its outputs."""
+        """Add a node; return the names of its outputs."""
         plain = f"{scope}/{op_type}"
         name = f"{plain}_{self._used[plain]}" if self._used[plain] else plain
         self._used[plain] += 1
@@ -120,7 +120,7 @@ class ExportBuilder:
         return made
 
     def node(self, op_type: str, inputs: Sequence[str], scope: str, **attributes: Any) -> str:
-        """Add a node with one output; its name."""
+        """Add a node with one output; return its name."""
         return self.nodes(op_type, inputs, 1, scope, **attributes)[0]
 
     def reshape(self, x: str, shape: Sequence[int], scope: str) -> str:

@@ -346,7 +346,7 @@ class _Live:
 
 
 def _judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
-    """Spread of the errors of whole models by factors of others, and the half width of the interval of the middle one."""
+    """Return the spread of whole models' errors by factors of others, and the half width of a typical model's interval."""
     if len(new.measured_ms) < 3:
         return math.nan, math.nan
     plain = replace(predictor, card=predictor.card.model_copy(update={"factors": {}}))

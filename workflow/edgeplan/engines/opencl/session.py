@@ -80,7 +80,7 @@ class Opencl(Engine):
 
 
 def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
-    """Return the steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
+    """Build the program of a model with activations in blocks; the host computes its steps on so many threads.
 
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
@@ -134,7 +134,7 @@ class Loaded:
         self.processor.give()
 
     def run(self) -> Iterator[tuple[Any, ...] | int]:
-        """Run all steps on the inputs bound: of each the events of its launches, or the nanoseconds that the host took."""
+        """Run all steps on the bound inputs; return for each its launches' events, or the nanoseconds that the host took."""
         processor = self.processor
         for step in self.steps:
             if isinstance(step, Kernel):

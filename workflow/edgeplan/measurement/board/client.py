@@ -101,7 +101,7 @@ class BoardMeasurer:
         return self._facts
 
     def held(self) -> AbstractContextManager[None]:
-        """Leave it to the worker, which holds the board for a batch at a time."""
+        """Leave the lock to the worker, which holds the board for a batch at a time."""
         return nullcontext()
 
     def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:

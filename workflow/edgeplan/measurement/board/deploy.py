@@ -25,7 +25,7 @@ _MOST_BYTES = 100_000
 
 
 class BoardProbe(BaseModel):
-    """The board's Python tells this of itself."""
+    """Holds what a board's Python tells of the board and of itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

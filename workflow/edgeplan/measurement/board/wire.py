@@ -75,7 +75,7 @@ class GraphOperator(_Part):
 
 
 class GraphDocument(_Part):
-    """A graph document holds no weights."""
+    """Describes a graph without the values of its weights."""
 
     name: Name
     operators: Annotated[tuple[GraphOperator, ...], Meta(max_length=100_000)]

@@ -25,7 +25,7 @@ class _Document(BaseModel):
 
 
 class _Job(_Document):
-    """Every job tells its worker these settings.
+    """Holds the settings that every job tells its worker.
 
     Attributes:
         setting: name of the baseline, see `baselines.registry`.
@@ -46,7 +46,7 @@ class _Job(_Document):
 
 
 class PrepareJob(_Job):
-    """Build once what a setting loads: a converted or optimised model, a filled cache.
+    """Asks to build once what a setting loads: a converted or optimised model, a filled cache.
 
     Attributes:
         model: the ONNX file.

@@ -81,7 +81,7 @@ def stock_job(
 
 
 def run_stock(job: StockJob) -> StockResult:
-    """Run it in a process of its own.
+    """Run the job of a stock engine in a process of its own.
 
     Raises:
         ColdRunError: the process failed.

@@ -67,7 +67,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """A layout comes with its proven bound.
+    """Holds a layout with its proven bound.
 
     Attributes:
         verdict: about `capacity`; `fits` without one.

@@ -43,7 +43,7 @@ Plans = Mapping[tuple[str, str, int], PrepareResult]
 
 @dataclass(frozen=True)
 class ColdStartBench:
-    """The bench holds the needs of every kind of run.
+    """Holds what every kind of run needs.
 
     Attributes:
         settings: of the chapter.
@@ -215,7 +215,7 @@ def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
 
 
 def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
-    """Tells the log now and then how far the runs are."""
+    """Return a function that tells the log now and then how far the runs are."""
     last = time.monotonic()
 
     def report(run: PlannedRun, done: int, total: int) -> None:

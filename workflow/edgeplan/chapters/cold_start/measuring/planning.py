@@ -114,7 +114,7 @@ class Planning:
         profiles: Sequence[Profile],
         disk: Disk | None,
     ) -> dict[str, Any] | None:
-        """Make and build a plan; its row, or None where it cannot be made."""
+        """Make and build a plan; return its row, or None where it cannot be made."""
         variant = VARIANTS[name]
         if variant.uneven:
             if len(self._tools.cores.all) < 2:  # one big, one little

@@ -149,7 +149,7 @@ def measure(
     budget: TimeBudget | None = None,
     must: Callable[[PlannedRun], bool] = lambda run: run.repeat == 0,
 ) -> ColdResults:
-    """Make every run that the journal does not hold yet, and give all.
+    """Make every run that the journal does not hold yet, and return all.
 
     Args:
         models: the models; their names are distinct.

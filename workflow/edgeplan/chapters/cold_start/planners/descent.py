@@ -189,7 +189,7 @@ def descended(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from:
 
 @cache
 def load() -> None:
-    """Compile or load for the types that it is called with: a search that is timed does not wait for it."""
+    """Compile or load the search for the types that it is called with: a search that is timed does not wait for it."""
     times, steps, real = types.float64[:, ::1], types.int64[::1], types.float64
     profile = types.NamedTuple(  # type: ignore[no-untyped-call]
         (*[times] * 7, steps, types.int64, types.int64, real), SearchTimes

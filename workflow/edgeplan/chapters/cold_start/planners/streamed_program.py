@@ -124,7 +124,7 @@ def _joined(base: MixedIntegerProgram, equal: csr_array, rows: csr_array) -> Mix
 
 
 def carried_bounds(s: Streams, p: StreamedProgram, found: Relaxation) -> Floats:
-    """Lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
+    """Return lower bounds for every widening from one relaxation's multipliers: neighbours have nearly the same.
 
     All rows hold for every widening, with its tails; so any multipliers give a bound. With fixed ones each step chooses alone:
     what it pays for preparing and reading stays, its execution counts in all rows whose tail it belongs to. One preparing core

@@ -192,7 +192,7 @@ def _dearer(saving: float, error: float, cheaper: float, settings: FusionSetting
 
 
 def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> CaseOutcome:
-    """Measure a case of a chain (both) and the same operators that only in another order of elements are not that chain (op1).
+    """Measure a chain (both) and the same operators in an order of elements that makes them no such chain (op1).
 
     Where both run the same nodes they take the same time. `fused` means that they clearly do not: the engine runs a kernel of
     its own for the chain, faster or slower. The margin is the difference over the shorter time, compared with

@@ -87,7 +87,7 @@ class Probe:
         return b.build(*outputs, *([] if x in outputs else [x]))
 
     def _block(self, b: GraphBuilder, x: str, other: str, outputs: list[str]) -> tuple[str, str]:
-        """Append the operators under test; their result, and the second operand that they leave for a next block."""
+        """Append the operators under test; return their result, and the second operand that they leave for a next block."""
         first, operand = x, other
         start = x
         if self.shared:
