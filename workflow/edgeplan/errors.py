@@ -88,7 +88,7 @@ class InfeasibleError(EdgeplanError):
     """The request does not fit, as buffers in a capacity that is too small for them.
 
     Attributes:
-        proven: that it fits in no way; else nothing that was found did, or runs took more than they should.
+        proven: whether it fits in no way; else nothing that was found did, or runs took more than they should.
     """
 
     exit_code = 13

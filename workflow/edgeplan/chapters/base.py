@@ -82,7 +82,7 @@ class Stage:
         inputs, outputs: files, by the names that the function knows them by.
         paths: folders that the function reads or writes besides, by name.
         params: sections of params.yaml that it depends on, or keys of one ("memory.devices").
-        targets: what it runs for; None: once.
+        targets: what the stage runs for; None: it runs once.
         rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
         reads: files and folders that it depends on besides its inputs.
         writes: files and folders that it writes besides its outputs, or that its outputs lie in.
@@ -152,7 +152,7 @@ def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str
     Args:
         name: of the stage.
         function: `module:function`.
-        targets: what it runs for.
+        targets: what the stage runs for.
         inputs: files, by the names that the function knows them by.
         measured: the folder of its inputs, which gets the tables and figures.
         chapter: the files of metrics and of the page without their suffixes.

@@ -96,8 +96,8 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
 
     Args:
         registered: the descriptions.
-        name: of one of them.
-        kind: of what it describes, for messages.
+        name: name of a description.
+        kind: what it describes, for messages.
         attribute: `session` or `processor`.
 
     Raises:

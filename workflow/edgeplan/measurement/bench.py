@@ -64,7 +64,7 @@ def row_key(
     Args:
         device: the device.
         settings: how it is measured.
-        version: of its engine.
+        version: version of the device's engine.
         machine: fingerprint of the machine.
         measured_by: name of the measuring protocol.
     """
@@ -86,7 +86,7 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
-        measurer: what measures; without, that of the device.
+        measurer: the measurer; without, that of the device.
         quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
 
     Raises:

@@ -12,7 +12,7 @@ class TimeBudget:
     """Says until when more may be measured; what must be measured in any case is, later too.
 
     Attributes:
-        until: by `time.monotonic`; infinity never ends.
+        until: the end by `time.monotonic`; infinity never ends.
     """
 
     until: float = math.inf

@@ -45,7 +45,7 @@ class Collected:
 
     Attributes:
         stage: folder of the rows.
-        key: of the rows.
+        key: key of the rows.
         fresh: rows that were not here.
         known: rows that were.
     """

@@ -24,8 +24,8 @@ class MachineFacts:
     """Holds the facts about a machine that decide its rows.
 
     Attributes:
-        engine_version: of the device's engine.
-        fingerprint: of the machine.
+        engine_version: version of the device's engine.
+        fingerprint: fingerprint of the machine.
         environment: state of the machine worth keeping beside rows.
     """
 
@@ -39,12 +39,12 @@ class Batch:
     """Holds subjects that are loaded and timed together, in interleaved blocks.
 
     Attributes:
-        key: of the rows that the batch gives: all that decides them but the subjects.
-        subjects: what to time.
+        key: key of the rows that the batch gives: all that decides them but the subjects.
+        subjects: subjects to time.
         names: the id of each in the store.
         sample: 0 for the first measurement of a subject, k for the k-th repetition.
         settings: how to measure.
-        nominal: what the references take on the quiet machine.
+        nominal: times of the references on the quiet machine.
     """
 
     key: str

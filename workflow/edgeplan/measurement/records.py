@@ -67,7 +67,7 @@ class Measurement:
         measured_at: seconds since the epoch at the start of each block (blocks,).
         nodes: executed nodes; empty unless profiled.
         node_us: time of a typical run of each node in each block (blocks, nodes).
-        nominal: what the references take on this machine when it is quiet.
+        nominal: times of the references on this machine when it is quiet.
         exponents: how strongly times follow the references.
         seconds: wall clock the measurement took: its share of its batch, with model building, references and rejections.
     """

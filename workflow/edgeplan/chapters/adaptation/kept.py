@@ -61,7 +61,7 @@ class KeptDevice:
     """Holds the measurements of a device.
 
     Attributes:
-        about: their origin.
+        about: the origin of the rows.
         kernels: labelled kernels, a row each.
         carriers: seconds that each measured carrier took, by its subject.
         models: whole models, a row each.

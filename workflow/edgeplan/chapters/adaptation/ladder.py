@@ -51,7 +51,7 @@ class Drawn:
     Attributes:
         subjects: carriers.
         models: numbers of calibrating models.
-        seconds: what all took, the start included.
+        seconds: time that all of it took to measure, the start included.
     """
 
     subjects: frozenset[str]
@@ -67,7 +67,7 @@ class LadderDevice:
         kept: its measurements.
         calibrating: kernels of its calibrating models, in their order.
         judged: whole models that predictors are judged by.
-        tables: their kernels.
+        tables: kernel tables of the models.
     """
 
     kept: KeptDevice
@@ -104,9 +104,9 @@ class Pool:
     """Holds the carriers that are drawn from, by the strata of their kernels.
 
     Attributes:
-        seconds: of each carrier, by its subject.
+        seconds: measuring time of each carrier, by its subject.
         apart: whether it is drawn with all rows alone (`_NOT_DRAWN`).
-        strata: of the calibrating models' kernels.
+        strata: strata of the calibrating models' kernels.
         samples: kernels of each carrier by stratum.
     """
 

@@ -37,10 +37,10 @@ class ColdStartPlan:
     """Holds a plan of a cold start that was written, and what it was made from.
 
     Attributes:
-        folder: what `run` executes.
+        folder: the plan folder that `run` executes.
         plan: the plan document.
         profiles: the costs that it was made from, by layout.
-        program: what was built from it.
+        program: the program that was built from the plan.
         limit_bytes: most bytes of weights in the cache; None without a limit.
         about: lines that say which machine predicted costs are of, where it is another one than this.
     """

@@ -39,15 +39,15 @@ class Request:
     """A request says how a model is to be planned.
 
     Attributes:
-        device: where.
+        device: the device to plan for.
         costs: "profiled" or "predicted".
         planner: a name in `PLANNERS`.
         layouts: home layouts to plan.
         rows: folder of profiled rows.
         shared: folder of the pipeline's, which are read, too.
-        predictors: of the device, for predicted costs.
+        predictors: predictors of the device, for predicted costs.
         reprofile: whether the planner nnv12 measures again what it tries.
-        settings: of the profile.
+        settings: settings of the profile.
     """
 
     device: DeviceFile

@@ -84,9 +84,9 @@ class Adapted:
 
     Attributes:
         device, old: names; several old ones where none is of the same engine.
-        folder: where the predictors were written.
-        seconds: that were measured.
-        carriers, kernels, models: how many.
+        folder: folder that the predictors were written to.
+        seconds: time that was measured.
+        carriers, kernels, models: how many of each were measured.
         spread: standard deviation of the log errors of whole models that no factor was fitted on; NaN for too few.
         spread_kernels: of kernels, out of fold, from all carriers and from half of them.
         interval: half width of the interval of a typical model, relative.
@@ -128,11 +128,11 @@ def adapt_device(
     """Measure here for some seconds, and write predictors of a device.
 
     Args:
-        name: of the device, or path of its file; its engine is installed here.
+        name: name of the device, or path of its file; its engine is installed here.
         old: device whose predictors are adapted; "" finds the one of the same engine that errs least on what the first seconds
             measured, or takes all that are known where none is of the engine.
-        seconds: to measure.
-        share: of models within 10 %; it ends early once as many are expected.
+        seconds: time to measure.
+        share: share of models within 10 %; measuring ends early once as many are expected.
         results: folder of the results; without, the workspace's.
         rows: folder of measured rows; likewise.
 

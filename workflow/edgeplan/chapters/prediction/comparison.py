@@ -31,10 +31,10 @@ class KernelComparison:
     Milliseconds; None: not known.
 
     Attributes:
-        name: of the predicted kernels, else of the engine's operators.
+        name: names of the predicted kernels, else of the engine's operators.
         type: kinds of the operators; "reorder" for a layout conversion.
-        predicted_ms: what the predictors say.
-        measured_ms: what the engine counted, brought to the plain run: counters inflate small kernels.
+        predicted_ms: latency that the predictors give.
+        measured_ms: latency that the engine counted, brought to the plain run: counters inflate small kernels.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Measured:
         waited: share of the time that others had this process's processors: what it took then is in the figures.
         throttled: share of the time that a CPU quota of a control group stopped it, which is in them as well.
         seconds: how long it took.
-        prediction: for the device, None where there is none.
+        prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
         other_machine: the processor that the predictions are for, "" if it is this machine or not known.
         kernels: predicted beside measured; empty without node times.

@@ -40,9 +40,9 @@ class Distilled:
     """Reports the change of predictions that distilling caused.
 
     Attributes:
-        size_bytes: of the trees.
-        median_change, largest_change: of the latencies of the models, relative.
-        models: how many.
+        size_bytes: size of the trees.
+        median_change, largest_change: changes of the models' latencies, relative.
+        models: number of models.
     """
 
     size_bytes: int
@@ -70,7 +70,7 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
     Args:
         profiles: folder of profiled rows, of one machine.
         environment: what is known of the machine that measured the device.
-        folder: where to.
+        folder: folder to write to.
 
     Returns:
         Candidates behind the fits; 0 where nothing is profiled, and nothing written.
@@ -116,7 +116,7 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         device: its file.
         results: its folder of results.
         models: table of the zoo's models, on which the change is looked at.
-        folder: where to.
+        folder: folder to write to.
 
     Raises:
         FormatError: a file is missing or does not fit, or the distilled predictors are too large or too far off.

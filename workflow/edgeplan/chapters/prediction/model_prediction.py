@@ -16,11 +16,11 @@ class KernelLatency:
     """Holds the predicted latency of one kernel, or of one layout conversion.
 
     Attributes:
-        name: of its anchor operator; of a conversion what it converts.
+        name: name of its anchor operator; for a conversion, the tensor that it converts.
         type: kinds of its operators, joined by "++"; "reorder" for a conversion.
         implementation: the engine's kernel, "" where the engine does not tell.
         latency_ms, low_ms, high_ms: prediction and interval.
-        share: of the whole model.
+        share: share of the whole model's latency.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Prediction:
         unfamiliar: nodes unlike anything that was measured, each with why: the interval does not cover them.
         stand_ins: nodes of a kind that was not measured: node, kind, and the other kind that they are predicted as, or "bytes"
             for those predicted by the bytes that they move.
-        stand_in_share: of the latency, what these nodes take.
+        stand_in_share: share of the latency that these nodes take.
         call_ms: constant cost of the call, part of the latency.
-        kernels: in topological order, then layout conversions.
+        kernels: kernels in topological order, then layout conversions.
     """
 
     model: str

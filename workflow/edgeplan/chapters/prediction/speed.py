@@ -41,7 +41,7 @@ class Speed(BaseModel):
 
     Attributes:
         format_version: version of this document.
-        figures: as from `measure_speed`.
+        figures: figures that `measure_speed` returned.
         predictors: digest of the predictors that were timed.
         measured_at: when, in UTC.
         cpu, cores, fingerprint: the machine; it need not be the one whose kernels were measured.

@@ -28,7 +28,7 @@ class BoardTarget:
 
     Attributes:
         python: version of the interpreter, e.g. (3, 11).
-        architecture: of the processor, as Python calls it.
+        architecture: name of the processor's architecture, as Python calls it.
         glibc: minor version of the GNU C library 2.
     """
 

@@ -99,7 +99,7 @@ class OpenDevice(_Message, tag="open"):
 
     Attributes:
         wire: version of the lines.
-        version: of the host's package.
+        version: version of the host's package.
         device: fields of the device file that the board needs.
         client: who asks, for those who wait.
         now: the host's clock, which dates rows whatever the board's clock says.
@@ -124,11 +124,11 @@ class AskedBatch(_Message, tag="measure"):
 
     Attributes:
         batch: a number drawn for it.
-        key: of the rows.
+        key: key of the rows.
         sample: number of the repetition.
-        settings: of measuring.
+        settings: settings of measuring.
         compute_us, bandwidth_us: nominal times of the references.
-        subjects: what to time.
+        subjects: subjects to time.
         wait_s: how long to wait for another process that is measuring there.
     """
 
@@ -146,9 +146,9 @@ class AskedNames(_Message, tag="kept"):
     """The host asks what the journal holds of some subjects, from any batch.
 
     Attributes:
-        key: of the rows.
+        key: key of the rows.
         sample: number of the repetition.
-        names: of the subjects in the store.
+        names: names of the subjects in the store.
     """
 
     key: Key
@@ -210,7 +210,7 @@ class OpenedDevice(_Message, tag="opened"):
         engine_version: of the device's engine.
         sources: digest of the sources that measure, as they are there.
         environment: state of the board, with its fingerprint.
-        clock: what the board's own clock says.
+        clock: time by the board's own clock.
     """
 
     engine_version: Annotated[str, Meta(max_length=200, pattern=r"^[\x21-\x7e][\x20-\x7e]*$")]

@@ -31,9 +31,9 @@ class Clock:
 
     Attributes:
         references: the loads.
-        nominal: what slowness is relative to.
-        watch: of the processors that measure; None waits for nobody.
-        runs: of each load, each time.
+        nominal: times that slowness is relative to.
+        watch: watch over the processors that measure; None waits for nobody.
+        runs: runs of each load, each time.
     """
 
     references: References

@@ -27,10 +27,11 @@ def random_inputs(
     """Draw seeded inputs in [0.05, 1): no zeros, no denormals. The values are those that measured engines get.
 
     Args:
-        shapes: by name.
-        seed: of all.
-        types: of inputs that are not of float32; these are 0 and 1.
-        below: what the values of such an input stay below, where it is known: they pick places of an axis of that size.
+        shapes: shapes by name.
+        seed: seed of all inputs.
+        types: types of inputs that are not of float32; their values are 0 and 1.
+        below: limit that an integer input's values stay below, where it is known: they are indices of an axis of that
+            size.
     """
     rng = np.random.default_rng(seed)
 

@@ -64,10 +64,10 @@ class RunJob(_Job):
     """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
-        artefact: what the setting loads.
+        artefact: artefact that the setting loads.
         inputs: shape of each input of the ONNX model.
-        types: element type of those that are not of f32.
-        below: what the values of those stay below that pick places of an axis.
+        types: element types of the inputs that are not of f32.
+        below: limits that indices among the inputs stay below.
         seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
@@ -93,8 +93,8 @@ class OnceJob(_Document):
     """Asks for the first execution of one step of a linked program in its process (`profiling.first_call_costs`).
 
     Attributes:
-        folder: of the program and its steps.
-        number: of the step.
+        folder: folder of the program and its steps.
+        number: number of the step.
     """
 
     kind: Literal["once"] = "once"
@@ -133,7 +133,7 @@ class RunResult(_Document):
     """Reports a worker's measurements of one run; `reason` alone is set where the setting cannot run the model.
 
     Attributes:
-        cold_ms: from opening the model to the first output.
+        cold_ms: time from opening the model to the first output.
         warm_ms: each warm run.
         stages_ms: parts of the cold run where the engine tells: `open`, `first_run`, or finer ones.
         first_touch_ms: time this process needs to touch as much fresh memory as the cold run added: memory allocation as a

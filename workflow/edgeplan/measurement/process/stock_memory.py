@@ -32,13 +32,13 @@ class StockJob(_Document):
 
     Attributes:
         setting: name of the engine's setting.
-        artefact: what it loads.
+        artefact: artefact that the setting loads.
         inputs: shape of each input.
-        types: of those that are not of float32.
-        seed: of the inputs.
-        threads: of the engine.
-        processors: that it may use; empty: any.
-        runs: inferences.
+        types: types of the inputs that are not of float32.
+        seed: seed of the inputs.
+        threads: threads of the engine.
+        processors: processors that it may use; empty: any.
+        runs: number of inferences.
         gate: a file to wait for before the model is opened; "": none.
         save_outputs: where to write the outputs as .npz, or nothing.
     """
@@ -62,11 +62,11 @@ class StockResult(_Document):
 
     Attributes:
         idle, peak: memory before the model was opened, and after the inferences.
-        open_ms, run_ms: to open the model, and each inference.
-        major_faults: since `idle`.
-        cpu_ms: of the process during the inferences.
-        digest: of the outputs.
-        version: of the engine.
+        open_ms, run_ms: times to open the model, and of each inference.
+        major_faults: major page faults since `idle`.
+        cpu_ms: processor time of the process during the inferences.
+        digest: digest of the outputs.
+        version: version of the engine.
     """
 
     idle: Resident

@@ -61,7 +61,7 @@ class LadderEvidence:
         """Return a rung's share within 10 % from scratch less adapted, by model, each the mean over draws (models,).
 
         Args:
-            rung: of `rungs`, an adapted one.
+            rung: an adapted rung of `rungs`.
         """
         f = self.hits[(self.hits["target"] == rung["target"]) & (self.hits["budget_s"] == rung["budget_s"])]
         f = f[f["use"] == rung["use"]]

@@ -55,11 +55,11 @@ def keep_rows(
         rules: fusion rules.
         calibration: calibrating whole models.
         truth: evaluated ones.
-        environment: of the machine that measured.
+        environment: the environment of the machine that measured.
         models: the zoo's models, with the specification of each.
         measured: folder of stored rows, which tell the seconds.
         results: folder of the device's results: unseen architectures, where they were measured.
-        kept: where to.
+        kept: folder to write to.
     """
     told, machine = (
         read_document(summary, "mode", "engine", "engine_version", "measured_at", "call_us"),

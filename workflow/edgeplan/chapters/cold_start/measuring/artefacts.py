@@ -32,7 +32,7 @@ class ColdModel:
     """Describes a model to start cold.
 
     Attributes:
-        name: in the tables.
+        name: name in the tables.
         path: its ONNX file.
         inputs: shape of each input; all are f32.
     """
@@ -67,8 +67,8 @@ class ArtefactStore:
         """Return the artefact of a setting, built unless it is there; one that cannot run the model gives a reason.
 
         Args:
-            model: what it is to run.
-            name: of the setting.
+            model: the model to run.
+            name: name of the setting.
             threads: on how many.
             build: whether there is time to build; without, what is not there gives that reason.
         """

@@ -46,12 +46,12 @@ class ColdStartBench:
     """Holds what every kind of run needs.
 
     Attributes:
-        settings: of the chapter.
+        settings: settings of the chapter.
         cpus: processors of a cold start, in the order in which they are used.
-        seed: of inputs and orders.
-        store: what settings load.
+        seed: seed of inputs and orders.
+        store: the artefacts that settings load.
         journal: the runs.
-        budget: of all runs.
+        budget: time that all runs may take.
     """
 
     settings: ColdStartSettings

@@ -35,7 +35,7 @@ class PlanningResult:
     Attributes:
         folders: plan folders to run.
         documents: the plans, by the names of their files.
-        rows: of `plans.parquet`.
+        rows: rows of `plans.parquet`.
         notes: what was not planned and why, by topic.
     """
 

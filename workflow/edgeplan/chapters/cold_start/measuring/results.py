@@ -78,7 +78,7 @@ def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[s
     """Return one row a run, and one (state "", repeat -1) for each setting that cannot run a model.
 
     Args:
-        records: of the journal.
+        records: records of the journal.
         prepared: what preparing gave, by model, setting and threads.
     """
     rows = [_row(record, prepared) for record in records if record["setting"]]

@@ -86,7 +86,7 @@ class ExtraRun:
     Attributes:
         model: whose groups.
         alias: the model under the other name.
-        setting, threads, states: what is run.
+        setting, threads, states: what is run, on how many threads, in which states of the page cache.
         prepared: its artefact.
     """
 
@@ -153,14 +153,14 @@ def measure(
 
     Args:
         models: the models; their names are distinct.
-        knobs: what to run.
-        store: where settings keep what they load.
+        knobs: settings that say what to run.
+        store: store of the artefacts that settings load.
         journal_path: an append-only file; runs of another machine, engine version or content of a model in it are left alone
             and never mixed in.
         on_run: told each run before it is made, with how many are done and how many there are.
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
-        guests: what takes part besides.
+        guests: further runs that take part.
         budget: beyond it only what must be is made, each by one start that waits for nothing; None is unbounded.
         must: which runs are made whether there is time or not; without, first repeats.
 

@@ -36,10 +36,10 @@ class PlanVariant:
     Attributes:
         planner: a name in `planner.PLANNERS`.
         costs: where its costs come from.
-        uneven: for one big and one little core, the little one stood for by waiting.
-        continuous: with the kernels for later runs beside it (section 3.5).
-        disk: for weights that come from the disk.
-        reprofile: what the planner tries is measured again while it plans (Algorithm 1, line 5).
+        uneven: whether it is for one big and one little core, the little one stood for by waiting.
+        continuous: whether it has the kernels for later runs beside it (section 3.5).
+        disk: whether its weights come from the disk.
+        reprofile: whether what the planner tries is measured again while it plans (Algorithm 1, line 5).
     """
 
     planner: str
@@ -91,13 +91,13 @@ def planned_once(
     """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
 
     Args:
-        plans: those made before, with `PLAN_COLUMNS`.
-        search: of the optimal planner.
-        name: in `VARIANTS`.
+        plans: plans made before, with `PLAN_COLUMNS`.
+        search: limits of the optimal planner.
+        name: name of the variant in `VARIANTS`.
         profiles: of one model, one a home layout, on the cores that the variant is for.
-        target: what it is for.
+        target: model, library and machine that the plan is for.
         reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
-        disk: where weights come from, for the variant that asks for it.
+        disk: the disk that weights come from, for the variant that asks for it.
     """
     variant = VARIANTS[name]
     costs = to_frame(profiles).to_json(orient="split", double_precision=12)

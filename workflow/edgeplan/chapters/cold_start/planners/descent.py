@@ -24,13 +24,13 @@ class SearchTimes(NamedTuple):
     """Holds the times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams`.
 
     Attributes:
-        read: of the disk.
+        read: reading from the disk.
         early_main, early_queue, main, queue: preparations, and what of them does not wait for weights.
         narrow, wide: executions; where execution never widens, `wide` is not read.
         candidates: how many, by step.
         queues: one row for each preparing core.
         widens: whether execution may widen: 1, or 0.
-        latency_ms: of the disk.
+        latency_ms: latency of the disk.
     """
 
     read: Floats

@@ -203,7 +203,7 @@ def plan(
     Args:
         profiles: of one model, one for each home layout.
         planner: a name in `PLANNERS`.
-        target: what the plan is for.
+        target: model, library and machine that the plan is for.
         costs: where the profiles' costs come from.
         options: settings of the planners.
 

@@ -30,10 +30,10 @@ class Streams:
     """Holds a profile on a machine with a disk, as arrays of shape (steps, candidates of the richest step); ms.
 
     Attributes:
-        costs: of the cores.
-        read: of the disk; absent candidates cost infinity.
+        costs: costs on the cores.
+        read: reading from the disk; absent candidates cost infinity.
         early_main, early_queue: the part of a preparation that does not wait for the weights, on the main core and on others.
-        latency_ms: before the first byte.
+        latency_ms: time before the disk's first byte.
     """
 
     costs: CostArrays

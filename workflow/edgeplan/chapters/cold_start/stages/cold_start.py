@@ -55,7 +55,7 @@ def measure_cold_start(
         predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
         rows: rows of earlier runs: profiles, plans, runs, checks.
         work: models, artefacts and plan folders; may be deleted, costs only building again.
-        measured: where the tables of this stage go.
+        measured: folder that the tables of this stage go to.
 
     Raises:
         StoreError: nothing may be measured, and there is no table of an earlier run.

@@ -240,8 +240,8 @@ def build_carrier(name: str, seed: str, source: ConvSource, kernels: int) -> Gra
     Args:
         name: name of the graph.
         seed: seed of this carrier alone.
-        source: where its convolutions come from.
-        kernels: it stops growing after about this many operators that do work.
+        source: source of its convolutions.
+        kernels: number of working operators at about which it stops growing.
     """
     rng = Random(seed)  # noqa: S311  not cryptography; seeded by text, the same on every platform
     w = _Walk(name, rng, source)

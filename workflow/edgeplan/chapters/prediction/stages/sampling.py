@@ -130,7 +130,7 @@ class _Found:
         rows: the training table.
         seconds: measuring time by part; together the parts are all that was measured.
         sampler_seconds: measuring time behind the kept rows of each sampler that is compared, a shared initial sample included.
-        adaptive: what is kept of the adaptive sample.
+        adaptive: the part of the adaptive sample that is kept.
         counters, plain: how the engine's counters and layouts are read, fitted on it.
         mode_subjects: its first carriers, on which the comparison of modes trains.
         mode_seconds: measuring time behind each mode's part in that comparison.
