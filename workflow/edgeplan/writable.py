@@ -44,8 +44,8 @@ def cannot_write(error: OSError, path: Path, *, instead: str = "") -> StoreError
     """Return the error for a file or folder that could not be written, with what to do by its cause.
 
     Args:
-        error: what the system said.
-        path: what was to be written.
+        error: error of the system.
+        path: path that was to be written.
         instead: how the user names another folder; found by the path without.
     """
     where = str(path)

@@ -40,7 +40,7 @@ def dispatch(
         step: (rows, inner) to (rows, columns); an input of 4 axes is flattened to one row for each image.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
         leading: columns of the tensor that the output is a range of; 0 for its own.
         tile: rows and vectors of columns of a work item; None for those that are fastest as measured.
     """

@@ -34,9 +34,9 @@ class DeviceTensor:
     """A device tensor is an activation, or what a step keeps between its launches.
 
     Attributes:
-        memory: where it lies.
-        place: where it begins there.
-        shape, layout: of it.
+        memory: memory that it lies in.
+        place: where it begins in that memory.
+        shape, layout: shape and layout of the tensor.
     """
 
     memory: Memory
@@ -55,7 +55,7 @@ class Space:
 
     Attributes:
         blocks, height, width: work items of each axis; one computes a block of lanes.
-        lanes: in all; the last block may have fewer.
+        lanes: number of lanes in all; the last block may have fewer.
         padded: whether lanes behind the last are written as zeros.
     """
 

@@ -73,7 +73,7 @@ def chunks(tiles: int, elements: int, vector: int) -> Chunks:
 
     Args:
         tiles: how many.
-        elements: of the input that one reads.
+        elements: number of input elements that one tile reads.
         vector: floats of a vector.
     """
     count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
@@ -98,7 +98,7 @@ def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumb
         kernel: name of the file and of the function.
         tile: rows and vectors of columns of a work item.
         size: work items at least, of two or three dimensions.
-        numbers: of the device.
+        numbers: numbers of the device.
         arguments: behind the arena, the weights, the input and the output.
     """
     places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))

@@ -18,8 +18,8 @@ def packed(packing: Packing, values: Sequence[Array]) -> Array:
     """Return the buffer that a step's kernels read.
 
     Args:
-        packing: of the step's dispatch.
-        values: from `folded`: the weight, and a bias if there is one.
+        packing: packing of the step's dispatch.
+        values: values from `folded`: the weight, and a bias if there is one.
 
     Returns:
         `packing.elements` values.

@@ -22,10 +22,10 @@ def alternatives(
     """List dispatches that compute the same as the dispatcher's choice for a convolution or a fully connected step, by name.
 
     Args:
-        step: that the dispatcher does not refuse.
+        step: a step that the dispatcher does not refuse.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
     """
     found: dict[str, Dispatch] = {}
     if step.kind == "conv":

@@ -44,8 +44,8 @@ def widest(device: Any, options: OpenclOptions, widths: Sequence[int], block: in
     """Return the widest vectors with which the kernels of a device compute what they should.
 
     Args:
-        device: of pyopencl.
-        options: that the device was found by.
+        device: device of pyopencl.
+        options: options that the device was found by.
         widths: floats of a vector that may be tried.
         block: channels of a block of activations, which is part of what is compiled.
 

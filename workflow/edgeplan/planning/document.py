@@ -39,7 +39,7 @@ class Target:
     Attributes:
         model: name of the model file.
         model_sha256: hash of its contents, external data included.
-        library, library_version: of the kernels.
+        library, library_version: library of the kernels, and its version.
         isa: instruction set that the library uses.
         machine: fingerprint of the machine.
         threads: cores that execute.
@@ -84,7 +84,7 @@ class Plan(BaseModel):
             equal cores.
         steps: names, in order of execution.
         implementations, implementation: names, and for each step the position of its own.
-        source: for each step its position in `SOURCES`.
+        source: for each step the position of its weights' source in `SOURCES`.
         later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
             nothing else to do; none where later runs keep the kernels of the cold start.
         main: steps prepared by the main core, in order.
@@ -209,8 +209,8 @@ def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = 
     """Check that a plan is for this model, library and machine.
 
     Args:
-        plan: to be executed.
-        target: what is there.
+        plan: the plan to be executed.
+        target: the target that is there.
         steps: names of the steps that the model has here; () to leave them unchecked.
         where: the plan's path, for the message.
 

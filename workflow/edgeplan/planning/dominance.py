@@ -34,7 +34,7 @@ def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...
     another preparation that waits: an optimum may be lost, which has not been seen.
 
     Args:
-        profile: of the model.
+        profile: profile of the model.
         disk: weights come from the disk: a candidate must also be beaten in bytes to read, and in what waits for them.
     """
     kept = []

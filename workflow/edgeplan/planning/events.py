@@ -43,7 +43,7 @@ def finished_ms(work: Work, note: Note | None = None) -> float:
     """Return when the last step has been executed, ms.
 
     Args:
-        work: what to do.
+        work: the work of the schedule.
         note: is told of every piece of work.
     """
     ready = [inf] * len(work.execute)

@@ -25,9 +25,9 @@ def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: floa
     and place alone. The best of a grid of multipliers is taken.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         read: time of the disk by step and candidate (ms); without it the weights are in memory.
-        latency_ms: of the disk.
+        latency_ms: latency of the disk.
 
     Returns:
         Bounds (ms) and the best multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
@@ -66,7 +66,7 @@ def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) ->
     only.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         wide: execution on all cores.
         main: multiplier of the main core's work.
         due: multiplier of each step's row `C >= P_k + E_k`, zero where there is none; the rest up to 1 is the row of widening.
@@ -177,8 +177,8 @@ def shaken(costs: CostArrays, schedule: Schedule, *, rounds: int, goal_ms: float
     """Search locally again and again: change a few steps at random, improve, keep what is faster.
 
     Args:
-        costs: of the profile.
-        schedule: to start from.
+        costs: costs of the profile.
+        schedule: schedule to start from.
         rounds: how often.
         goal_ms: fast enough.
         until: `time.monotonic()` at which to stop.

@@ -172,8 +172,8 @@ def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> 
     """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
 
     Args:
-        profile: what everything costs.
-        schedule: what to run.
+        profile: costs of the model's steps.
+        schedule: schedule to run.
         disk: where weights come from, in the order of the steps, ahead of everything; without it they are in memory. What waits
             for it counts as reading.
 

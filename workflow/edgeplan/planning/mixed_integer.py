@@ -31,7 +31,7 @@ class MixedIntegerProgram:
     """A program has rows `lower <= matrix @ variables <= upper`; the variables are x, C, P, E in this order.
 
     Attributes:
-        step, candidate, place: what each x stands for.
+        step, candidate, place: step, candidate and place that each x stands for.
         matrix, lower, upper: the rows; the first `equalities` are equations.
         equalities: number of equations.
         cutoff: upper limit of C: only better schedules are of interest.
@@ -77,7 +77,7 @@ def program(costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | No
     """Build the mixed-integer program of a schedule.
 
     Args:
-        costs: of the profile; it has a preparing core.
+        costs: costs of the profile; it has a preparing core.
         widen_from: first step executed on all cores.
         keep: which x to keep, shape (steps, candidates, 2: queue, main); all present ones by default.
         cutoff: no makespan above this is of interest.

@@ -39,7 +39,7 @@ class ProvenSchedule:
     """Holds a schedule with what is known about it.
 
     Attributes:
-        schedule: which candidate and place for each step.
+        schedule: candidate and place of each step.
         makespan_ms: predicted.
         lower_bound_ms: no schedule of this profile is faster.
         note: how it was found.
@@ -60,7 +60,7 @@ def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float =
     """Find a schedule and prove how far it is from the optimum: within the gap; on several queues, as near as it got.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         search: how hard to search.
         beat_ms: a makespan that is at hand already: where no schedule is faster than that (but for the gap), search no further.
     """

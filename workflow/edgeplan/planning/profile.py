@@ -66,9 +66,9 @@ class Layer:
     """A layer is a step of the execution order: a fused operator.
 
     Attributes:
-        name: of the step.
+        name: name of the step.
         members: names of the ONNX operators in it.
-        candidates: what can run it, at least one.
+        candidates: candidates that can run it, at least one.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Profile:
         little_cores: cores that only prepare; 0: all cores are equal, and some of them prepare until execution widens.
         little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by
             waiting).
-        layers: in order of execution.
+        layers: layers in order of execution.
         contention: measured factors.
         start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
             and outputs are copied. Plans count it as paid first.
@@ -270,7 +270,7 @@ def prepare_ms(
     """Return read, create and transform times: the one place where factors and little cores' ratio enter preparation.
 
     Args:
-        profile: for its factors.
+        profile: profile whose factors count.
         candidate: whose.
         core: "big" or "little"; a core that prepares among equal cores is a "big" one.
         overlapped: whether other cores work meanwhile.

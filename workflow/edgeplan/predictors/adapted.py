@@ -56,7 +56,7 @@ class Member:
     """A member is a predictor of an old device with the calibration that brings it to the new one, or one from scratch.
 
     Attributes:
-        predictor: of the old device, or of the new one.
+        predictor: predictor of the old device, or of the new one.
         calibration: None for one from scratch.
         spread: standard deviation of log errors by kind, out of fold; "" stands for kinds without rows.
     """
@@ -188,7 +188,7 @@ def spreads(kind: npt.NDArray[np.object_], error: Floats) -> dict[str, float]:
     """Return the root mean square of log errors by kind; kinds of few rows are drawn to that of all rows, under the key "".
 
     Args:
-        kind: of each row (n,).
+        kind: kind of each row (n,).
         error: log(measured / predicted), NaN where not known (n,).
     """
     known = np.isfinite(error)
@@ -215,7 +215,7 @@ def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member
 
     Args:
         predictor: the predictor.
-        alone: it answers for all kinds; else those of few rows are left to other members.
+        alone: whether it answers for all kinds; else those of few rows are left to other members.
     """
     rows: dict[str, int] = {}
     squares: dict[str, float] = {}
@@ -238,7 +238,7 @@ def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured
     Args:
         predictor: without factors.
         models: kernels of the models (m).
-        measured_ms: what they take (m,).
+        measured_ms: latencies of the models (m,).
     """
     if not len(measured_ms):
         return replace(predictor, card=predictor.card.model_copy(update={"interval": _unmeasured(predictor)}))

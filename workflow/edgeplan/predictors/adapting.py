@@ -32,12 +32,12 @@ class NewDevice:
     """Holds a new device's identity and what was measured on it.
 
     Attributes:
-        device, engine, engine_version, measured_at: for the card.
+        device, engine, engine_version, measured_at: entries of the card.
         call_us: constant cost of an inference.
         plain_layouts: layout of graph inputs and outputs by rank.
         kernels: labelled kernels (columns: see docs/prediction.md, training table).
         models: kernels of measured whole models (m).
-        measured_ms: what these take (m,).
+        measured_ms: latencies of these models (m,).
     """
 
     device: str
@@ -58,7 +58,7 @@ def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredic
         new: the device.
         olds: one of the same engine, or those of all devices that are known.
         scratch: a predictor of the new device's rows alone, where there are enough.
-        seed: of the folds.
+        seed: seed of the folds.
     """
     labels = read_labels(new.kernels) if len(new.kernels) else None
     members = [old_member(old, rows_of(old, labels), seed) for old in olds]

@@ -47,10 +47,10 @@ class Bandwidth(BaseModel):
     """This model predicts bandwidth-bound kernels of a device: launch_us + level of the kind x us_per_byte x bytes moved.
 
     Attributes:
-        launch_us: of a kernel that moves nothing.
-        us_per_byte: for each byte read or written, in the mean of the measured kinds.
-        levels: of the measured kinds: what a byte takes over that mean.
-        rows: that it was fitted on.
+        launch_us: time of a kernel that moves nothing.
+        us_per_byte: time for each byte read or written, in the mean of the measured kinds.
+        levels: time of a byte over that mean, by measured kind.
+        rows: number of rows that it was fitted on.
         low, high: quantiles of log(measured / predicted) of the measured kinds, each left out in its turn.
         own_low, own_high: the same of measured kinds with their own levels.
     """
@@ -108,7 +108,7 @@ def fit_bandwidth(table: ConfigTable, latency_us: Floats, weight: Floats, nomina
 
     Args:
         table: measured kernels of any kinds (n); those outside the family are left out.
-        latency_us: of each (n,).
+        latency_us: latency of each kernel (n,).
         weight: how far each is trusted; each kind counts the same as a whole (n,).
         nominal: share of rows that the intervals hold.
 

@@ -52,9 +52,9 @@ class Lines(BaseModel):
     """Holds the lines of a calibration, around one centre (log us).
 
     Attributes:
-        centre: where slopes add nothing.
-        common: of all kinds.
-        kinds: what each kind adds to the common line.
+        centre: log latency where slopes add nothing.
+        common: line of all kinds.
+        kinds: line that each kind adds to the common one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +67,7 @@ class Lines(BaseModel):
         """Return what the lines add to log latencies of an old device (n,).
 
         Args:
-            kind: of each kernel (n,).
+            kind: kind of each kernel (n,).
             said: log us (n,).
         """
         names, place = np.unique(kind.astype(str), return_inverse=True)
@@ -82,10 +82,10 @@ class KernelRows:
     """Holds measured kernels of a new device, as a calibration learns from them.
 
     Attributes:
-        kind: of each (n,).
+        kind: kind of each kernel (n,).
         matrix: features (n, features).
-        said: log us by the old device (n,).
-        latency: us (n,).
+        said: log latency on the old device, log us (n,).
+        latency: measured latency, us (n,).
         weight: trust in each label (n,).
         group: number of its measured subject (n,).
     """

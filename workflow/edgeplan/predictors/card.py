@@ -35,7 +35,7 @@ class Regressor(_Strict):
         implementation: the implementation it is for; "" for one of the whole kind.
         codes: implementations by the code its trees know them by, if it is one of the whole kind.
         file: its text model.
-        target: what the trees predict.
+        target: quantity that the trees predict.
         work: coefficients of `WORK_TERMS`, us per unit.
         rows: training rows.
         parameters: tuned parameters of the trees.
@@ -123,7 +123,7 @@ class Card(_Strict):
 
     Attributes:
         format_version: version of this document.
-        device, engine, engine_version: what was measured.
+        device, engine, engine_version: the device and engine that were measured.
         measured_at: date of the measurements, as given.
         rows: training rows, all kinds.
         features: names of the features, in order; the trees also see the input state and the implementation.

@@ -28,8 +28,8 @@ def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, wei
         expected: the shares before any row is seen (devices,).
         matrix: features of the trees (n, features).
         latency: us (n,).
-        weight: of each row (n,).
-        seed: of the trees.
+        weight: weight of each row (n,).
+        seed: seed of the trees.
 
     Returns:
         From what priors say of other rows and their features to latency in us.

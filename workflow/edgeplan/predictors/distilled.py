@@ -36,7 +36,7 @@ def save_distilled(predictor: DevicePredictor, folder: Path, tolerance: float) -
 
     Args:
         predictor: the predictors of a device.
-        folder: where to.
+        folder: folder to write to.
         tolerance: see `cut`.
     """
     content = _encoded(cut(predictor.forest, tolerance))

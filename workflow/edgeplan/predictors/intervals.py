@@ -79,7 +79,7 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
 
     Args:
         residual: log(measured / predicted) of held-out models (n,).
-        effective: their effective number of kernels (n,).
+        effective: effective number of kernels of each model (n,).
         nominal: coverage, e.g. 0.9.
 
     Returns:
@@ -107,9 +107,9 @@ def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) ->
     """Return the interval with the conformal quantile of other held-out models, which neither it nor the predictors saw.
 
     Args:
-        interval: as `calibrate` gives it.
+        interval: the interval that `calibrate` returned.
         residual: log(measured / predicted) of the models (n,).
-        effective: their effective number of kernels (n,).
+        effective: effective number of kernels of each model (n,).
 
     Returns:
         The interval itself where the models are too few for its coverage: 9 for nine tenths.

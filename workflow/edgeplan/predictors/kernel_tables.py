@@ -121,7 +121,7 @@ class KernelTables:
         input_start: first input of each kernel, and one past the last (k + 1,).
         input_tensor: tensor of each input (inputs,).
         tensor_model: model of each tensor (t,).
-        tensor_shape, tensor_rank: of each tensor (t,).
+        tensor_shape, tensor_rank: shape and rank of each tensor (t,).
         tensor_producer: kernel that writes each tensor, -1 for graph inputs (t,).
         outputs: tensors that are graph outputs.
     """

@@ -31,7 +31,7 @@ def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floa
     Args:
         by_kind_ms: predicted latency by kind (k, m).
         call_ms: cost of the call, which no factor changes.
-        measured_ms: what the models take (m,).
+        measured_ms: latencies of the models (m,).
 
     Returns:
         A factor for each kind, to nine digits (k,).

@@ -37,7 +37,7 @@ class Kind:
         beyond, error: how far the sizes of each row lie beyond what is near to samples of other subjects (octaves), and its
             error out of fold over the half width of the interval on that side; NaN without (n,).
         parameters: tuned parameters by implementation.
-        support: what is taken of a prior, by implementation.
+        support: support that is taken of a prior, by implementation.
     """
 
     regressors: list[Regressor]

@@ -27,7 +27,7 @@ class Labels:
 
     Attributes:
         frame: the rows, with every optional column filled in.
-        matrix: their features (n, features).
+        matrix: features of the rows (n, features).
         latency: us (n,).
         weight: how far each label is trusted (n,).
         group: number of the measured subject; siblings share noise and never lie on both sides of a split (n,).

@@ -37,7 +37,7 @@ class ModelPrediction:
             does so: their part of the latency is a guess. The interval does not cover it, but grows with sizes that are far.
         stand_ins: nodes whose kind was not measured: node, kind, and the other kind that they are predicted as, or "bytes" for
             those predicted by the bytes that they move. The interval is wider by what these may be off.
-        stand_in_share: of the latency, what these nodes take.
+        stand_in_share: share of the latency that these nodes take.
         kernels: breakdown: kernels in topological order, then layout conversions.
     """
 

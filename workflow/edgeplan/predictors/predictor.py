@@ -41,9 +41,9 @@ class DevicePredictor:
     """Predicts the latency of kernels and models on one device.
 
     Attributes:
-        card: what they are.
+        card: description of the predictors.
         texts: LightGBM text models by file name.
-        packed: their trees in the order of `card.files()`, if already packed.
+        packed: trees of the text models in the order of `card.files()`, if already packed.
     """
 
     card: Card

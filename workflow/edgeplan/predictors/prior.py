@@ -42,7 +42,7 @@ class Prior:
     """A prior holds the knowledge of other devices: their predictors and sampled kernels.
 
     Attributes:
-        predictors: their latency predictors.
+        predictors: latency predictors of the prior devices.
         kernels: kernels that were sampled on them (`COLUMNS`).
     """
 
@@ -64,7 +64,7 @@ class Prior:
         """Return the prior's support for the rows of a kind; None if it knows nothing of the kind.
 
         Args:
-            kind: of kernels.
+            kind: kind of the kernels.
             labels: own rows of the kind (n).
             codes: by column (`input_layout`, `implementation`), what its values are in the matrix of the trees.
         """

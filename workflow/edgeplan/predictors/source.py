@@ -69,9 +69,9 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
     """Find the predictors of a device: those of the workspace, else the shipped ones.
 
     Args:
-        name_or_path: of the device.
+        name_or_path: name of the device, or path of its file.
         results: folder of results to look in, and nowhere else.
-        engine: where only devices of one engine serve, its name; a refusal names those alone.
+        engine: the only engine whose devices serve, by its name; a refusal names those alone.
 
     Raises:
         DeviceError: there is no such device.

@@ -19,8 +19,8 @@ class Strata:
     """Holds strata with the share of time that kernels of each have in models that matter.
 
     Attributes:
-        bounds: by kind, the latencies (us) between its strata.
-        share: by kind and number of the stratum.
+        bounds: latencies (us) between its strata, by kind.
+        share: share of time, by kind and number of the stratum.
     """
 
     bounds: dict[str, Floats]
@@ -59,9 +59,9 @@ def drawn(strata: Strata, samples: Sequence[dict[tuple[str, int], int]], rng: np
     kernel of it less.
 
     Args:
-        strata: of models that matter.
+        strata: strata of models that matter.
         samples: kernels of each sample by stratum.
-        rng: draws.
+        rng: source of the draws.
     """
     left = [int(i) for i in rng.permutation(len(samples))]
     have: dict[tuple[str, int], int] = {}

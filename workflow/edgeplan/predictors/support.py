@@ -39,7 +39,7 @@ class Support:
         said: log latency (us) of the own rows by each prior device (n, devices).
         matrix: features of further kernels, as the trees see them (m, features).
         further: log latency (us) of these by each prior device (m, devices).
-        implementation: of these (m,).
+        implementation: implementation of these kernels (m,).
         expected: share of each prior device in what a kernel takes, before any row is seen (devices,).
         share: weight of a further kernel over the mean weight of own rows, where these are few.
     """
@@ -73,8 +73,8 @@ class Chosen:
     """Holds the chosen training of a predictor: its parameters and its support.
 
     Attributes:
-        parameters: of its trees.
-        support: what it takes of the prior; None: nothing.
+        parameters: parameters of its trees.
+        support: the prior's support that it takes; None: nothing.
         held_out: latency of every row (us) by a model that saw no row of its subject (n,); NaN with a single subject.
     """
 

@@ -164,9 +164,9 @@ class Forest:
 
     Attributes:
         tree_start: first tree of each ensemble, and one past the last (ensembles + 1,).
-        outputs, scale: of each ensemble (ensembles,).
+        outputs, scale: outputs and scale of each ensemble (ensembles,).
         roots: first node of each tree (trees,).
-        feature, value, child: of each node.
+        feature, value, child: feature, value and children of each node.
     """
 
     tree_start: Integers

@@ -49,7 +49,7 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
         cores: the first big core, and the first little one, else the second big one.
         watch: of all cores; what they were disturbed in is measured again. Without it nothing is waited for, and a waiting for
             a processor is taken off.
-        repeats: of each measurement.
+        repeats: number of measurements of each.
 
     Returns:
         Medians of together / alone; 1 where there is one core only.
@@ -125,7 +125,7 @@ class _Passes:
 
     Args:
         rig: a model with its first candidates.
-        program: what is prepared.
+        program: program that is prepared.
     """
 
     def __init__(self, rig: Harness, program: LinkedProgram) -> None:

@@ -42,7 +42,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
     A first page alone would say little of the former: reading gets faster over the first megabytes, and small models end there.
 
     Args:
-        files: of a model; a large one tells more of the bandwidth.
+        files: files of a model; a large one tells more of the bandwidth.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
         probes: how often each part is read.
 
@@ -90,8 +90,8 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
     """Measure the disk once for a machine, as `measure_disk` does: plans would change with every probe.
 
     Args:
-        path: where it is kept; delete it after moving to another disk.
-        files: what to read.
+        path: file that it is kept in; delete it after moving to another disk.
+        files: files to read.
         lock_timeout_seconds: see `measure_disk`.
 
     Raises:

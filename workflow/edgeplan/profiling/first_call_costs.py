@@ -66,8 +66,8 @@ def measure_once(
         trials: the candidates.
         known: kernels that were measured.
         scratch: folder to write to.
-        clock: of the machine.
-        forks: where they are executed.
+        clock: clock of the machine.
+        forks: processes that execute them.
         wanted: signatures and implementations of the candidates whose kernels matter; None for all.
 
     Raises:

@@ -20,7 +20,7 @@ def require_exact(graph: Graph, source: str) -> None:
 
     Args:
         graph: the graph that is to be lowered, as `load_onnx` has passed it.
-        source: where it comes from, for messages.
+        source: where the graph comes from, for messages.
 
     Raises:
         ModelError: names all such operators.

@@ -122,10 +122,10 @@ def measure_start(
     Args:
         dnnl: the library.
         model: the model file.
-        profile: of the model under one home layout; its start and its factors are not looked at.
-        pairs: what two preparations take from each other.
+        profile: profile of the model under one home layout; its start and factors are not looked at.
+        pairs: factors of preparing beside another preparation.
         starter: starts them.
-        cores: of the device.
+        cores: cores of the device.
         scratch: folder to write to.
 
     Raises:
@@ -254,8 +254,8 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
     Args:
         dnnl: the library.
         model: the model file.
-        profile: of the model.
-        source: of weights.
+        profile: profile of the model.
+        source: source of the weights.
         beside: whether everything is prepared beside the execution, or before it by the core that executes.
     """
 

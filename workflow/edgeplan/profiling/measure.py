@@ -57,9 +57,9 @@ def measure(
 
     Args:
         rig: the model.
-        groups: to be measured, at least one.
+        groups: groups to be measured, at least one.
         settings: how.
-        clock: for normalisation.
+        clock: clock that times are normalised by.
         advance: told the share of the work just done, in thousandths.
         budget: beyond it only the first block at each width is measured; None is unbounded.
         promising: told the rows of the quick look; if it says no, there is no more.

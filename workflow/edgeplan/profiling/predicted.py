@@ -55,10 +55,10 @@ def predicted_profiles(
         dnnl: the library.
         model: the model file.
         graph: its graph.
-        cores: of the device.
-        name: of the model.
+        cores: cores of the device.
+        name: name of the model.
         store: profiled rows; those of steps that the model itself has are left out.
-        predictor: of the device.
+        predictor: predictor of the device.
         shipped: costs of preparation to take where too few steps of other models have been profiled.
         layouts: home layouts.
 

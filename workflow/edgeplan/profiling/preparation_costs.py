@@ -47,9 +47,9 @@ class PreparationCosts(BaseModel):
     Attributes:
         cpu, fingerprint, measured_at: the processor, the machine and the day of the rows; "" if nobody has noted it.
         candidates: rows of candidates behind the fits.
-        constants: what is measured once for a machine.
+        constants: constants that are measured once for a machine.
         start: medians over whole programs.
-        start_ms_per_step: what a program pays before its first step, in proportion to its steps.
+        start_ms_per_step: time before a program's first step, in proportion to its steps.
         once_ms: milliseconds of a kernel's first execution in a process, by kernel.
         wide: time on all cores over that on one core, by kind of kernel.
         lines: milliseconds a call and a byte, by `stage:class of core`, then by kind of kernel.
@@ -74,9 +74,9 @@ class PreparationCosts(BaseModel):
         """Fit the costs of preparation over profiled rows.
 
         Args:
-            rows: of candidates, first calls and whole programs.
-            constants: of the machine.
-            cores: of the device.
+            rows: rows of candidates, first calls and whole programs.
+            constants: constants of the machine.
+            cores: cores of the device.
         """
         starts = [row for row in rows if row.signature.startswith(START)]
         candidates = [row for row in rows if not row.signature.startswith((START, ONCE))]
@@ -98,7 +98,7 @@ class PreparationCosts(BaseModel):
         Args:
             store: profiled rows.
             own: signatures of the steps that the planned model itself has; their rows are left out.
-            cores: of the device.
+            cores: cores of the device.
 
         Raises:
             StoreError: too few steps of other models have been profiled.

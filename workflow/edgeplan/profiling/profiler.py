@@ -67,11 +67,11 @@ def profile_model(
         model: the model file; its weights are read while measuring.
         graph: its graph.
         settings: how to measure.
-        cores: of the device.
-        name: of the model.
+        cores: cores of the device.
+        name: name of the model.
         store: rows measured before; None keeps nothing.
         layouts: home layouts.
-        budget: of the measuring; that of the settings without one.
+        budget: time that measuring may take; that of the settings without one.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
 
     Returns:

@@ -42,7 +42,7 @@ class Reprofiler:
 
     Args:
         model: the model.
-        settings, cores, store: those of the profile.
+        settings, cores, store: settings, cores and store of the profile.
     """
 
     def __init__(self, model: ModelToProfile, settings: ProfileSettings, cores: Cores, store: ProfileStore) -> None:

@@ -117,7 +117,7 @@ class Harness:
 
     Args:
         dnnl: the library.
-        subject: what to run.
+        subject: the model and layout to run.
         model: the model file.
         inputs: values of the model's inputs.
         classes: a processor of each core class, whose preparation is timed.

@@ -83,8 +83,8 @@ class Cores:
     """Cores are the processors of a device.
 
     Attributes:
-        big: they execute; on a machine of equal cores all of them.
-        little: they only prepare.
+        big: executing cores; on a machine of equal cores all of them.
+        little: cores that only prepare.
         little_ratio: preparation waits until it has taken this many times its own duration (a chip stood for by waiting); 1
             where little cores are what the chip has.
     """

@@ -86,9 +86,9 @@ class Row:
     """A row holds the samples of one candidate of one step.
 
     Attributes:
-        signature: of the step and its equals.
+        signature: signature of the step and its equals.
         implementation: the candidate's name.
-        position: of the candidate among those offered.
+        position: position of the candidate among those offered.
         raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`

@@ -98,12 +98,12 @@ class RunSettings:
 
     Attributes:
         inputs: files of the inputs' bytes, by name.
-        processors: that the computing threads may use.
-        reader_processors: that reading threads may use.
+        processors: processors that the computing threads may use.
+        reader_processors: processors that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
-        mode: that budgets are planned for.
-        slowed_ns: by which each step is prolonged.
+        mode: mode that budgets are planned for.
+        slowed_ns: time by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
         steps: whether times of steps are wanted.
@@ -141,8 +141,8 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     """Run a plan in a process of its own.
 
     Args:
-        folder: of the program and its weights.
-        threads: of each kernel.
+        folder: folder of the program and its weights.
+        threads: threads of each kernel.
         schedules: plan documents, None for the folder's own, or budgets (bytes over idle) to plan for there; the session
             changes from one to the next.
         settings: how.
@@ -158,8 +158,8 @@ class StreamProfile(_Document):
     """A profile of streaming holds a program's times and memory on a device.
 
     Attributes:
-        compute_ms: of each step, its weights in memory: the median over inferences.
-        bytes_per_ms: of reading weights, all lanes together: the median over passes.
+        compute_ms: time of each step with its weights in memory: the median over inferences.
+        bytes_per_ms: bandwidth of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
@@ -189,7 +189,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
     """Measure a program with all its weights in memory, and the disk that they come from.
 
     Args:
-        folder: of the program and its weights.
+        folder: folder of the program and its weights.
         program: the same.
         settings: how; times of steps and at least one bandwidth pass are asked for.
 

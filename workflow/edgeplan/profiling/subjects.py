@@ -33,10 +33,10 @@ class Group:
     """A group consists of equal steps: they differ in names alone, so their candidates cost the same.
 
     Attributes:
-        digest: of what makes them equal; the key of their rows.
+        digest: digest of what makes them equal; the key of their rows.
         steps: positions in execution order.
-        implementations: their candidates.
-        sizes: of each candidate.
+        implementations: implementations of their candidates.
+        sizes: sizes of each candidate.
     """
 
     digest: str
@@ -51,7 +51,7 @@ class ProfilingSubject:
 
     Attributes:
         program: with room for the scratch of any candidate; its choices are each step's first candidate.
-        groups: of equal steps.
+        groups: groups of equal steps.
     """
 
     program: Program

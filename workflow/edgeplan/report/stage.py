@@ -93,8 +93,8 @@ def remarks_of(folder: Path, name: str, rows: Sequence[str]) -> list[str]:
     """Read the paragraphs that people wrote about these rows; return none where there is no such text.
 
     Args:
-        folder: of the texts.
-        name: of the text, without `.md`.
+        folder: folder of the texts.
+        name: name of the text, without `.md`.
         rows: fingerprint and commits of the rows (`ChapterPage.rows`). Of a text about others a sentence says that it is there.
     """
     written = folder / f"{name}.md"

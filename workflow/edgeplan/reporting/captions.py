@@ -11,7 +11,7 @@ def caption(folder: Path, name: str) -> str:
     """Read the caption of a table or figure, as one line.
 
     Args:
-        folder: of the captions, one Markdown file each.
+        folder: folder of the captions, one Markdown file each.
         name: id of the table or figure.
 
     Raises:

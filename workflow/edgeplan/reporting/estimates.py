@@ -38,7 +38,7 @@ def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
     run have in common.
 
     Args:
-        statistic: of arrays, one for each part.
+        statistic: function of arrays, one for each part.
         parts: values (n,) that belong together position by position; not a number for none.
     """
     values = [np.asarray(part, dtype=np.float64) for part in parts]
@@ -57,8 +57,8 @@ def figures_of_merit(
 
     Args:
         functions: by name; one that lacks what it is of raises an error of a key or an index, or gives what is no number.
-        evidence: their argument.
-        prefix: of the names.
+        evidence: argument of the functions.
+        prefix: prefix of the names.
     """
     found: dict[str, float] = {}
     for name, function in functions.items():

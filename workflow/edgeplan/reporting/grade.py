@@ -44,9 +44,9 @@ class Repeats:
     """Holds measurements of the same things, made again.
 
     Attributes:
-        ratios: of measurements of the same thing to each other (n,); what is not finite does not count.
-        what: they are, as a noun in the plural.
-        least: a grade rests on at least so many.
+        ratios: ratios of measurements of the same thing (n,); what is not finite does not count.
+        what: noun for the things, in the plural.
+        least: number of repeats that a grade needs.
     """
 
     ratios: ArrayLike
@@ -74,8 +74,8 @@ def graded(environment: Mapping[str, Any], *repeats: Repeats) -> Graded | None:
     """Return a chapter's grade, the worst known; None where too little was repeated and nobody watched the processors.
 
     Args:
-        environment: of the rows, as their stage wrote it.
-        repeats: what was measured again.
+        environment: environment of the rows, as their stage wrote it.
+        repeats: measurements that were made again.
     """
     told = [found for one in repeats if (found := one.graded())]
     share = environment.get(SHARE)

@@ -43,7 +43,7 @@ class Spec(Generic[Evidence, Made]):
         title: one line.
         function: makes it; raises `NotMeasuredError` where the evidence does not hold what it shows.
         needs: attributes of the evidence that it cannot be made without; `models.low_ms`: one column of a table.
-        note: what its caption adds from the evidence; "" for nothing.
+        note: function that returns what the evidence adds to its caption, "" for nothing.
     """
 
     id: str
@@ -131,11 +131,11 @@ def write_tables(
     """Write tables as csv and md; those of an earlier run that are not among them go.
 
     Args:
-        specs: their declarations.
-        tables: by id.
-        added: of `notes`.
+        specs: declarations of the tables.
+        tables: tables by id.
+        added: additions to captions, from `notes`.
         measured_at: when the measurements of each were made, as text.
-        folder: where they go.
+        folder: folder that they go to.
     """
     for name, frame in tables.items():
         write_table(frame, folder / name, specs[name].title, added.get(name, ""), measured_at[name])

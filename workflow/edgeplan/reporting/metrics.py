@@ -25,8 +25,8 @@ class Accuracy:
 
     Attributes:
         models: number of predictions.
-        rmse: in the unit of the inputs.
-        rmspe: in percent.
+        rmse: root mean square error, in the unit of the inputs.
+        rmspe: root mean square percentage error, in percent.
         within_5pct: share (0..1) of predictions within +-5 % of the measurement.
         within_10pct: share within +-10 %.
     """

@@ -78,8 +78,8 @@ class ChapterPage:
     """Holds a chapter of the report.
 
     Attributes:
-        id: of its place in the page.
-        title: of the chapter.
+        id: id of its place in the page.
+        title: title of the chapter.
         about: what is measured and how it compares with the paper, a sentence or two.
         measured_at: when, as text.
         headline: id of the picture that opens the chapter, "" for none.
@@ -88,10 +88,10 @@ class ChapterPage:
         metrics: all figures by name, as text.
         told: title of the findings.
         findings: one paragraph each.
-        pictures: in their order, the one that opens the chapter among them.
-        tables: in their order.
+        pictures: pictures in their order, the one that opens the chapter among them.
+        tables: tables in their order.
         environment: property and value of the machine that was measured.
-        machine: what it is, a line.
+        machine: description of the machine, a line.
         rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
         grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
         graded: why so, a sentence.
@@ -135,7 +135,7 @@ def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Pa
     Its tables and figures stay where they are: the document names their files, and the digests by which it changes with them.
 
     Args:
-        chapter: of one target.
+        chapter: page of one target.
         path: the document.
         tables: folder of `table.write_table`, by id.
         figures: folder of figures, `<id>.svg`.

@@ -50,7 +50,7 @@ def inline(document: str, name: str) -> str:
     that a figure is light or dark as the page is; its rules of style are there, too.
 
     Args:
-        document: as `svg` wrote it.
+        document: document that `svg` wrote.
         name: id of the figure.
     """
     # Larger than this its letters would outgrow the page's.

@@ -52,8 +52,8 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
     Args:
         measured: shape (n,), positive.
         ours: predictions, in the unit of `measured` (n,).
-        theirs: those of the other predictor (n,).
-        groups: what each row was measured with (n,).
+        theirs: predictions of the other predictor (n,).
+        groups: group of each row: what it was measured with (n,).
 
     Raises:
         FormatError: the values do not fit.

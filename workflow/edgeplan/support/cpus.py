@@ -110,7 +110,7 @@ def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, flo
 
     Args:
         cores: the usual processors.
-        spare: of the same kind.
+        spare: further processors of the same kind.
         load: share of each that others use; a processor that is not named stays as it is.
     """
     chosen, free = list(cores), [p for p in spare if p in load and p not in cores]

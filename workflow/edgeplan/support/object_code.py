@@ -52,7 +52,7 @@ def image_of(entries: Mapping[str, Entry], more: str = "") -> bytes:
     """Compile functions into one image.
 
     Args:
-        entries: by the names that they are called by.
+        entries: entries by the names that they are called by.
         more: further functions as LLVM assembly, whose names begin with `entry.`.
 
     Raises:

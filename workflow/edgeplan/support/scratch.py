@@ -25,7 +25,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
     """A scratch folder is temporary, as of `tempfile`; its leftovers are removed by the next one.
 
     Args:
-        what: it is for, a part of its name.
+        what: purpose of the folder, a part of its name.
         within: the folder that it is made in, where `what` is the beginning of its name; None: that of temporary files.
 
     Raises:

@@ -45,7 +45,7 @@ def nothing_stored(what: str, folder: Path) -> StoreError:
 
     Args:
         what: is lacking, as a sentence.
-        folder: where it should be.
+        folder: folder where it should be.
     """
     step = f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {folder}"
     return StoreError(f"nothing may be measured, and {what}", where=str(folder), next_step=step)

@@ -68,9 +68,9 @@ class ProcessorContract:
     """A contract holds a processor to its interface.
 
     Attributes:
-        name: of the engine that it is of.
-        options: of a device file.
-        cores: of a pair file.
+        name: name of the engine that it is of.
+        options: options of a device file.
+        cores: cores of a pair file.
         profiling: whether it is to note times.
     """
 

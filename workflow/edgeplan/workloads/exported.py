@@ -41,7 +41,7 @@ class Exported:
 
     Attributes:
         model: the model; its weights are initialisers that hold no values yet.
-        weights: how each is drawn, by name.
+        weights: distribution that each weight is drawn from, by name.
     """
 
     model: onnx.ModelProto

@@ -74,7 +74,7 @@ class BufferLayout:
         offsets: one a buffer; None without a layout.
         height: largest end of a buffer; None without a layout.
         lower_bound: no layout is lower, proven.
-        capacity: that was given, None if the smallest was asked for.
+        capacity: capacity that was given, None if the smallest was asked for.
         seconds: spent.
     """
 

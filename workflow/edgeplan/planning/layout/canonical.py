@@ -37,10 +37,10 @@ class State(NamedTuple):
     """A state holds a search that can be paused. Buffers are numbered in the order that breaks ties.
 
     Attributes:
-        size, alignment: of the buffers.
+        size, alignment: size and alignment of the buffers.
         first, last: sections of each buffer.
         pointer, neighbour: see `parts.InterferenceGraph`.
-        offset: of the placed buffers, -1 of the others.
+        offset: offset of the placed buffers, -1 for the others.
         hard: the highest end of placed neighbours, aligned.
         low: lower bound of the offset of a buffer to come, at least `hard`.
         trail, old: what was changed, buffer + n * kind, and its value before; kinds are `hard`,
@@ -76,7 +76,7 @@ def begin(graph: InterferenceGraph, part: Buffers, order: Ints, room: int) -> St
     """Return a search that has not begun.
 
     Args:
-        graph: of the part.
+        graph: interference graph of the part.
         part: its buffers.
         order: positions of the buffers, the first to try first.
         room: entries in the trail and in the pool; a search that needs more gives up.

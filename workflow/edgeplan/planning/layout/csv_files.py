@@ -33,7 +33,7 @@ class BufferTable:
     Attributes:
         header: its columns, in order.
         rows: its cells, as they are written.
-        buffers: what they say.
+        buffers: buffers that the rows describe.
     """
 
     header: tuple[str, ...]

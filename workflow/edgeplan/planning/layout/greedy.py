@@ -81,7 +81,7 @@ def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
     Args:
         part: the buffers.
         order: positions by begin.
-        limit: of steps; None is returned beyond it.
+        limit: most steps; None is returned beyond it.
     """
     offset, done = _sweep(part.lower, part.upper, part.size, part.alignment, order, limit)
     return offset if done else None

@@ -22,7 +22,7 @@ class LayoutPart:
     Attributes:
         index: positions among all buffers.
         base: everything below is taken by buffers that overlap all of these.
-        lower_bound: of the height, base included.
+        lower_bound: lower bound of the height, base included.
         unit: heights from `base` on are multiples of it.
     """
 

@@ -49,10 +49,10 @@ class PartSearch:
     """A search of one part keeps its best layout and its bound.
 
     Attributes:
-        part: which buffers, from which address on.
-        buffers: they.
+        part: the part: which buffers, from which address on.
+        buffers: its buffers.
         best: offsets of the lowest layout known, base included.
-        height: of it.
+        height: height of the best layout so far.
         lower_bound: proven, base included.
     """
 
