@@ -18,7 +18,7 @@ Corrected = Callable[[Floats, Floats], Floats]
 
 
 def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, weight: Floats, seed: int) -> Corrected:
-    """Learn what a device takes from what prior devices say.
+    """Fit the latencies of a device to what prior devices predict.
 
     The logarithm of latency is a constant and a share of each prior device's; rows far off weigh less (Huber). Where
     there are rows enough, trees correct this by the features and by what each prior says.

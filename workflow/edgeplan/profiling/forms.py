@@ -16,7 +16,7 @@ from edgeplan.runtime.constants import PLAIN_TAGS
 
 
 def require_exact(graph: Graph, source: str) -> None:
-    """Refuse what the runtime would compute wrongly.
+    """Refuse operators that the runtime would compute otherwise than ONNX says.
 
     Args:
         graph: the graph that is to be lowered, as `load_onnx` has passed it.

@@ -78,7 +78,7 @@ class EngineContract:
     def test_an_activation_that_ends_the_graph_is_mapped(
         self, engine: Engine, tmp_path: Path, last: str, channels: int
     ) -> None:
-        """An activation that ends the graph or that nothing reads is mapped to a node."""
+        """An activation that ends the graph, which nothing reads, is mapped to a node, too."""
         b = GraphBuilder("last", (1, 16, 7, 7))
         graph = b.build(b.conv_bn(b.input, channels, 3, act=last))
         require_mapped(graph, executed(engine, graph, tmp_path))

@@ -9,7 +9,7 @@ from edgeplan.zoo.layers import CLASSES, IMAGE
 
 
 def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
-    """Build AlexNet with its two groups (Krizhevsky et al., 2012); input 227 x 227 as in Caffe, without padding."""
+    """Build AlexNet with its two groups (Krizhevsky et al., 2012) for 227 x 227 as in Caffe; its first layer does not pad."""
     b = GraphBuilder(name, (1, 3, 227, 227))
     x = _conv(b, b.input, 96, 11, 4, pad=0)
     x = b.maxpool(b.lrn(x), 3, 2)

@@ -96,7 +96,7 @@ def own(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan_for(runs: pd.DataFrame, state: str) -> str:
-    """Return our plan that is held against stock engines in a state of the page cache: plans are made for one."""
+    """Return our plan that is compared with stock engines in a state of the page cache: plans are made for one."""
     good = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
     return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
 
@@ -180,7 +180,7 @@ def speedup_vs_best_stock_cached(e: ColdEvidence) -> Estimate:
 
 
 def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
-    """Return by model how many times its profiled cost work took, the median over the runs that are compared."""
+    """Return by model the factor by which work took longer than it was profiled to, the median over the compared runs."""
     good = counted(runs)
     return beside(good[good["state"] == state], runs).groupby("model")["slowness"].median()
 

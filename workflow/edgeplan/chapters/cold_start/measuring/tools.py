@@ -91,7 +91,7 @@ class Tools:
         return all(is_known(self._store, signatures(self.dnnl, lower(graph), home)) for home in HOMES)
 
     def slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
-        """Return how many times its profiled cost work took around each run; for runs after models were profiled."""
+        """Return the factor over its profiled cost that work took around each run; for runs after models were profiled."""
         constants = self._store.constants()
         assert constants is not None  # noqa: S101  profiled before
         return slowness_of(runs, constants.nominal)

@@ -137,7 +137,7 @@ def repeat_note(evidence: Evidence) -> str:
 
 
 def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
-    """Return the share of models with a column within `share` of the measurement, with its interval over models."""
+    """Return the share of models whose value of a column lies within `share` of the measurement, with its interval."""
     hit = np.abs(relative_error(frame["measured_ms"].to_numpy(), frame[column].to_numpy())) <= share + ROUNDING
     return estimate(np.mean, hit)
 

@@ -59,7 +59,7 @@ def _neck(name: str, rng: Random) -> Graph:
 
 
 def _recogniser(name: str, rng: Random) -> Graph:
-    """Build a line of features that one or two LSTMs read, with a fully connected layer behind each."""
+    """Build a carrier in which one or two LSTMs read a line of features, each with a fully connected layer behind."""
     steps, features = _between(rng, _STEPS), _between(rng, _FEATURES, 16)
     b = GraphBuilder(name, (1, features, 1, steps))
     x = b.conv_bn(b.input, features, 1)
