@@ -17,9 +17,9 @@ Modules:
 * `errors`: Defines the errors edgeplan raises on purpose.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
-* `measurement/`: Measures: references, blocks, the lock and the row store.
+* `measurement/`: Measures subjects on a device: references, blocks, the lock and the row store.
 * `opencl/`: Dispatches own OpenCL kernels: which run a step, over how many work items, and what
-  they read; OpenCL is not imported.
+  they read.
 * `opening`: Opens a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 * `planning/`: Planners are pure functions from a profile and a budget to a plan; they know no
   engine, no device and no runtime.

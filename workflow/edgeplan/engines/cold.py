@@ -103,7 +103,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        """Open the model, which is timed, as is the session's first run. Timed, as is the session's first run."""
+        """Open the model, which is timed, as is the session's first run."""
 
 
 def model_files(model: Path) -> tuple[Path, ...]:

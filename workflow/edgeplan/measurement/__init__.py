@@ -1,4 +1,4 @@
-"""Measures: references, blocks, the lock and the row store.
+"""Measures subjects on a device: references, blocks, the lock and the row store.
 
 Modules:
 

@@ -1,4 +1,4 @@
-"""Dispatches own OpenCL kernels: which run a step, over how many work items, and what they read; OpenCL is not imported.
+"""Dispatches own OpenCL kernels: which run a step, over how many work items, and what they read.
 
 No OpenCL is imported here.
 

@@ -92,7 +92,7 @@ def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, 
 def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
     """Pack a weight (O, I, window) as B zeros, bias [tiles][T] and [tiles][I][window][T].
 
-    Of a depthwise convolution, whose I is 1, to B zeros, bias [channels] and [blocks][window][B].
+    A depthwise convolution, whose I is 1, is packed as B zeros, bias [channels] and [blocks][window][B].
     """
     block, columns = sizes["block"], sizes["columns"]
     _tiled(columns, _whole(weight, block, columns).reshape(-1, math.prod(weight.shape[1:])), bias, found[block:])

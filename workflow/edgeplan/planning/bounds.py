@@ -11,8 +11,8 @@ from edgeplan.planning.profile import BIG, LITTLE, Candidate, Fresh, Profile, ex
 def work_bound_ms(profile: Profile) -> float:
     """Sum each step's least (preparation + execution) core-milliseconds of any candidate, and divide it by the cores.
 
-    Without contention and what is paid before the first step, and of the factors of a fresh process only those that make a
-    stage cheaper: no schedule of the profile's machine ends sooner, whatever overlaps.
+    Contention and what is paid before the first step do not count, and of the factors of a fresh process only those that make
+    a stage cheaper do: no schedule of the profile's machine ends sooner, whatever overlaps.
     """
     profile = replace(profile, fresh=Fresh(*(min(factor, 1.0) for factor in profile.fresh.factors)))
     work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)

@@ -1,9 +1,9 @@
 """Measures by how much two preparations on two cores slow each other down.
 
-Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
-without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
-two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each other
-is seen in starts of whole programs (`fresh_process_factors.py`).
+It is measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache
+or without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is
+needed, two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each
+other is seen in starts of whole programs (`fresh_process_factors.py`).
 """
 
 from __future__ import annotations

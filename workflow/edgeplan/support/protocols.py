@@ -187,7 +187,7 @@ def digest(sources: tuple[str, ...]) -> str:
 def essence(source: str) -> str:
     """Return Python source without what cannot change a number: comments, docstrings, imports and white space.
 
-    Names, literals and the order of statements stay. The same on every version of Python.
+    Names, literals and the order of statements stay. The result is the same on every version of Python.
     """
     lines = source.encode().splitlines(keepends=True)
     starts = [0]

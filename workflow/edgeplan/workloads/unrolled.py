@@ -20,8 +20,8 @@ def unrolled_language_model(
 ) -> Exported:  # fmt: skip
     """Build the model of `recurrent_language_model`, with as many parameters, of products, sums and gates, step by step.
 
-    Token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden) of each layer, `hidden_0`, and
-    `cell_0` of LSTMs; they come out joined, (layers * batch, hidden).
+    It maps token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden) of each layer,
+    `hidden_0`, and `cell_0` of LSTMs; they come out joined, (layers * batch, hidden).
     """
     b = ExportBuilder(name)
     ids = b.input("input_ids", (tokens, batch), TensorProto.INT64)

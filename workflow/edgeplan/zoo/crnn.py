@@ -1,7 +1,7 @@
 """Builds CRNN-lite, the text recogniser of chineseocr_lite (github.com/ouyanghuiyu/chineseocr_lite, `crnn_lite`, with LSTM).
 
-A CRNN (Shi et al., 2017) whose convolutions are depthwise separable. With the published hidden size of 256 and 5,530 classes it
-has 2.38 M parameters, the 2.4 M of NNV12's Table 4 and the 9.5 MB that the project states for its `crnn_lite_lstm`.
+It is a CRNN (Shi et al., 2017) with depthwise separable convolutions. With the published hidden size of 256 and 5,530 classes
+it has 2.38 M parameters, the 2.4 M of NNV12's Table 4 and the 9.5 MB that the project states for its `crnn_lite_lstm`.
 """
 
 from __future__ import annotations

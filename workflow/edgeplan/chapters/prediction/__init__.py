@@ -19,7 +19,7 @@ Modules:
 * `model_tables`: Turns the models of a table into tables of kernels.
 * `models`: Reads the models of models.parquet as graphs.
 * `paper`: Holds the numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or
-  section; shares are in percent.
+  section.
 * `sampling/`: Decides which kernels are measured: adaptive sampling, and what it is held against.
 * `settings`: Declares the sections of params.yaml that the chapter on prediction reads, with their
   bounds.

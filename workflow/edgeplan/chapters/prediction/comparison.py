@@ -28,8 +28,6 @@ _US_PER_MS = 1e3
 class KernelComparison:
     """Compares one kernel, or several that the engine runs otherwise than predicted, in ms; None: not known.
 
-    Milliseconds; None: not known.
-
     Attributes:
         name: names of the predicted kernels, else of the engine's operators.
         type: kinds of the operators; "reorder" for a layout conversion.

@@ -1,4 +1,4 @@
-"""Holds the numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section; shares are in percent.
+"""Holds the numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section.
 
 Shares are in percent, as printed.
 

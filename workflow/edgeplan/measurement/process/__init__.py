@@ -19,8 +19,8 @@ Modules:
 * `inputs`: Draws the inputs of a run and compares its outputs.
 * `interference`: Tells whether the processors of a run are its own, or share their cores with
   someone.
-* `job`: Defines the documents between the measuring process and its workers: a job in, a result
-  out; times in milliseconds.
+* `job`: Defines the documents that pass between the measuring process and its workers: a job in, a
+  result out.
 * `memory_group`: A process held to a limit of memory by the system: a memory cgroup, of version 1
   or 2, page cache counted.
 * `page_cache`: Manages the page cache of Linux file by file: evict, fill, look, and time the disk

@@ -1,4 +1,4 @@
-"""Defines the documents between the measuring process and its workers: a job in, a result out; times in milliseconds.
+"""Defines the documents that pass between the measuring process and its workers: a job in, a result out.
 
 Times are in milliseconds.
 """

@@ -61,7 +61,7 @@ def read_through(files: Iterable[Path]) -> tuple[int, float]:
 def read_bandwidth_mb_per_s(files: Iterable[Path]) -> float:
     """Measure the bandwidth of reading the evicted files from end to end, MB/s (10^6 bytes).
 
-    0 where they could not be evicted, since that would time memory.
+    It is 0 where they could not be evicted, since that would time memory.
     """
     paths = tuple(files)
     if evict(paths) > 0.0:

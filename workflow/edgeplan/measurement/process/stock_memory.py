@@ -1,6 +1,7 @@
 """A stock engine's memory is measured in a process of its own: `python -m edgeplan.measurement.process.stock_memory`.
 
-JSON on stdin, JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no model opened.
+A job is JSON on stdin, its result JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no
+model opened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Executes one job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin and stdout.
 
-With `--fork` one job a line, each done by a child of this process, which has imported everything and loaded no library.
+With `--fork` it takes one job a line, each done by a child of this process, which has imported everything and loaded no
+library.
 
 Engines write to stdout as they please, so the worker keeps the real stdout to itself and sends theirs to stderr.
 """

@@ -224,7 +224,7 @@ def over_warm_cached(e: ColdEvidence) -> Estimate:
 def warm_vs_best_stock(e: ColdEvidence) -> Estimate:
     """Return G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of plan `warm`.
 
-    How fast the runtime is with kernels for warm running.
+    It tells how fast the runtime is with kernels for warm running.
     """
     return over_models(own_warm(e.runs, e.threads)["warm_ms"] / stock_warm_ms(e.runs, e.threads))
 

@@ -14,8 +14,8 @@ from edgeplan.planning.profile import BIG, UNCACHED, Candidate, Layer, Profile, 
 def fastest_warm(profile: Profile) -> tuple[int, ...]:
     """Return for each step the position of the candidate that executes fastest on all big cores once it has run.
 
-    By warm times: the first execution in a process touches memory for the first time, and some kernels do in it what they
-    never do again. Of equally fast ones the one that is prepared soonest.
+    Warm times decide: the first execution in a process touches memory for the first time, and some kernels do in it what
+    they never do again. Of equally fast ones the one that is prepared soonest is taken.
     """
 
     def fastest(candidates: Sequence[Candidate]) -> int:

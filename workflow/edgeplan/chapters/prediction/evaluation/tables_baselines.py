@@ -51,10 +51,7 @@ def baselines(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_baselines(evidence: Evidence) -> pd.DataFrame:
-    """Tabulate baselines by family, with the paper's means over five families and three devices (Fig. 9) as last row.
-
-    9) as the last row.
-    """
+    """Tabulate baselines by family, with the paper's means over five families and three devices (Fig. 9) as last row."""
     table = baselines(evidence)
     published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
     row: dict[str, object] = {f"{ours}: {WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
