@@ -30,7 +30,7 @@ def model_apart(folder: Path, given: Path | None) -> Path:
 
 
 def reference_apart(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ONNX Runtime's outputs, by name.
+    """ONNX Runtime's outputs, by name.
 
     Args:
         model: the ONNX file.

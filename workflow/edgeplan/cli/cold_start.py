@@ -94,7 +94,7 @@ def plan_cold_start(
 
 
 def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:
-    """Return a line on the cache that was written, and what its limit left out of it.
+    """The cache that was written, and what its limit left out of it.
 
     Args:
         plan: the plan, which knows no limit.

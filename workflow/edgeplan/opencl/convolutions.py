@@ -144,7 +144,7 @@ def _suits(winograd: Dispatch) -> bool:
 
 
 def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile | None = None) -> Dispatch:
-    """Dispatch a direct convolution, pointwise ones too, to a kernel that knows where the next pixel lies."""
+    """Also a pointwise convolution, in a kernel that knows where the next pixel lies."""
     block, rows = numbers.block, TILES[numbers.vector][0]
     pointwise = c.window == math.prod(c.strides) == 1 and c.pads == (0, 0) and c.size_in == c.size_out and c.pixels >= rows
     if tile is None:

@@ -125,7 +125,7 @@ class _Passes:
 
     Args:
         rig: a model with its first candidates.
-        program: program that is prepared.
+        program: what is prepared.
     """
 
     def __init__(self, rig: Harness, program: LinkedProgram) -> None:

@@ -102,8 +102,8 @@ class RunSettings:
         reader_processors: processors that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
-        mode: mode that budgets are planned for.
-        slowed_ns: time by which each step is prolonged.
+        mode: that budgets are planned for.
+        slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
         steps: whether times of steps are wanted.
@@ -158,8 +158,8 @@ class StreamProfile(_Document):
     """A profile of streaming holds a program's times and memory on a device.
 
     Attributes:
-        compute_ms: time of each step with its weights in memory: the median over inferences.
-        bytes_per_ms: bandwidth of reading weights, all lanes together: the median over passes.
+        compute_ms: of each step, its weights in memory: the median over inferences.
+        bytes_per_ms: of reading weights, all lanes together: the median over passes.
         lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page

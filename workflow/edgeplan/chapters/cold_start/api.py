@@ -40,7 +40,7 @@ class ColdStartPlan:
         folder: the plan folder that `run` executes.
         plan: the plan document.
         profiles: the costs that it was made from, by layout.
-        program: the program that was built from the plan.
+        program: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
         about: lines that say which machine predicted costs are of, where it is another one than this.
     """

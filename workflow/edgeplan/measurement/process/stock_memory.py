@@ -1,7 +1,6 @@
 """A stock engine's memory is measured in a process of its own: `python -m edgeplan.measurement.process.stock_memory`.
 
-A job is JSON on stdin, its result JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no
-model opened.
+JSON on stdin, JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no model opened.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class StockJob(_Document):
         setting: name of the engine's setting.
         artefact: artefact that the setting loads.
         inputs: shape of each input.
-        types: types of the inputs that are not of float32.
-        seed: seed of the inputs.
-        threads: threads of the engine.
-        processors: processors that it may use; empty: any.
-        runs: number of inferences.
+        types: of those that are not of float32.
+        seed: of the inputs.
+        threads: of the engine.
+        processors: that it may use; empty: any.
+        runs: inferences.
         gate: a file to wait for before the model is opened; "": none.
         save_outputs: where to write the outputs as .npz, or nothing.
     """
