@@ -93,12 +93,12 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def of_store(store: ProfileStore, own: frozenset[str], cores: Cores) -> PreparationCosts:
-        """Fit the costs of preparation over what was profiled of other models.
+        """Costs fitted over what was profiled of other models.
 
         Args:
             store: profiled rows.
             own: signatures of the steps that the planned model itself has; their rows are left out.
-            cores: cores of the device.
+            cores: of the device.
 
         Raises:
             StoreError: too few steps of other models have been profiled.
