@@ -2,7 +2,8 @@
 
 oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
 process has paid that long before most samples, so each is measured in a fresh process, as processor time: nothing but the
-thread itself counts. The processes are forked from one that has imported everything and executed nothing (`process.Forks`).
+thread itself counts. The processes are forked from one that has imported everything and executed nothing
+(`measurement.process.child.Forks`).
 """
 
 from __future__ import annotations

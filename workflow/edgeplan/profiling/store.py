@@ -51,7 +51,8 @@ class Constants(BaseModel):
     """Constants are measured once for a machine.
 
     Attributes:
-        nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
+        nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them
+            (`measurement.process.clock`).
         touch_ms_per_page: first write to a page of a session's region.
         page_bytes: size of such a page.
     """

@@ -33,7 +33,7 @@ class ColdStartSettings(Section):
     Attributes:
         devices: devices whose engine is the package's own runtime.
         models: names of `zoo.cold_start_models`.
-        settings: stock settings to stand beside, names of `cold.baselines.registry`; those not installed say so in the tables.
+        settings: stock settings to stand beside, names of `engines.registry`; those not installed say so in the tables.
         threads: thread counts each setting is tried with, our own too; the largest is "all cores".
         states: page cache evicted, cached or both.
         repeats: fresh processes for each combination.

@@ -1,6 +1,6 @@
 """Starts LiteRT (TensorFlow Lite) cold on the CPU through XNNPACK, f32, with and without XNNPACK's weight cache.
 
-The public converters need TensorFlow, so the model is converted by `tflite_lowering`.
+The public converters need TensorFlow, so the model is converted by `lowering.py`.
 """
 
 from __future__ import annotations

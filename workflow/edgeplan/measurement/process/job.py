@@ -28,7 +28,7 @@ class _Job(_Document):
     """Holds the settings that every job tells its worker.
 
     Attributes:
-        setting: name of the baseline, see `baselines.registry`.
+        setting: name of the baseline, see `engines.registry`.
         threads: threads of the engine.
         cpus: logical processors the worker is pinned to before it imports anything; empty leaves it free.
     """

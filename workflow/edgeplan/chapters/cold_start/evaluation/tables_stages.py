@@ -48,7 +48,7 @@ def focus(e: ColdEvidence, wanted: str) -> str:
 def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
     """Return each stage's median (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
 
-    Our own runs are those that `cold_metrics.own` takes. The last entry, `runs`, is their number.
+    Our own runs are those that `metrics.own` takes. The last entry, `runs`, is their number.
 
     Raises:
         NotMeasuredError: there is no such run.

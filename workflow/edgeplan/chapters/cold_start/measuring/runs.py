@@ -42,7 +42,7 @@ class ColdSettings(BaseModel):
     """Settings of cold starts say which are measured, and how.
 
     Attributes:
-        settings: which settings, see `baselines.registry`; ours needs plans in `ready`, so it is not among the default.
+        settings: which settings, see `engines.registry`; ours needs plans in `ready`, so it is not among the default.
         threads: thread counts each setting is tried with.
         cpus: logical processors; a run with t threads is pinned to the first t. Empty pins nothing.
         states: page cache evicted, cached or both.

@@ -34,7 +34,7 @@ class PlanVariant:
     """Describes a plan that is executed.
 
     Attributes:
-        planner: a name in `planner.PLANNERS`.
+        planner: a name in `planners.registry.PLANNERS`.
         costs: where its costs come from.
         uneven: whether it is for one big and one little core, the little one stood for by waiting.
         continuous: whether it has the kernels for later runs beside it (section 3.5).

@@ -2,8 +2,8 @@
 
 As written, except where the text is ambiguous or would not end:
 
-* Line 1, the filter, is `profile.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs to its
-  preparation.
+* Line 1, the filter, is `planning.dominance.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs
+  to its preparation.
 * Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer
   preparations than little cores: the loop also ends when a round has moved nothing.
 * Lines 10 and 12 with s := i would insert i again and would leave steps that line 9 passed over, and step 2 at first, on no
