@@ -70,9 +70,9 @@ class ColdEvidence:
     Attributes:
         device: name of the device.
         runs: one row a process (`measuring.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and
-            `load_core` (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its profiled cost work
-            took around the run, by the references timed beside both), `interference` (how many times as long as usual
-            a load on all processors of the run took beside it).
+            `load_core` (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its
+            profiled cost work took around the run, by the references timed beside both), `interference` (how many times as
+            long as usual a load on all processors of the run took beside it).
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
         profiles: `profiling.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
