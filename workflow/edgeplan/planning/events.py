@@ -83,7 +83,7 @@ class _Lane:
         return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
 
     def make(self, now: float) -> float:
-        """Place the next early part; return its end."""
+        """Place the next early part; return its end, ms."""
         step = self.own[self.made]
         self.made += 1
         end = now + self.work.early[step]
@@ -92,7 +92,7 @@ class _Lane:
         return end
 
     def prepare(self, now: float) -> float:
-        """Finish the next step once its weights have arrived; return its end."""
+        """Finish the next step once its weights have arrived; return its end, ms."""
         if self.made == self.at:
             now = self.make(now)
         step = self.own[self.at]
@@ -104,7 +104,7 @@ class _Lane:
         return end
 
     def prepare_all(self, now: float) -> float:
-        """Prepare all remaining steps; return the end."""
+        """Prepare all remaining steps; return the end, ms."""
         while self.at < self.count:
             now = self.make(now) if self.can_make(now) else self.prepare(now)
         return now

@@ -62,8 +62,8 @@ def _multipliers(*, disk: bool) -> Floats:
 def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) -> Floats:
     """Return lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
 
-    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. One queue
-    only.
+    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. There
+    is one queue only.
 
     Args:
         costs: costs of the profile.

@@ -72,7 +72,7 @@ class CostArrays:
         return range(self.steps, self.steps + 1) if self.wide is None else range(self.steps + 1)
 
     def execution(self, widen_from: int) -> Floats:
-        """Return the execution by step and candidate when it widens at a step."""
+        """Return the execution by step and candidate, ms, shape (steps, candidates), when it widens at a step."""
         if self.wide is None:
             return self.narrow
         return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)

@@ -161,7 +161,7 @@ def places_of(labels: Labels) -> Places:
 
 
 def reach_of(at: Places, labels: Labels) -> tuple[float, float, Floats]:
-    """Compute the card's distances between rows of a regressor: near, far, and the distances themselves (octaves)."""
+    """Compute the card's distances between a regressor's rows, octaves: near, far, and the distances themselves (n,)."""
     distance = nearest_of_others(at, labels.group)
     near, far = map(nine_digits, usual(distance))
     return near, far, distance

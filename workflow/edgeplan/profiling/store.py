@@ -71,7 +71,7 @@ class Constants(BaseModel):
 
     @property
     def touch_ms_per_byte(self) -> float:
-        """Return the cost of the first touch of a byte, where many follow each other."""
+        """Return the cost in ms of the first touch of a byte, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
 
 

@@ -30,7 +30,7 @@ class Uniform:
     centre: float = 0.0
 
     def draw(self, name: str, elements: int, seed: int) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
+        """Yield float32 values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
         for chunk in uniform(np.random.default_rng((seed, zlib.crc32(name.encode()))), elements):
             yield (chunk - np.float32(0.5)) * np.float32(2 * self.spread) + np.float32(self.centre)
 

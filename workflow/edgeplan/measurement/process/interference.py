@@ -147,7 +147,7 @@ class Interference:
         return max(min(times) for times in self._alone.values())
 
     def wait(self) -> float:
-        """Wait by `wait_until_free` for all processors."""
+        """Wait by `wait_until_free` for all processors; return the last look at them over the usual time."""
         self.look()
         return wait_until_free(self._processors, self.usual_us, self._load)
 

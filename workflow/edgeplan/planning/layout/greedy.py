@@ -10,7 +10,7 @@ from edgeplan.support.compiled import compiled
 
 
 def orders(part: Buffers) -> dict[str, Ints]:
-    """Return orders in which buffers are worth placing, by name."""
+    """Return orders in which buffers are worth placing, by name: positions of all buffers (n,)."""
     length = part.upper - part.lower
     area = part.size.astype(float) * length.astype(float)
     keys = {
@@ -24,12 +24,12 @@ def orders(part: Buffers) -> dict[str, Ints]:
 
 
 def first_fit(graph: InterferenceGraph, part: Buffers, order: Ints) -> Ints:
-    """Return offsets by placing in this order; O(sum of degree log degree)."""
+    """Return offsets (n,) by placing in this order; O(sum of degree log degree)."""
     return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
 
 
 def lowest(graph: InterferenceGraph, part: Buffers) -> Ints:
-    """Return offsets by placing in the order that gives the lowest layout."""
+    """Return offsets (n,) by placing in the order that gives the lowest layout."""
     found = [first_fit(graph, part, order) for order in orders(part).values()]
     return min(found, key=lambda offsets: int((offsets + part.size).max(initial=0)))
 

@@ -51,7 +51,7 @@ class InterferenceGraph:
 
 
 def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
-    """Yield sets of buffers, no two of different sets alive at the same time; none of size 0."""
+    """Yield sets of buffers, as positions (n,), no two of different sets alive at the same time; none of size 0."""
     index = index[all_of.size[index] > 0]
     if not len(index):
         return

@@ -38,7 +38,7 @@ class Attempt:
         return int(self.state.registers[canonical.NODES])
 
     def offsets(self) -> Ints:
-        """Return the offset of each buffer in the layout found."""
+        """Return the offset of each buffer in the layout found (n,)."""
         found = np.empty(len(self.order), dtype=np.int64)
         found[self.order] = self.state.offset
         return found

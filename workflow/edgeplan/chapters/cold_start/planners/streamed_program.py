@@ -127,8 +127,8 @@ def carried_bounds(s: Streams, p: StreamedProgram, found: Relaxation) -> Floats:
     """Return lower bounds for every widening from one relaxation's multipliers: neighbours have nearly the same.
 
     All rows hold for every widening, with its tails; so any multipliers give a bound. With fixed ones each step chooses alone:
-    what it pays for preparing and reading stays, its execution counts in all rows whose tail it belongs to. One preparing core
-    or none.
+    what it pays for preparing and reading stays, its execution counts in all rows whose tail it belongs to. There is one
+    preparing core or none.
 
     Args:
         s: the profile and its disk.

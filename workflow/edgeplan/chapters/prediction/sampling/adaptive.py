@@ -68,12 +68,12 @@ class CarrierSamples:
 
     @property
     def seconds(self) -> float:
-        """Return the measuring time, with model building, references and rejected batches."""
+        """Return the measuring time in seconds, with model building, references and rejected batches."""
         return sum(m.seconds for m in self.measurements)
 
     @property
     def seconds_after_initial(self) -> float:
-        """Return the measuring time without the initial sample's, which the adaptive sampler and the prior baseline share."""
+        """Return the measuring time in seconds without the initial sample's, which adaptive and prior sampling share."""
         return sum(m.seconds for m, number in zip(self.measurements, self.rounds, strict=True) if number > 0)
 
     def within(self, seconds: float) -> CarrierSamples:
@@ -313,7 +313,7 @@ def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.fl
 
 
 def errors_beyond_labels(predicted_us: npt.NDArray[np.float64], labels_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the relative errors of predictions, less what the labels themselves are likely to be off by.
+    """Return the relative errors of predictions (n,), less what the labels themselves are likely to be off by.
 
     With it, rounds would go to kernels of a microsecond, whose labels say how the engine rounds: more of them teach nothing. An
     engine that counts finer is treated alike.

@@ -91,7 +91,7 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
 
 
 def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the standard error of labels in us: from the rounding of the counters, and a share of their time."""
+    """Return the standard error of labels, us (n,): from the rounding of the counters, and a share of their time."""
     return np.hypot(_ROUNDING_US, _PROPORTIONAL * labels)
 
 
