@@ -70,7 +70,7 @@ class Evaluator:
 
     @cached_property
     def layout_codes(self) -> tuple[Integers, Integers]:
-        """Return the layouts read and written by each choice; the last entry serves choice -1: not known what."""
+        """Return the layouts read and written by each choice (choices + 1,); the last entry serves choice -1: unknown."""
         reads = [*(self.states[v.input_layout] for _, v in self.choices), UNKNOWN]
         writes = [*(self.states[v.output_layout] for _, v in self.choices), UNKNOWN]
         return np.array(reads, dtype=np.int64), np.array(writes, dtype=np.int64)
