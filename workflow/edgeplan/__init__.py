@@ -33,7 +33,7 @@ Modules:
 * `report/`: Writes the report of a device: the pages that the chapters' tables and figures are
   shown in.
 * `reporting/`: Tables, figures and reports of all chapters are made with these modules.
-* `runs`: Running plans: one function and one result for plan folders of every kind (docs/api.md).
+* `runs`: Runs plans: one function and one result for plan folders of every kind (docs/api.md).
 * `runtime/`: The oneDNN runtime: executes ONNX graphs, and nothing but what a plan says (design,
   section 4).
 * `support/`: Every layer may use these modules: they know nothing of models, devices or chapters.

@@ -113,7 +113,7 @@ class OpenDevice(_Message, tag="open"):
 
 
 class TimeReferences(_Message, tag="nominal"):
-    """The host asks what the references take."""
+    """The host asks for the reference loads' times."""
 
     runs: Annotated[int, Meta(ge=1, le=1000)]
     seconds: Annotated[float, Meta(ge=0, le=600)] | None = None
