@@ -66,7 +66,7 @@ _loaded: list[Dnnl] = []
 
 
 def _ready(threads: int, gate: str) -> dict[str, int]:
-    """Load the library and start its threads; return the resident memory then, from which a budget counts."""
+    """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
     dnnl.warm_up(threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
@@ -77,7 +77,7 @@ def _ready(threads: int, gate: str) -> dict[str, int]:
 
 
 def _apart(what: str, job: dict[str, Any]) -> str:
-    """Let another process read or write files of tensors; return what it prints."""
+    """Have another process read or write files of tensors; what it prints."""
     command = module_command("edgeplan.cli.run_files", what, json.dumps(job))
     ended = subprocesses.run(command)
     printed, told = (text.decode(errors="replace") for text in (ended.stdout, ended.stderr))
