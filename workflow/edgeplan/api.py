@@ -1,4 +1,4 @@
-"""The interface for programs that belongs to no chapter: `edgeplan.export` and `edgeplan.prepare` (docs/api.md)."""
+"""Offers to programs what belongs to no chapter: `edgeplan.export` and `edgeplan.prepare` (docs/api.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEAR = 5  # names that are offered in place of a wrong one
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model of static shape, as a file.
+    """Describes a model of static shape, as a file.
 
     Attributes:
         path: the file: the one that was written, or the given one where it was static as it was.

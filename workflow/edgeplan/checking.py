@@ -1,4 +1,4 @@
-"""References of a run come from a process of their own: the one that runs a plan loads neither onnx nor ONNX Runtime."""
+"""Computes references of a run in a process of its own: the one that runs a plan loads neither onnx nor ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 def model_apart(folder: Path, given: Path | None) -> Path:
-    """The ONNX file that a plan was made from (`PlanFolder.require_model`).
+    """Find the ONNX file that a plan was made from (`PlanFolder.require_model`).
 
     Raises:
         ModelError: it is not found, or is another one by now.

@@ -1,4 +1,4 @@
-"""The errors edgeplan raises on purpose.
+"""Defines the errors edgeplan raises on purpose.
 
 Every message says what was wrong, where, and what to do next; the command line prints it without a traceback and exits with
 `exit_code`.
@@ -10,7 +10,7 @@ from edgeplan.terminal import escaped
 
 
 class EdgeplanError(Exception):
-    """Base of every error that a user can correct."""
+    """Reports what a user can correct: every error raised on purpose is one."""
 
     exit_code = 1
 
@@ -25,25 +25,25 @@ class EdgeplanError(Exception):
 
 
 class ModelError(EdgeplanError):
-    """A model file that cannot be read, contradicts itself, is not static in shape, or holds what is not known."""
+    """Reports a model file that cannot be read, contradicts itself, is not static in shape, or holds what is not known."""
 
     exit_code = 2
 
 
 class DeviceError(EdgeplanError):
-    """An unknown device, a wrong device file, or an engine that is not installed."""
+    """Reports an unknown device, a wrong device file, or an engine that is not installed."""
 
     exit_code = 3
 
 
 class ParamsError(EdgeplanError):
-    """A key of params.yaml that is misspelt, missing or out of range."""
+    """Reports a key of params.yaml that is misspelt, missing or out of range."""
 
     exit_code = 4
 
 
 class FormatError(EdgeplanError):
-    """A file of another format version, or one that does not fit its schema."""
+    """Reports a file of another format version, or one that does not fit its schema."""
 
     exit_code = 5
 
@@ -73,7 +73,7 @@ class PredictionError(EdgeplanError):
 
 
 class InputError(EdgeplanError):
-    """Tensors given for a run that do not fit the model's inputs, or a file of them that cannot be read."""
+    """Reports tensors given for a run that do not fit the model's inputs, or a file of them that cannot be read."""
 
     exit_code = 11
 
@@ -88,7 +88,7 @@ class InfeasibleError(EdgeplanError):
     """The request does not fit, as buffers in a capacity that is too small for them.
 
     Attributes:
-        proven: that it fits in no way; else nothing that was found did, or runs took more than they should.
+        proven: whether it fits in no way; else nothing that was found did, or runs took more than they should.
     """
 
     exit_code = 13

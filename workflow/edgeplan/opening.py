@@ -1,4 +1,4 @@
-"""Opening a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
+"""Opens a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 
 Only what the kind needs is imported when a plan is opened, so each import stands where the kind is known.
 """

@@ -1,4 +1,4 @@
-"""The one progress bar: on a terminal a bar with an estimate of the time left, elsewhere a log line now and then.
+"""Shows progress: on a terminal a bar with an estimate of the time left, elsewhere a log line now and then.
 
 It counts items, or, for a stage that measures within budgets, seconds of measuring. The time left is then what is left of them.
 """
@@ -51,7 +51,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class BudgetProgress:
-    """Measuring time spent of what a stage will take.
+    """Counts the measuring time that a stage has spent, of what it will take.
 
     Args:
         planned: seconds that the stage will take, as far as is known.

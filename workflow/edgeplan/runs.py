@@ -1,4 +1,4 @@
-"""Running plans: one function and one result for plan folders of every kind (docs/api.md).
+"""Runs plans: one function and one result for plan folders of every kind (docs/api.md).
 
 `edgeplan.run` and the command `edgeplan run` come here.
 """
@@ -47,7 +47,7 @@ class _Planned(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """Inferences of a plan of any kind.
+    """Holds the inferences of a plan of any kind.
 
     Attributes:
         plan: what was run: its kind, what it was made for, its schedule and prediction.
@@ -208,7 +208,7 @@ def _require_apart(*, cold: bool, given: bool, check: bool) -> None:
 
 
 def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
-    """The processors of a device, those that execute first.
+    """Return the processors of a device, those that execute first.
 
     Raises:
         DeviceError: it is unknown, or executes on another number of processors than the plan.
@@ -241,7 +241,7 @@ def budget_sizes(budgets: Sequence[str]) -> list[int]:
 
 
 def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[str, ...]:
-    """Names of inputs that hold infinities or what is no number, with a warning: outputs may look as if they held numbers."""
+    """Return the names of inputs that hold infinities or what is no number, with a warning: outputs may look like numbers."""
     found = not_finite(values)
     if found and say:
         _log.warning("not finite everywhere: %s; activations may make numbers of it, so outputs may hide it", ", ".join(found))
@@ -251,7 +251,7 @@ def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[st
 def _run_cold(
     session: ColdSession, values: Mapping[str, Array], repeat: int, read_ms: float
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """A cold start and warm runs after it; what `Run` holds of them, and the first outputs."""
+    """Start a plan cold and run it warm after it; return what `Run` holds of that, and the first outputs."""
     first = last = session.run(values)
     times = []
     for _ in range(repeat - 1):  # nothing in between: time to spare would be spent on the kernels of later runs
@@ -266,7 +266,7 @@ def _run_cold(
 def _run_budgets(
     session: MemorySession, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """Inferences of each budget; what `Run` holds of them, and the last outputs."""
+    """Run the inferences of each budget; return what `Run` holds of them, and the last outputs."""
     given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
     phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     if refused is not None:
@@ -278,7 +278,7 @@ def _run_budgets(
 
 
 def _run_pair(session: PairSession, values: Mapping[str, Array], repeat: int) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """Inferences of a pair; what `Run` holds of them, and the last outputs."""
+    """Run the inferences of a pair; return what `Run` holds of them, and the last outputs."""
     times = []
     for _ in range(repeat):
         session.bind(values)

@@ -1,4 +1,4 @@
-"""Output to a terminal takes text in any encoding, names from files without their control characters, and pipes that close."""
+"""Writes to a terminal: text in any encoding, names from files without control characters, pipes that close."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = 120  # columns of tables where there is no terminal
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Text with its control characters as escapes (`\x1b`), in which a name from a file can do nothing to a terminal.
+    r"""Return text with its control characters as escapes (`\x1b`): a name from a file can do nothing to a terminal.
 
     Args:
         text: anything.
@@ -97,7 +97,7 @@ def prepare() -> None:
 
 
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:
-    """Tell whether the output took all that was printed: None, or a message ("" for a reader that left early) and an exit code.
+    """Flush the output; return None if it took all, or a message ("" for a reader that left early) and an exit code.
 
     Args:
         stream: the output.

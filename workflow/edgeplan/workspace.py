@@ -1,4 +1,4 @@
-"""Where device files, measured rows and results are: in a workspace found upwards from here, or in what the package ships."""
+"""Finds device files, measured rows and results: in a workspace found upwards from here, or in what the package ships."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNELS, RULES = "kernels.parquet", "rules.json"
 
 @dataclass(frozen=True)
 class Workspace:
-    """A workspace, which need not have anything in it.
+    """Names the folders of a workspace, which need not have anything in it.
 
     Attributes:
         root: its folder; "." when the current folder is it, so that messages name paths as a user does.
@@ -39,34 +39,34 @@ class Workspace:
 
     @property
     def devices(self) -> Path:
-        """Folder of the device files."""
+        """Return the folder of the device files."""
         return self.root / _DEVICES
 
     @property
     def pairs(self) -> Path:
-        """Folder of the pair files."""
+        """Return the folder of the pair files."""
         return self.root / _PAIRS
 
     @property
     def rows(self) -> Path:
-        """Folder of the measured rows, by device."""
+        """Return the folder of the measured rows, by device."""
         return self.root / _ROWS
 
     @property
     def results(self) -> Path:
-        """Folder of the results, by device."""
+        """Return the folder of the results, by device."""
         return self.root / _RESULTS
 
     def device_files(self) -> dict[str, Path]:
-        """The known device files by name: the workspace's before the shipped ones."""
+        """Return the known device files by name: the workspace's before the shipped ones."""
         return _by_name(self.devices, pairs=False)
 
     def pair_files(self) -> dict[str, Path]:
-        """The known pair files by name: the workspace's before the shipped ones."""
+        """Return the known pair files by name: the workspace's before the shipped ones."""
         return _by_name(self.pairs, pairs=True)
 
     def device_path(self, name_or_path: str | Path) -> Path:
-        """The device file of a name, or the one at a path.
+        """Return the device file of a name, or the one at a path.
 
         Raises:
             DeviceError: there is no device of this name.
@@ -74,7 +74,7 @@ class Workspace:
         return self._path("device", name_or_path, self.device_files(), self.devices)
 
     def pair_path(self, name_or_path: str | Path) -> Path:
-        """The pair file of a name, or the one at a path.
+        """Return the pair file of a name, or the one at a path.
 
         Raises:
             DeviceError: there is no pair of this name.
@@ -100,7 +100,7 @@ def _by_name(folder: Path, *, pairs: bool) -> dict[str, Path]:
 
 
 def shipped_folder(name: str, folder: Path = SHIPPED, *, where: str = "training.prior") -> Path:
-    """Folder of what stages learn from: fusion rules and kernels of a device, with the predictors that were trained on them.
+    """Return the folder of what stages learn from: a device's fusion rules, kernels, and the predictors trained on them.
 
     Raises:
         DeviceError: none are shipped of this device.
@@ -123,7 +123,7 @@ def is_path(name_or_path: str | Path) -> bool:
 
 
 def workspace(given: Path | None = None) -> Workspace:
-    """The workspace: the one given, else of the environment (EDGEPLAN_WORKSPACE), else the nearest folder upwards that is one.
+    """Find the workspace: the one given, else the environment's (EDGEPLAN_WORKSPACE), else the nearest folder upwards.
 
     Raises:
         ParamsError: what is given is no folder.
@@ -153,7 +153,7 @@ def own_rows() -> Path:
 
 
 def _upwards() -> Iterator[Path]:
-    """This folder and those above it: the first as ".", the others absolute."""
+    """Yield this folder and those above it: the first as ".", the others absolute."""
     try:
         here = Path.cwd()
     except FileNotFoundError:  # somebody has deleted it
@@ -170,7 +170,7 @@ def _is_workspace(folder: Path) -> bool:
 
 
 def use(given: Path | None) -> Path | None:
-    """Whatever is called from now on finds the workspace that the command line names, in processes that it starts, too."""
+    """Let whatever is called from now on, processes included, find the workspace that the command line names."""
     if given is not None:
         os.environ[VARIABLE] = str(Path(workspace(given).root).absolute())
     return given

@@ -1,4 +1,4 @@
-"""Folders that may not be written to: tried before anything is measured, and told by what is wrong with them."""
+"""Tries folders before anything is measured, and tells what is wrong with those that may not be written to."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CAUSES = frozenset((*_NO_ROOM, *_NOT_ALLOWED, *_NO_FOLDER, errno.EISDIR, errno.
 
 
 def state_base() -> str:
-    """The folder that the state folder lies in, "" if there is none."""
+    """Return the folder that the state folder lies in, "" if there is none."""
     return _base("XDG_STATE_HOME", ".local/state")
 
 
 def cache_base() -> str:
-    """The folder for what can be made again at any time, "" if there is none."""
+    """Return the folder for what can be made again at any time, "" if there is none."""
     return _base("XDG_CACHE_HOME", ".cache")
 
 
@@ -41,11 +41,11 @@ def _base(variable: str, in_home: str) -> str:
 
 
 def cannot_write(error: OSError, path: Path, *, instead: str = "") -> StoreError:
-    """The error for a file or folder that could not be written, with what to do by its cause.
+    """Return the error for a file or folder that could not be written, with what to do by its cause.
 
     Args:
-        error: what the system said.
-        path: what was to be written.
+        error: error of the system.
+        path: path that was to be written.
         instead: how the user names another folder; found by the path without.
     """
     where = str(path)
@@ -94,7 +94,7 @@ def require_writable(folder: Path, *, instead: str = "") -> None:
 
 
 def expected(error: OSError) -> StoreError | None:
-    """The message for an error of the system that nobody has caught; None if it is none that a user can do something about."""
+    """Return the error to show for one of the system that nobody has caught; None if a user can do nothing about it."""
     if error.errno not in _CAUSES or not error.filename:
         return None
     return cannot_write(error, Path(os.fsdecode(error.filename)))

@@ -3,7 +3,7 @@
 
 rule adaptation_rows:
     """
-    Rows of a device of this workspace, gathered in one folder for the ladder.
+    Gather the rows of a device of this workspace in one folder for the ladder.
     """
     input:
         "results/{device}/measurements/kernels.parquet",
@@ -25,7 +25,7 @@ rule adaptation_rows:
 
 rule ladder:
     """
-    Predictions of a new device from so many seconds of measuring, cut out of kept rows.
+    Predict a new device from so many seconds of measuring, cut out of kept rows.
     """
     output:
         update("results/{device}/ladder/ladder.parquet"),
@@ -44,7 +44,7 @@ rule ladder:
 
 rule ladder_tables:
     """
-    The tables, the figure and the page of the ladder, with its figures of merit.
+    Make the tables, the figure and the page of the ladder, with its figures of merit.
     """
     input:
         "results/{device}/ladder/ladder.parquet",

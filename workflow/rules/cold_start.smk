@@ -3,7 +3,7 @@
 
 rule cold_start:
     """
-    Models profiled, plans made and executed beside the stock engines; all that measures is here.
+    Profile models, make plans and execute them beside the stock engines; all that measures is here.
     """
     input:
         "config/devices/{device}.yaml",

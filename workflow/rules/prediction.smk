@@ -3,7 +3,7 @@
 
 rule zoo:
     """
-    Base models, variants, and the prior distribution.
+    Draw base models, variants, and the prior distribution.
     """
     output:
         update("data/zoo/models.parquet"),
@@ -21,7 +21,7 @@ rule zoo:
 
 rule fusion:
     """
-    Rules of what a device's engine fuses, found by timing alone, and held against the engine's own report.
+    Detect what a device's engine fuses by timing alone, and verify it by the engine's own report.
     """
     input:
         "config/devices/{device}.yaml",
@@ -49,7 +49,7 @@ rule fusion:
 
 rule sampling:
     """
-    Measured and labelled kernels, by the adaptive sampler, its baselines, the frozen set and both modes.
+    Measure and label kernels by the adaptive sampler, its baselines, the frozen set and both modes.
     """
     input:
         "config/devices/{device}.yaml",
@@ -76,7 +76,7 @@ rule sampling:
 
 rule calibration:
     """
-    Whole models of a seed of their own, on which predictions and their intervals are calibrated.
+    Measure whole models of a seed of their own, on which predictions and intervals are calibrated.
     """
     input:
         "config/devices/{device}.yaml",
@@ -102,7 +102,7 @@ rule calibration:
 
 rule training:
     """
-    The predictors of a device, and those it is compared with.
+    Train the predictors of a device, and those they are compared with.
     """
     input:
         "results/{device}/measurements/kernels.parquet",
@@ -127,7 +127,7 @@ rule training:
 
 rule truth:
     """
-    Whole models, plain and unprofiled, normalised by the references that normalise the labels.
+    Measure whole models, plain and unprofiled, normalised by the references that normalise the labels.
     """
     input:
         "config/devices/{device}.yaml",
@@ -153,7 +153,7 @@ rule truth:
 
 rule evaluation:
     """
-    Predictions held against whole models; tables, figures and metrics.
+    Compare predictions with measured whole models, in tables, figures and metrics.
     """
     input:
         "data/zoo/models.parquet",
@@ -206,7 +206,7 @@ rule evaluation:
 
 rule unseen:
     """
-    Architectures outside the zoo's families, measured and predicted (see `edgeplan.zoo.unseen`).
+    Measure and predict architectures outside the zoo's families (see `edgeplan.zoo.unseen`).
     """
     input:
         "config/devices/{device}.yaml",
@@ -235,7 +235,7 @@ rule unseen:
 
 rule transfer:
     """
-    Predictors of one device tried on another, beside the rebuilt ones.
+    Try predictors of one device on another, beside the rebuilt ones.
     """
     input:
         f"results/{config['transfer']['source']}/evaluation/models.parquet",

@@ -3,7 +3,7 @@
 
 rule report:
     """
-    One page of all devices and pairs, and the figures of merit of each in one file.
+    Write one page of all devices and pairs, and the figures of merit of each in one file.
     """
     input:
         [] if CURRENT else list(parts_of_report(config)),

@@ -19,13 +19,13 @@ DeviceName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
 class Section(BaseModel):
-    """A section of params.yaml: a misspelt key is an error."""
+    """Bounds a section of params.yaml: a misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ChapterParams(Section):
-    """Parameters that every chapter may read of params.yaml; a chapter's `settings` adds its own sections.
+    """Declares parameters that every chapter may read of params.yaml; a chapter's `settings` adds its own sections.
 
     Attributes:
         seed: of everything that is drawn.
@@ -50,7 +50,7 @@ class Targets:
     wildcards: tuple[str, ...] = ("device",)
 
     def of(self, params: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The targets in params.yaml: a name for each wildcard.
+        """Return the targets in params.yaml: a name for each wildcard.
 
         Raises:
             KeyError: there is no such section.
@@ -70,7 +70,7 @@ PAIRS = Targets("partition.pairs", wildcards=("pair",))
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the pipeline, declared here alone: Snakemake's rule and DVC's stage are made from it (`make wire`).
+    """Declares a stage of the pipeline, here alone: Snakemake's rule and DVC's stage are made from it (`make wire`).
 
     Paths hold wildcards of the targets in braces. What a stage writes stays until there is something to put in its place: one
     that fails takes nothing away. The function gets every parameter that it has by name: `params`, or a path
@@ -82,7 +82,7 @@ class Stage:
         inputs, outputs: files, by the names that the function knows them by.
         paths: folders that the function reads or writes besides, by name.
         params: sections of params.yaml that it depends on, or keys of one ("memory.devices").
-        targets: what it runs for; None: once.
+        targets: what the stage runs for; None: it runs once.
         rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
         reads: files and folders that it depends on besides its inputs.
         writes: files and folders that it writes besides its outputs, or that its outputs lie in.
@@ -110,12 +110,12 @@ class Stage:
 
     @property
     def module(self) -> str:
-        """The module of its function."""
+        """Return the module of the stage's function."""
         return self.function.partition(":")[0]
 
     @property
     def wildcards(self) -> tuple[str, ...]:
-        """Names that a command gives for it to run; none of a stage that runs once, for the one target in params.yaml."""
+        """Return the names that a command gives for it to run; none of a stage that runs once, for params.yaml's one target."""
         names = self.targets.wildcards if self.targets else ()
         return tuple(name for name in names if any(f"{{{name}}}" in path for path in self.outputs.values()))
 
@@ -126,12 +126,12 @@ class Stage:
 
     @property
     def log(self) -> str:
-        """Where it logs to, with its wildcards in braces."""
+        """Return where the stage logs to, with its wildcards in braces."""
         return f"work/logs/{'-'.join([self.name, *(f'{{{name}}}' for name in self.wildcards)])}.log"
 
     @property
     def folders(self) -> Mapping[str, str]:
-        """Folders that the function is given by name."""
+        """Return the folders that the function is given by name."""
         return {**self.paths, "rows": self.rows} if self.rows else self.paths
 
     @property
@@ -152,7 +152,7 @@ def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str
     Args:
         name: of the stage.
         function: `module:function`.
-        targets: what it runs for.
+        targets: what the stage runs for.
         inputs: files, by the names that the function knows them by.
         measured: the folder of its inputs, which gets the tables and figures.
         chapter: the files of metrics and of the page without their suffixes.
@@ -174,7 +174,7 @@ def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A table that `dvc plots diff` draws of two revisions beside each other, as bars: its file, a title, its columns."""
+    """Names a table that `dvc plots diff` draws of two revisions beside each other, as bars: file, title, columns."""
 
     path: str
     title: str
@@ -228,5 +228,5 @@ def load(name: str) -> Any:
 
 
 def expanded(pattern: str, targets: Targets | None, params: Mapping[str, Any]) -> Iterator[str]:
-    """A path for every target."""
+    """Yield a path for every target."""
     yield from [pattern] if targets is None else (pattern.format(**target) for target in targets.of(params))

@@ -1,4 +1,4 @@
-"""Stage `check`: the values of params.yaml as a whole, before anything is built."""
+"""Stage `check`: check the values of params.yaml as a whole, before anything is built."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
 
 
 def _named(params: ChapterParams, places: Iterable[Targets]) -> Iterator[tuple[str, str]]:
-    """Every device that is named in some places, and under which key."""
+    """Yield every device that is named in some places, and under which key."""
     written = params.model_dump()
     for targets in dict.fromkeys(places):
         for target in targets.of(written):

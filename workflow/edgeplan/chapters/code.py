@@ -1,4 +1,4 @@
-"""Digests of the code of each stage, by which DVC tells what is current."""
+"""Digests the code of each stage, by which DVC tells what is current."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CODE = Path("workflow/code.json")
 
 
 def noted_code() -> Mapping[str, str]:
-    """The digests in the workspace's file, by stage; none where it has none."""
+    """Read the digests in the workspace's file, by stage; none where it has none."""
     return json.loads(CODE.read_text(encoding="utf-8")) if CODE.is_file() else {}
 
 
 def code_digest(stage: Stage) -> str:
-    """Digest of the code that a stage runs: of the modules that its function's imports, and of sources that lie beside them."""
+    """Return the digest of a stage's code: of the modules that its function imports, and of sources beside them."""
     return digest(imported(stage.module))
 
 
@@ -45,7 +45,7 @@ def digest(modules: Iterable[Path]) -> str:
 
 @cache
 def _beside(folder: Path) -> tuple[Path, ...]:
-    """Sources beside modules that are no Python: OpenCL's, and the page's templates."""
+    """Return sources beside modules that are no Python: OpenCL's, and the page's templates."""
     return () if folder == PACKAGE else tuple(path for path in sorted(folder.rglob("*")) if path.suffix in (".cl", ".h", ".j2"))
 
 
@@ -81,7 +81,7 @@ def _says_nothing(path: Path) -> bool:
 
 
 def _files(name: str) -> set[Path]:
-    """The files that importing `edgeplan.a.b` reads: the module and the packages above it."""
+    """Return the files that importing `edgeplan.a.b` reads: the module and the packages above it."""
     parts = name.split(".")[1:]
     found = {PACKAGE.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)}
     found.add(PACKAGE.joinpath(*parts).with_suffix(".py"))
@@ -94,7 +94,7 @@ def _imports(path: Path) -> frozenset[Path]:
 
 
 def _names(path: Path) -> Iterator[str]:
-    """Modules of the package that a file imports, at its head or later."""
+    """Yield the modules of the package that a file imports, at its head or later."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeplan":
             yield node.module

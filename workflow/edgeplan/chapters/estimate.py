@@ -1,4 +1,4 @@
-"""The time of a whole run is told before it starts: the sum over the chapters."""
+"""Estimates the time of a whole run before it starts: the sum over the chapters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HOURS_FROM = 180  # minutes
 
 
 def merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Params with the values of a profile, as `dvc exp run -S` sets them."""
+    """Return params with the values of a profile, as `dvc exp run -S` sets them."""
     return {**base, **{k: merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in values.items()}}
 
 
 def profile(path: Path) -> dict[str, Any]:
-    """The values of a profile: of its file, and of the chapters' own (`profiles.yaml` in the folder of each), by its name."""
+    """Read the values of a profile by its name: of its file, and of the chapters' own `profiles.yaml`."""
     values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     for name in CHAPTERS:
         own = Path(__file__).parent / name / "profiles.yaml"
@@ -31,7 +31,7 @@ def profile(path: Path) -> dict[str, Any]:
 
 
 def estimate(params: ChapterParams, engines: Sequence[str]) -> dict[str, float]:
-    """Seconds that each part of a run takes on all devices, where nothing is stored yet; `engines` are those of the devices."""
+    """Estimate the seconds of each part of a run on all devices, where nothing is stored yet; `engines` are the devices'."""
     found: dict[str, float] = {}
     for chapter in CHAPTERS.values():
         if chapter.estimate:
@@ -40,7 +40,7 @@ def estimate(params: ChapterParams, engines: Sequence[str]) -> dict[str, float]:
 
 
 def told(seconds: Mapping[str, float]) -> str:
-    """The estimate as one line."""
+    """Return the estimate as one line."""
     minutes = {name: value / 60 for name, value in seconds.items()}
     total = sum(minutes.values())
     whole = f"{total:.0f} minutes" if total < _HOURS_FROM else f"{total / 60:.0f} hours"

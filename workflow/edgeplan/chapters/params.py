@@ -1,4 +1,7 @@
-"""The schema of params.yaml: every setting, with its bounds. A misspelt key or a value out of range is named in the error."""
+"""Declares the schema of params.yaml: every setting, with its bounds.
+
+A misspelt key or a value out of range is named in the error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chapters by name, in the order of the report, and what is made of all of them."""
+"""Registers the chapters by name, in the order of the report, and what is made of all of them."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def parts_of_report(params: Mapping[str, object]) -> dict[str, str]:
 
 
 def merged_figures(params: Mapping[str, object]) -> list[str]:
-    """The file of figures of merit of each target that a chapter has some of."""
+    """Return the file of figures of merit of each target that a chapter has some of."""
     targets = dict.fromkeys(path.split("/")[-2] for path in parts_of_report(params) if not path.endswith(".page.json"))
     return [f"results/{target}/metrics.json" for target in targets]
 
 
 def rebuilt(params: Mapping[str, object]) -> list[str]:
-    """Stages that write committed files from stored rows, in their order: all but those that only fill DVC's cache."""
+    """Return the stages that write committed files from stored rows, in order: all but those that only fill DVC's cache."""
     return [
         stage.name
         for stage in STAGES

@@ -1,4 +1,4 @@
-"""One stage of the pipeline, run for one target in the workspace that is the current folder: `edgeplan stage NAME`.
+"""Runs one stage of the pipeline for one target, in the workspace that is the current folder: `edgeplan stage NAME`.
 
 Snakemake, DVC and people at a debugger run it by the same command, and what protects a workspace is in it: one run builds in a
 workspace at a time, what a stage that fails had written is taken back, and what DVC notes is of the code that `make wire` saw.
@@ -114,7 +114,7 @@ def _require_target(stage: Stage, target: Mapping[str, str]) -> None:
 
 
 def _require(paths: Iterable[str]) -> None:
-    """Tell the first input that is missing, and the command that makes it.
+    """Refuse inputs of which one is missing, and name the first one and the command that makes it.
 
     Raises:
         StoreError: one is missing.
@@ -127,7 +127,7 @@ def _require(paths: Iterable[str]) -> None:
 
 
 def _makes(stage: Stage, path: str) -> Mapping[str, str] | None:
-    """The target for which a stage writes a path; None: for none."""
+    """Return the target for which a stage writes a path; None: for none."""
     patterns = [*stage.written, *stage.outputs.values(), *stage.plots, *stage.metrics, *filter(None, [stage.rows])]
     for pattern in patterns:
         parts, own = pattern.split("/"), path.split("/")
@@ -158,7 +158,7 @@ def arguments(
     paths: Mapping[str, Any],
     wildcards: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The arguments of a stage's function, each found by its name.
+    """Return the arguments of a stage's function, each found by its name.
 
     Args:
         function: of the stage.

@@ -1,4 +1,4 @@
-"""Files made from the stages that chapters declare: `make wire` writes dvc.yaml, Snakemake's rules and the digests of code."""
+"""Writes files made from the stages that chapters declare (`make wire`): dvc.yaml, Snakemake's rules, digests of code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULES_HEAD = '"""Rules of {title}. Written by `make wire` from {source}; change
 
 
 class _Flow(list[Any]):
-    """A list on one line."""
+    """Marks a list that YAML writes on one line."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -75,7 +75,7 @@ def document() -> str:
 
 
 def _check() -> dict[str, Any]:
-    """Runs first, as the first of the file, whenever a value of params.yaml or a device file changed."""
+    """Return the first stage of dvc.yaml, which runs whenever a value of params.yaml or a device file changed."""
     return {
         "desc": _about("edgeplan.chapters.check"),
         "cmd": f"edgeplan stage {CHECK}",
@@ -104,7 +104,7 @@ def _out(path: str, stage: Stage) -> str | dict[str, Mapping[str, bool]]:
 
 
 def _targeted(entry: dict[str, Any], stage: Stage) -> dict[str, Any]:
-    """The entry of a stage for all its targets, with DVC's names of them in place of Snakemake's wildcards."""
+    """Return the entry of a stage for all its targets, with DVC's names of them in place of Snakemake's wildcards."""
     targets = stage.targets
     if targets is None:
         return entry
@@ -140,7 +140,7 @@ def _rules(chapter: Chapter) -> str:
 
 
 def _rule(stage: Stage, inputs: Iterable[str], outputs: Iterable[str]) -> str:
-    """A rule as text, laid out as snakefmt does."""
+    """Return a rule as text, laid out as snakefmt does."""
     log = stage.log
     blocks = {
         "input": inputs,
@@ -177,7 +177,7 @@ def _resources(stage: Stage) -> list[str]:
 
 
 def _value(key: str, quote: str = '"') -> str:
-    """A value of params.yaml as a rule names it: `config["memory"]["devices"]`."""
+    """Return a value of params.yaml as a rule names it: `config["memory"]["devices"]`."""
     return "config" + "".join(f"[{quote}{part}{quote}]" for part in key.split("."))
 
 
@@ -187,7 +187,7 @@ def _indented(value: str, block: str) -> Iterator[str]:
 
 
 def _path(path: str, stage: Stage) -> str:
-    """A path as Snakemake takes it: wildcards stay, the one target of a stage that runs once is found in params.yaml."""
+    """Return a path as Snakemake takes it: wildcards stay, a stage's one target is found in params.yaml."""
     if not stage.targets or stage.wildcards or "{" not in path:
         return f'"{path}"'
     for name in stage.targets.wildcards:

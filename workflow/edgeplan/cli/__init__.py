@@ -1,39 +1,37 @@
-"""The command line starts `edgeplan run` without typer and rich: what they take counts beside a budget.
-
-`edgeplan run` starts without typer and rich: what they take counts beside a budget.
+"""Parses and runs the commands of edgeplan. `edgeplan run` starts without typer and rich: their memory counts beside a budget.
 
 Modules:
 
-* `adapt`: The command `edgeplan device adapt`.
-* `ahead`: Images are compiled ahead in an order in which two processes can share the work.
-* `board`: The commands that bring edgeplan to other machines and rows back: `edgeplan device
-  deploy`, `bundle` and `collect`.
+* `adapt`: Runs the command `edgeplan device adapt`.
+* `ahead`: Compiles images ahead, in an order that lets two processes share the work.
+* `board`: Runs `edgeplan device deploy`, `bundle` and `collect`, which bring edgeplan to other
+  machines and rows back.
 * `cold_start`: The command `edgeplan plan cold-start` prints what was planned.
-* `commands`: The command line: it prints what the functions of the interface return; a command is
-  imported when it is called.
+* `commands`: Prints what the functions of the interface return; a command is imported when it is
+  called.
 * `compile`: The command `edgeplan compile` compiles ahead what other commands would wait for, on
   two processors where there are two.
-* `device`: The commands `edgeplan device init` and `edgeplan device check`.
-* `ending`: A command ends with its output written, or with one message and an exit code.
+* `device`: Runs the commands `edgeplan device init` and `edgeplan device check`.
+* `ending`: Ends a command with its output written, or with one message and an exit code.
 * `export`: The command `edgeplan export` writes a named model: something to predict, plan and run
   where no model is at hand.
 * `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
-* `measure`: The command that measures a model on this machine and prints what was predicted beside
-  it: `edgeplan measure`.
+* `measure`: Runs `edgeplan measure`, which measures a model on this machine and prints what was
+  predicted beside it.
 * `memory`: The command `edgeplan plan memory` prints what was planned.
 * `partition`: The command `edgeplan plan partition` prints what was planned.
-* `predict`: The command that predicts the latency of a model on a device: `edgeplan predict`.
-* `preparation`: Options prepare models as exporters write them, and a command writes the prepared
-  one: `edgeplan prepare`.
+* `predict`: Runs `edgeplan predict`, which predicts the latency of a model on a device.
+* `preparation`: Prepares models as exporters write them, by options of commands and by `edgeplan
+  prepare`.
 * `run`: The command `edgeplan run` executes a plan folder of any kind.
-* `run_files`: Files of tensors around a run of a plan of memory, in a process of their own: `python
-  -m edgeplan.cli.run_files`.
-* `run_memory`: A plan of memory run by `edgeplan run`: this process holds the session alone, and
+* `run_files`: Converts files of tensors around a run of a plan of memory, in a process: `python -m
+  edgeplan.cli.run_files`.
+* `run_memory`: Runs a plan of memory for `edgeplan run`: this process holds the session alone, and
   stays within its budget.
-* `run_pair`: The lines that `edgeplan run` prints of a plan of a pair.
-* `stage`: The command that runs one stage of the pipeline, for Snakemake, DVC and people alike:
-  `edgeplan stage`.
-* `times`: Times as commands print them.
+* `run_pair`: Prints the lines of `edgeplan run` for a plan of a pair.
+* `stage`: Runs `edgeplan stage`, which runs one stage of the pipeline, for Snakemake, DVC and
+  people alike.
+* `times`: Formats times as commands print them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `edgeplan device adapt`."""
+"""Runs the command `edgeplan device adapt`."""
 
 from __future__ import annotations
 

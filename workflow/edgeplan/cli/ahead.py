@@ -1,4 +1,4 @@
-"""Images are compiled ahead in an order in which two processes can share the work."""
+"""Compiles images ahead, in an order that lets two processes share the work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = (
 
 
 def loads() -> Iterator[Callable[[], object]]:
-    """Functions that compile, or load what is kept, when they are called."""
+    """Yield functions that compile, or load what is kept, when they are called."""
     yield from (importlib.import_module(name).load for name in MODULES)
     yield entries.code_memory
     yield from (partial(kernels.load, [name]) for name in names())

@@ -1,4 +1,4 @@
-"""The commands that bring edgeplan to other machines and rows back: `edgeplan device deploy`, `bundle` and `collect`."""
+"""Runs `edgeplan device deploy`, `bundle` and `collect`, which bring edgeplan to other machines and rows back."""
 
 from __future__ import annotations
 

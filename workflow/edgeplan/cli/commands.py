@@ -1,4 +1,4 @@
-"""The command line: it prints what the functions of the interface return; a command is imported when it is called."""
+"""Prints what the functions of the interface return; a command is imported when it is called."""
 
 from __future__ import annotations
 

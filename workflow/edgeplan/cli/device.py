@@ -1,4 +1,4 @@
-"""The commands `edgeplan device init` and `edgeplan device check`."""
+"""Runs the commands `edgeplan device init` and `edgeplan device check`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A command ends with its output written, or with one message and an exit code. Nothing heavy is imported.
-
-Nothing heavy is imported.
-"""
+"""Ends a command with its output written, or with one message and an exit code. Nothing heavy is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that measures a model on this machine and prints what was predicted beside it: `edgeplan measure`."""
+"""Runs `edgeplan measure`, which measures a model on this machine and prints what was predicted beside it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure(
 
 
 def measured_document(found: Measured) -> dict[str, object]:
-    """A measurement as `--json` prints it."""
+    """Return a measurement as `--json` prints it."""
     kernels = [{**asdict(kernel), "deviation": kernel.deviation} for kernel in found.kernels]
     prediction = None if found.prediction is None else prediction_document(found.prediction)
     judged = {"deviation": found.deviation, "inside_interval": found.inside}
@@ -71,7 +71,7 @@ def _print(found: Measured) -> None:
 
 
 def headlines(found: Measured) -> Iterator[str]:
-    """The measurement without its kernels, line by line."""
+    """Yield the lines on a measurement without its kernels."""
     yield f"{found.model} on {found.device}"
     noisy = ": noisy, trust it no further" if found.noise > _NOISY else ""
     yield f"measured    {found.latency_ms:.3f} ms, blocks differ by +-{100 * found.noise:.1f} %{noisy}"

@@ -122,7 +122,7 @@ def _compared_lines(others: dict[str, float], makespan_ms: float) -> list[str]:
 
 
 def picture(plan: PartitionPlan) -> list[str]:
-    """The Gantt chart as text, and its operators."""
+    """Return the Gantt chart as text, and the longest operators."""
     # What takes longest, in the order of the model.
     longest = sorted(range(len(plan.steps)), key=lambda k: plan.steps[k].start_ms - _end(plan, k))[:_LISTED]
     lines = text_lines(plan)

@@ -1,4 +1,4 @@
-"""The command that predicts the latency of a model on a device: `edgeplan predict`."""
+"""Runs `edgeplan predict`, which predicts the latency of a model on a device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def predict(
 
 
 def prediction_document(found: Prediction) -> dict[str, Any]:
-    """A prediction as `--json` prints it."""
+    """Return a prediction as `--json` prints it."""
     document = asdict(found)
     document["missing"] = list(found.missing)
     document["unfamiliar"] = [{"name": name, "why": why} for name, why in found.unfamiliar]

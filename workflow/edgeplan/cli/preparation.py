@@ -1,4 +1,4 @@
-"""Options prepare models as exporters write them, and a command writes the prepared one: `edgeplan prepare`."""
+"""Prepares models as exporters write them, by options of commands and by `edgeplan prepare`."""
 
 from __future__ import annotations
 

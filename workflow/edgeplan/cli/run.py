@@ -33,14 +33,14 @@ _MOST_RUNS = 10_000
 
 
 class _Help(argparse.HelpFormatter):
-    """The form of help that the other commands have."""
+    """Formats help as the other commands do."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
         super().add_usage(usage, actions, groups, prefix or "Usage: ")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the parser of the command's options."""
     made = argparse.ArgumentParser("edgeplan run", description=ABOUT, allow_abbrev=False, formatter_class=_Help)
     add = made.add_argument
     add("folder", type=Path, help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")
@@ -140,7 +140,7 @@ def _cold_lines(found: Run) -> list[str]:
 
 
 def switch_table(times_ms: Sequence[float]) -> list[str]:
-    """The inferences of a plan with kernels for later runs, how long each took.
+    """Return lines on the inferences of a plan with kernels for later runs: how long each took.
 
     Args:
         times_ms: by inference, the cold start first.

@@ -1,4 +1,4 @@
-"""Files of tensors around a run of a plan of memory, in a process of their own: `python -m edgeplan.cli.run_files`.
+"""Converts files of tensors around a run of a plan of memory, in a process: `python -m edgeplan.cli.run_files`.
 
 `inputs` checks the options and writes the bytes of each input to a file, `outputs` makes of the bytes of each output what
 `edgeplan run` writes and compares. Both take the options as JSON.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Do the work that the command line names: `inputs` or `outputs`."""
     work = {"inputs": _inputs, "outputs": _outputs}[sys.argv[1]]
     guarded(lambda: work(json.loads(sys.argv[2])))
 

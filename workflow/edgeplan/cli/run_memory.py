@@ -1,4 +1,4 @@
-"""A plan of memory run by `edgeplan run`: this process holds the session alone, and stays within its budget.
+"""Runs a plan of memory for `edgeplan run`: this process holds the session alone, and stays within its budget.
 
 Files of tensors, random inputs and the comparison with ONNX Runtime are the work of other processes (`cli.run_files`).
 """

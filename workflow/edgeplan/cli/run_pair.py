@@ -1,4 +1,4 @@
-"""The lines that `edgeplan run` prints of a plan of a pair."""
+"""Prints the lines of `edgeplan run` for a plan of a pair."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_lines(found: Run) -> list[str]:
 
 
 def planned(folder: PlanFolder) -> TimedPlan:
-    """The plan of a pair's folder, as far as it is shown.
+    """Read the plan of a pair's folder, as far as it is shown.
 
     Raises:
         FormatError: it is of another kind, or does not fit.
@@ -50,7 +50,7 @@ def planned(folder: PlanFolder) -> TimedPlan:
 
 
 def as_it_ran(plan: TimedPlan, spans: Sequence[tuple[float, float, float]]) -> TimedPlan:
-    """A plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
+    """Return a plan with the times of a run: of each step when its first part began, and when its parts ended (ms)."""
     steps = tuple(
         replace(step, start_ms=start, cpu_end_ms=cpu_end, gpu_end_ms=gpu_end)
         for step, (start, cpu_end, gpu_end) in zip(plan.steps, spans, strict=True)

@@ -1,4 +1,4 @@
-"""The command that runs one stage of the pipeline, for Snakemake, DVC and people alike: `edgeplan stage`."""
+"""Runs `edgeplan stage`, which runs one stage of the pipeline, for Snakemake, DVC and people alike."""
 
 from __future__ import annotations
 

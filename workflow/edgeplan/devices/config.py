@@ -1,4 +1,4 @@
-"""Device files: `config/devices/<name>.yaml` in a workspace, and those that the package ships."""
+"""Reads device files: `config/devices/<name>.yaml` in a workspace, and those that the package ships."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GateSettings(BaseModel):
 
 
 class DeviceFile(BaseModel):
-    """One device: an engine with its settings on named cores.
+    """Describes one device: an engine with its settings on named cores.
 
     Attributes:
         format_version: version of this schema; 2 has boards, which a command reaches.
@@ -116,7 +116,7 @@ class DeviceFile(BaseModel):
 
     @property
     def board(self) -> SshTransport | CommandTransport | None:
-        """The way to a device that is not on this machine; None for one that is."""
+        """Return how to reach a device on another machine; None for one on this machine."""
         return None if self.transport == "local" else self.transport
 
     def require_local(self, what: str) -> None:
@@ -136,7 +136,7 @@ class DeviceFile(BaseModel):
             )
 
     def load_engine(self) -> Engine:
-        """The engine, set up as the file says.
+        """Return the engine, set up as the file says.
 
         Raises:
             DeviceError: the engine is unknown or not installed.
@@ -144,7 +144,7 @@ class DeviceFile(BaseModel):
         return engine_class(self.engine)(self._settings)
 
     def engine_version(self) -> str:
-        """Version of the engine, and of the driver that the file's options name.
+        """Return the version of the engine, and of the driver that the file's options name.
 
         Raises:
             DeviceError: the engine is unknown or not installed.

@@ -1,4 +1,4 @@
-"""Writing a device file for this machine: `edgeplan device init`."""
+"""Writes a device file for this machine: `edgeplan device init`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _check_cores(device: DeviceFile, usable: Sequence[int]) -> None:
 
 
 def _installed() -> str:
-    """The first engine that is installed."""
+    """Return the name of the first engine that is installed."""
     for name in ENGINES:
         try:
             engine_class(name).version()

@@ -1,4 +1,4 @@
-"""Memory that a process may still take: what the system has left, and what the memory cgroups around the process leave.
+"""Finds how much memory a process may still take: the least that the system and the memory cgroups around it leave.
 
 A container is killed without a word where it takes more than its cgroup allows, however much the machine has. Page cache counts
 as free: the kernel gives it up first.
@@ -22,7 +22,7 @@ _NAMES = {  # limit, usage, and the page cache in the statistics, by version of 
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Memory that is left, and who says so.
+    """Holds how much memory is left, and what limits it.
 
     Attributes:
         size: bytes.
@@ -34,7 +34,7 @@ class FreeMemory:
 
 
 def free_memory(proc: Path = PROC, root: Path = ROOT) -> FreeMemory:
-    """The least that the machine and the memory cgroups of this process leave.
+    """Return the least memory that the machine and the memory cgroups of this process leave.
 
     Args:
         proc: where the kernel tells about processes.

@@ -1,4 +1,4 @@
-"""Pair files: `config/pairs/<name>.yaml`, two processors that run one model together."""
+"""Reads pair files: `config/pairs/<name>.yaml`, two processors that run one model together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Device = Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
 
 
 def processor_class(engine: str) -> type[Processor]:
-    """The processor of an engine.
+    """Return the processor class of an engine.
 
     Raises:
         DeviceError: there is no such processor, or it is not installed.
@@ -37,7 +37,7 @@ class _Part(BaseModel):
 
 
 class Side(_Part):
-    """A processor of a pair.
+    """Names a processor of a pair.
 
     Attributes:
         name: its lane's, in messages.
@@ -51,7 +51,7 @@ class Side(_Part):
 
 
 class PairFile(_Part):
-    """A pair file names two processors.
+    """Names the two processors of a pair and how they wait for each other.
 
     Attributes:
         format_version: version of this schema.
@@ -96,7 +96,7 @@ class PairFile(_Part):
         return tuple(dict.fromkeys(core for side in self.processors for core in side.cores))
 
     def devices(self) -> tuple[DeviceFile, DeviceFile]:
-        """The device files of both.
+        """Read the device files of both processors.
 
         Raises:
             DeviceError: unknown device, a file that does not fit, or an engine that is no processor, or cannot be the first.
@@ -123,7 +123,7 @@ class PairFile(_Part):
         return device
 
     def dispatcher(self, numbers: Mapping[str, int]) -> Dispatcher:
-        """The dispatcher of the second processor for numbers that are stored; no processor is opened.
+        """Return the dispatcher of the second processor for numbers that are stored; no processor is opened.
 
         Raises:
             DeviceError: its device or its class is not there.

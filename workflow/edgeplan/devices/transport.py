@@ -21,7 +21,7 @@ _SSH = (
 
 
 class _Remote(BaseModel):
-    """A machine that a command reaches.
+    """Describes a machine that a command reaches.
 
     Attributes:
         reconnect_seconds: how long a link that was cut is tried again; a board that reboots takes a minute or two.
@@ -33,7 +33,7 @@ class _Remote(BaseModel):
 
 
 class SshTransport(_Remote):
-    """OpenSSH's own client, with its configuration, keys and jump hosts.
+    """Reaches a machine by OpenSSH's own client, with its configuration, keys and jump hosts.
 
     Attributes:
         host: a destination as `ssh` takes it: a name of ssh_config, or user@host.
@@ -62,7 +62,7 @@ class SshTransport(_Remote):
 
 
 class CommandTransport(_Remote):
-    """Any command whose standard input and output are a worker's: docker exec -i, kubectl exec -i, adb shell, a child process.
+    """Reaches a worker by any command that passes its standard input and output on: docker exec -i, kubectl exec -i, adb shell.
 
     Attributes:
         argv: the command and its words, as they are: no shell sees them.

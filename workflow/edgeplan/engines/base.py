@@ -67,7 +67,7 @@ class Session(ABC):
 
     @abstractmethod
     def outputs(self) -> Mapping[str, Array]:
-        """Outputs of the last run, by tensor name."""
+        """Return the outputs of the last run, by tensor name."""
 
     def close(self) -> None:  # noqa: B027  most engines free a model when it is dropped
         """Free the model and its memory."""
@@ -115,7 +115,7 @@ class Engine(ABC):
 
     @classmethod
     def version_for(cls, settings: EngineSettings) -> str:  # noqa: ARG003  for engines of several drivers
-        """Version of what runs with these settings: rows are keyed by it.
+        """Return the version of what runs with these settings: rows are keyed by it.
 
         Raises:
             DeviceError: the engine is not installed, or what its options name is not there.
@@ -135,14 +135,17 @@ class Engine(ABC):
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
     def executed(self, model: Path, graph: Graph) -> tuple[EngineNode, ...]:
-        """The nodes the engine runs for a model, without timing."""
+        """Return the nodes that the engine runs for a model, without timing them."""
         with self.load_profiled(model, graph) as session:
             session.run()
             return session.profile([(0, 1)])[0]
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals. Integers and truth values are 0 and 1; indices of one place are 0."""
+    """Draw seeded inputs in [0.05, 1): no zeros, no denormals.
+
+    Integers and truth values are 0 and 1; indices of one place are 0.
+    """
     rng, limits = np.random.default_rng(seed), index_limits(graph)
 
     def values(tensor: Tensor) -> Array:

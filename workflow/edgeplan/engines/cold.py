@@ -1,4 +1,4 @@
-"""This module declares the interface of settings that are measured cold."""
+"""Declares the interface of settings that are measured cold."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class BaselineSession(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """One inference, complete when it returns."""
+        """Execute one inference, complete when it returns."""
 
     @abstractmethod
     def outputs(self) -> Mapping[str, Array]:
-        """Outputs of the last run in the order and shapes of the ONNX model. Not timed."""
+        """Return the outputs of the last run in the order and shapes of the ONNX model. Not timed."""
 
     def stages_ms(self) -> Mapping[str, float]:
-        """Finer parts of opening and of the first run, where the engine tells; measured without slowing the run."""
+        """Return finer parts of opening and of the first run, ms, where the engine tells; measured without slowing the run."""
         return {}
 
 
@@ -98,12 +98,12 @@ class Baseline(ABC):
         return Artefact(main=model, files=model_files(model))
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The inputs in the layout the engine takes; made before the clock starts."""
+        """Return the inputs in the layout the engine takes; made before the clock starts."""
         return inputs
 
     @abstractmethod
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        """Open the model, which is timed, as is the session's first run. Timed, as is the session's first run."""
+        """Open the model, which is timed, as is the session's first run."""
 
 
 def model_files(model: Path) -> tuple[Path, ...]:
@@ -116,14 +116,14 @@ def model_files(model: Path) -> tuple[Path, ...]:
 
 
 def beside(path: Path, model: Path, folder: Path) -> Path:
-    """Where a file of a model goes in another folder: as far below it as it lies below the model's; made ready for it."""
+    """Return the place of a model's file in another folder, at the same depth below it, and make its parent."""
     place = folder / path.relative_to(model.parent)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
-    """Names and static shapes of the outputs of an ONNX file, in its order.
+    """Return the names and static shapes of the outputs of an ONNX file, in its order.
 
     Raises:
         ModelError: a shape is dynamic.

@@ -19,7 +19,7 @@ class Setting:
     Attributes:
         cls: its class as `module:Class`; imported only in the process that measures or prepares it.
         engine: the engine, by the name of its distribution.
-        title: for tables.
+        title: name in the tables.
         stores_work: whether its offline step stores work that the default repeats at every start (an optimised graph, compiled
             kernels, transformed weights); the "cached" settings of the tables.
         stock: whether it is an engine as shipped; ours is not.
@@ -42,10 +42,10 @@ class Description:
     """A description names each face of an engine and imports none.
 
     Attributes:
-        name: by which device files ask for it.
+        name: name by which device files ask for the engine.
         install: the command that installs it.
         session: its subclass of `engines.base.Engine` as `module:Class`; "" where it is started cold alone.
-        settings: what it offers to be started cold, by name.
+        settings: settings that can be started cold, by name.
         protocols: names of its measuring protocols, by face ("measure", "mapping", "cold"). Engines of this package have
             theirs in `support.protocols`.
         processor: its subclass of `runtime.processor.Processor` as `module:Class`; "" where it is no processor of pairs.

@@ -1,4 +1,4 @@
-"""From an engine's report to the original graph: which operators run in which node.
+"""Maps an engine's report to the original graph: which operators run in which node.
 
 Engines name some operators of each node and lose others (folded batch normalisations, fused sums and activations). An
 operator nobody names runs where its data flow says: with its only consumer if that one absorbs inputs, else with a producer

@@ -1,4 +1,4 @@
-"""A plan folder of a pair, opened: both processors, and the session that runs on them."""
+"""Opens a plan folder of a pair: both processors, and the session that runs on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines edgeplan knows: its own, one folder each, and those that other packages bring.
+"""Registers the engines edgeplan knows: its own, one folder each, and those that other packages bring.
 
 Another package brings one by an entry point of the group `edgeplan.engines` that names a
 `Description`. Its own engines are looked up first, so that nothing is searched for where they do.
@@ -96,8 +96,8 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
 
     Args:
         registered: the descriptions.
-        name: of one of them.
-        kind: of what it describes, for messages.
+        name: name of a description.
+        kind: what it describes, for messages.
         attribute: `session` or `processor`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The bench: measures what the row store does not hold yet."""
+"""Measures on a bench what the row store does not hold yet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Identity(BaseModel):
 
 
 def _recorded(*identities: Path) -> dict[str, Any]:
-    """Under what conditions and by which commits the rows stored so far were measured; rows of earlier versions do not say.
+    """Return the conditions and commits that the stored rows were measured under; rows of earlier versions do not say.
 
     Args:
         identities: of the rows in the workspace, and of those in the journal.
@@ -64,7 +64,7 @@ def row_key(
     Args:
         device: the device.
         settings: how it is measured.
-        version: of its engine.
+        version: version of the device's engine.
         machine: fingerprint of the machine.
         measured_by: name of the measuring protocol.
     """
@@ -86,7 +86,7 @@ class Bench:
         device: the device.
         settings: how to measure.
         rows: folder of the device's row store.
-        measurer: what measures; without, that of the device.
+        measurer: the measurer; without, that of the device.
         quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
 
     Raises:
@@ -170,7 +170,7 @@ class Bench:
         return self.measurer.nominal(self.settings.reference_runs, self._quiet_seconds)
 
     def last_measured_at(self) -> float:
-        """When the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
+        """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""
         return max((max(row["measured_at"]) for row in self.store.query().values()), default=0.0)
 
     def measure(self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring") -> list[Measurement]:
@@ -195,7 +195,7 @@ class Bench:
     def measure_in_time(
         self, subjects: Sequence[Subject], repeat: int = 0, description: str = "measuring", *, some: bool = True
     ) -> list[Measurement | None]:
-        """As `measure`, but subjects that are not reached within `limit` are left out: None stands for them.
+        """Measure as `measure` does, but leave out subjects that are not reached within `limit`: None stands for them.
 
         Args:
             subjects: as for `measure`.
@@ -323,7 +323,7 @@ class Bench:
         self.identity = self.store.identity = {**self.identity, "environment": {**before, **conditions}}
 
     def _stored_id(self, subject: Subject) -> str:
-        """Id of a subject in the store: that of a profiled one says by which protocol its nodes were mapped."""
+        """Return the id of a subject in the store: that of a profiled one names the protocol by which its nodes were mapped."""
         return f"{subject.id}-{self._mapping}" if subject.profiled else subject.id
 
     def _batches(self, subjects: Sequence[Subject]) -> Iterator[list[Subject]]:

@@ -1,4 +1,4 @@
-"""Timing a batch of subjects in interleaved blocks.
+"""Times a batch of subjects in interleaved blocks.
 
 Every subject of the batch is loaded once; then the batch is gone through block by block, so that the blocks of one subject lie
 apart in time and drift of the machine meets all subjects alike. References are timed before and after each block.

@@ -1,4 +1,4 @@
-"""Time by the clock that measuring may take."""
+"""Bounds the time by the clock that measuring may take."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimeBudget:
-    """Until when more may be measured; what must be measured in any case is, later too.
+    """Says until when more may be measured; what must be measured in any case is, later too.
 
     Attributes:
-        until: by `time.monotonic`; infinity never ends.
+        until: the end by `time.monotonic`; infinity never ends.
     """
 
     until: float = math.inf
 
     @classmethod
     def of(cls, seconds: float) -> TimeBudget:
-        """From now on; 0 seconds are unbounded."""
+        """Start a budget of seconds now; 0 seconds are unbounded."""
         return cls(time.monotonic() + seconds) if seconds else cls()
 
     @property
@@ -29,7 +29,7 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, at least 0."""
+        """Return the seconds that are left, at least 0."""
         return max(self.until - time.monotonic(), 0.0)
 
     @property
@@ -38,5 +38,5 @@ class TimeBudget:
         return self.left_s == 0.0
 
     def part(self, share: float) -> TimeBudget:
-        """A share of what is left, from now on."""
+        """Return a budget of a share of what is left, from now on."""
         return TimeBudget(time.monotonic() + share * self.left_s) if self.bounded else self

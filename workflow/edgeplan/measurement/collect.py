@@ -24,7 +24,7 @@ _MOST_BYTES = 4 << 30
 
 
 class _CollectedIdentity(BaseModel):
-    """The readable form of a key, as it came."""
+    """Holds the readable form of a key, as it came."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -45,7 +45,7 @@ class Collected:
 
     Attributes:
         stage: folder of the rows.
-        key: of the rows.
+        key: key of the rows.
         fresh: rows that were not here.
         known: rows that were.
     """

@@ -166,7 +166,7 @@ def _problems(spread: float, residual: float, shared: float, state: dict[str, An
 
 
 def report_lines(found: DeviceCheck) -> list[str]:
-    """The check as lines of text."""
+    """Return the result of the check as lines of text."""
     state = found.environment
     lines = [
         f"device      {found.device.name}: {found.device.engine} {found.engine_version}",

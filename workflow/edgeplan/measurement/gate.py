@@ -23,7 +23,7 @@ _PI_COMMAND, _PI_NOW = "vcgencmd", 0b1110
 
 @dataclass(frozen=True, slots=True)
 class GateLook:
-    """One look at a board.
+    """Records one look at a board.
 
     Attributes:
         celsius: hottest thermal zone; None where none is exposed.

@@ -1,4 +1,4 @@
-"""Measuring on this machine: an engine in this process, on the device's cores, beside the references."""
+"""Measures on this machine: an engine in this process, on the device's cores, beside the references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One lock per physical machine: all CPU devices share its cores, whatever workspace they are measured from.
+"""Locks a physical machine while it measures: all CPU devices share its cores, whatever workspace they are measured from.
 
 Only what measures holds it; who comes second waits and says for whom. What computes on all cores, such as trees that are
 trained, begins when nothing is measured (`after_measurements`) and holds nothing: a plan does not wait for it, and
@@ -34,7 +34,7 @@ _held = 0
 
 
 def lock_path() -> Path:
-    """The lock file, the same for every workspace, user and environment on the machine."""
+    """Return the path of the lock file, the same for every workspace, user and environment on the machine."""
     return FOLDER / "edgeplan-machine.lock"
 
 
@@ -117,7 +117,7 @@ def _holder_file() -> Path:
 
 
 def holder() -> str:
-    """Who holds the machine: for whom, number and command of the process, as far as this user may know."""
+    """Tell who holds the machine: for whom, number and command of the process, as far as this user may know."""
     try:
         first, _, name = _holder_file().read_text(encoding="utf-8").partition("\n")
         pid = int(first)

@@ -21,11 +21,11 @@ NodeMembers = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """These facts decide the rows of a machine, as they are there.
+    """Holds the facts about a machine that decide its rows.
 
     Attributes:
-        engine_version: of the device's engine.
-        fingerprint: of the machine.
+        engine_version: version of the device's engine.
+        fingerprint: fingerprint of the machine.
         environment: state of the machine worth keeping beside rows.
     """
 
@@ -36,15 +36,15 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Subjects that are loaded and timed together, in interleaved blocks.
+    """Holds subjects that are loaded and timed together, in interleaved blocks.
 
     Attributes:
-        key: of the rows that the batch gives: all that decides them but the subjects.
-        subjects: what to time.
+        key: key of the rows that the batch gives: all that decides them but the subjects.
+        subjects: subjects to time.
         names: the id of each in the store.
         sample: 0 for the first measurement of a subject, k for the k-th repetition.
         settings: how to measure.
-        nominal: what the references take on the quiet machine.
+        nominal: times of the references on the quiet machine.
     """
 
     key: str
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringConditions:
-    """Conditions that a batch was measured in: the cores, and the load at its end."""
+    """Records the conditions that a batch was measured in: the cores, and the load at its end."""
 
     affinity: tuple[int, ...]
     load_1min: float
@@ -70,7 +70,7 @@ class Measurer(Protocol):
     """
 
     def describe(self) -> MachineFacts:
-        """Tell what decides rows there.
+        """Return the facts about the measured machine that decide its rows.
 
         Raises:
             DeviceError: the engine is not installed there, or the machine cannot be reached.
@@ -94,7 +94,7 @@ class Measurer(Protocol):
         """
 
     def conditions(self) -> MeasuringConditions:
-        """Tell in what conditions the last batch was measured."""
+        """Return the conditions that the last batch was measured in."""
 
     def kept(self, batch: Batch) -> list[Measurement]:
         """Hand over what the machine measured of a batch's subjects earlier and could not hand over then."""

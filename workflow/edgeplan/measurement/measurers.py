@@ -1,4 +1,4 @@
-"""Which measurer a device has: this machine, or a board."""
+"""Chooses the measurer of a device: this machine, or a board."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _SECONDS = 3.0
 
 
 def nominal_times(device: str, rows: Path, references: References, runs: int) -> ReferenceTimes:
-    """Times of the references that go with stored rows of the device and this machine; measured now where there are none.
+    """Return the reference times of stored rows of this device and machine; measure them now where there are none.
 
     Args:
         device: its name.
@@ -32,7 +32,7 @@ def nominal_times(device: str, rows: Path, references: References, runs: int) ->
 
 
 def quiet_times(references: References, runs: int, seconds: float | None = None) -> ReferenceTimes:
-    """The least times of the references over some seconds, `runs` of each at a time."""
+    """Time the references for some seconds, `runs` of each at a time; return their least times."""
     times, end = [references.time(runs)], time.monotonic() + (_SECONDS if seconds is None else seconds)
     while time.monotonic() < end:
         times.append(references.time(runs))

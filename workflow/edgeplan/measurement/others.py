@@ -46,15 +46,15 @@ class Others:
 
     @property
     def told(self) -> bool:
-        """The system keeps such books, and shows them to this process."""
+        """Tell whether the system counts its processors' time and shows it to this process."""
         return self._busy > 0
 
     def seconds(self) -> float:
-        """Seconds of the processors since the beginning."""
+        """Return the processors' seconds since the beginning, all of them together."""
         return (time.monotonic() - self._began) * len(self._processors)
 
     def share(self) -> float:
-        """Share of the processors' time, 0 to 1, that others had since the beginning; 0 where the system does not tell.
+        """Return the share of the processors' time, 0 to 1, that others had since the beginning; 0 if the system does not tell.
 
         What the host gave to other guests counts as theirs. What this process and those that it started did does not.
         """
@@ -70,7 +70,7 @@ class Others:
 
 
 def _own_ticks() -> int:
-    """Ticks of this process, of those that it started and that run still, and of all that they waited for."""
+    """Count the ticks of this process, of those that it started and that run still, and of all that they waited for."""
     parents, ticks = dict[int, int](), dict[int, int]()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
@@ -143,7 +143,7 @@ def watched(rows: Path, processors: Sequence[int]) -> Iterator[None]:
 
 
 def others_share(rows: Path) -> dict[str, float]:
-    """The share of the processors' time that others took while rows were measured, for their environment."""
+    """Return the share of the processors' time that others took while rows were measured, for their environment."""
     seconds, others = _noted(rows)
     return {SHARE: round(others / seconds, 4)} if seconds > 0 else {}
 

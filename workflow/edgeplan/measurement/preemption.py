@@ -1,4 +1,4 @@
-"""Runs that another process interrupted, and processors that are free.
+"""Times runs that no other process interrupted, and counts what interrupts.
 
 A run during which the system gave the processor to somebody else says how busy the machine is, not how
 fast the model. Such runs do not count. Where none escapes, as beside a process that never sleeps on
@@ -48,7 +48,7 @@ def thread_waited_ms() -> float:
 
 
 def stolen_ms() -> float:
-    """Time of all processors that the host has given to other guests so far; 0 where the kernel does not tell."""
+    """Return the time of all processors that the host has given to other guests so far; 0 where the kernel does not tell."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/stat").read_text().partition("\n")[0].split()[_STEAL]) * _TICK_MS
     return 0.0
@@ -70,7 +70,7 @@ class Preemption:
 
     @classmethod
     def now(cls) -> Self:
-        """Since the start of the process, and of the machine."""
+        """Read the counters of switches, waiting and stolen time, which count from the start of the process or machine."""
         return cls(switches(), waited_ms(), stolen_ms())
 
     def since(self, before: Preemption) -> Preemption:
@@ -80,7 +80,7 @@ class Preemption:
 
 
 def timed_runs(run: Callable[[], None], *, least: int, most: int, block_ms: float, threads: int) -> list[int]:
-    """Durations of runs that nobody interrupted, in nanoseconds.
+    """Time runs that nobody interrupted; return their durations in nanoseconds.
 
     Args:
         run: one inference.

@@ -1,4 +1,4 @@
-"""By which state of the code rows are measured."""
+"""Names the state of the code that rows are measured by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANGED = "+changes"
 
 
 def source_commit() -> str:
-    """The git commit of the package, e.g. "1a3dce2f90ab", marked where files of it were changed since.
+    """Return the git commit of the package, e.g. "1a3dce2f90ab", marked where files of it were changed since.
 
     Returns:
         "not recorded" where the package is not in a git repository or git is not installed.

@@ -1,4 +1,4 @@
-"""Subjects of measurements, and the records that measurements give."""
+"""Defines the subjects of measurements, and the records that measurements give."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def graph_digest(graph: Graph) -> str:
-    """Digest of what a graph computes; its name does not matter."""
+    """Return the digest of what a graph computes; its name does not matter."""
     document = [
         [list(graph.inputs), list(graph.outputs)],
         [[op.name, op.op_type, op.inputs, op.outputs, op.weights, sorted(op.attributes.items())] for op in graph.operators],
@@ -46,7 +46,7 @@ class Subject:
 
     @cached_property
     def id(self) -> str:
-        """Digest of the graph and of what is measured of it."""
+        """Return the digest of the graph and of what is measured of it."""
         return graph_digest(self.graph) + ("-nodes" if self.profiled else "")
 
     @cached_property
@@ -67,7 +67,7 @@ class Measurement:
         measured_at: seconds since the epoch at the start of each block (blocks,).
         nodes: executed nodes; empty unless profiled.
         node_us: time of a typical run of each node in each block (blocks, nodes).
-        nominal: what the references take on this machine when it is quiet.
+        nominal: times of the references on this machine when it is quiet.
         exponents: how strongly times follow the references.
         seconds: wall clock the measurement took: its share of its batch, with model building, references and rejections.
     """
@@ -103,7 +103,7 @@ class Measurement:
 
     @property
     def noise(self) -> float:
-        """Half the range of the middle blocks over the latency: the spread one block's value is known to."""
+        """Return half the range of the middle blocks over the latency: the spread one block's value is known to."""
         ordered = np.sort(self.block_us)
         trim = max(0, (len(ordered) - 3) // 2)
         kept = ordered[trim : len(ordered) - trim]

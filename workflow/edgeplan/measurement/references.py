@@ -1,4 +1,4 @@
-"""Two reference loads timed beside every block, so that drift of the machine can be divided out.
+"""Times two reference loads beside every block, so that drift of the machine can be divided out.
 
 A matrix product follows the clock, a streaming product follows the memory bandwidth. Both use one thread.
 """
@@ -37,7 +37,7 @@ class References:
         self.time(3)
 
     def time(self, runs: int) -> ReferenceTimes:
-        """Least of `runs` timings of each load, the two in turn."""
+        """Return the least of `runs` timings of each load, the two in turn."""
         compute, bandwidth = [], []
         clock = time.perf_counter_ns
         with threadpool_limits(1, "blas"):

@@ -1,4 +1,4 @@
-"""Measurements as rows of Parquet files: every one once, for ever.
+"""Stores measurements as rows of Parquet files: every one once, for ever.
 
 A row is keyed by everything that decides it (engine and version, device settings, measuring settings, machine fingerprint,
 measuring protocol) and by its subject and sample. Of two rows of a subject the newer one counts.

@@ -1,4 +1,4 @@
-"""The `measurement` section of params.yaml."""
+"""Declares the `measurement` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReferenceExponents(BaseModel):
     bandwidth: Annotated[float, Field(ge=0, le=1.5)]
 
     def scaled(self, compute: Ratio, bandwidth: Ratio) -> Ratio:
-        """By how much times change with the references.
+        """Return the factor by which times change with the references.
 
         Args:
             compute: ratio of two times of the reference: now over nominal gives how slow the machine is now, nominal over now

@@ -1,4 +1,4 @@
-"""Measuring one model file on this machine now, as whole models of the pipeline are: `edgeplan measure`."""
+"""Measures one model file on this machine now, as whole models of the pipeline are: `edgeplan measure`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
 
 
 def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
-    """Seconds of a run, the second one.
+    """Measure the seconds of a run, the second one.
 
     Raises:
         ModelError: the engine cannot load or run it.
@@ -113,7 +113,7 @@ def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
 
 
 def _named(model: Path, folder: Path) -> Path:
-    """The file with names that an engine's report is understood by, or as it is."""
+    """Return the file with names that an engine's report is understood by, or as it is."""
     try:
         return named_file(model, folder)
     except (OSError, ValueError, ValidationError):  # what is wrong with it the engine will say
@@ -121,7 +121,7 @@ def _named(model: Path, folder: Path) -> Path:
 
 
 def _without_nodes(engine: Engine, file: Path, graph: Graph) -> str:
-    """Why an engine cannot be asked about its nodes, or "": without them the model is measured as a whole."""
+    """Return why an engine cannot be asked about its nodes, or "": without them the model is measured as a whole."""
     if not engine.reports_nodes:
         return f"{engine.name} does not report its nodes"
     try:
@@ -132,7 +132,7 @@ def _without_nodes(engine: Engine, file: Path, graph: Graph) -> str:
 
 
 def _settings(seconds: float, once: float, *, counted: bool) -> MeasurementSettings:
-    """Blocks that share the time, fewer of them for a model whose runs are long."""
+    """Return settings with blocks that share the time, fewer of them for a model whose runs are long."""
     runs = 2 + 2 * _LEAST_RUNS if counted else 1 + _LEAST_RUNS
     blocks = min(_BLOCKS[-1], max(_BLOCKS[0], int(seconds / (runs * once))))
     share = seconds / blocks

@@ -1,34 +1,36 @@
-"""Own OpenCL kernels: which run a step, over how many work items, and what they read. No OpenCL is imported here.
+"""Dispatches own OpenCL kernels: which run a step, over how many work items, and what they read.
+
+No OpenCL is imported here.
 
 Modules:
 
-* `batches`: Steps of several images: kernels of one image are launched for each, and rows of images
-  are copied out and back.
+* `batches`: Dispatches steps of several images: one image's kernels are launched for each, rows of
+  images copied out and back.
 * `building`: This module builds kernels and remembers which of them a driver can build.
-* `convolutions`: Which kernels run a convolution.
-* `copies`: Which kernels run steps that copy: joined, cut, shuffled, transposed, or put in another
-  layout or shape.
-* `dispatch`: The white-box dispatcher: which kernels run a step, with which tiles and groups; a
-  pure function of shapes and numbers.
+* `convolutions`: Chooses the kernels that run a convolution.
+* `copies`: Chooses kernels for steps that copy: joined, cut, shuffled, transposed, or put in
+  another layout or shape.
+* `dispatch`: Chooses, as a white-box dispatcher, the kernels that run a step, with tiles and
+  groups, from shapes and numbers alone.
 * `launch`: Launches of a step are values only, the same for every OpenCL device of the same
   numbers.
-* `linear`: Which kernel runs a fully connected step.
+* `linear`: Chooses the kernel that runs a fully connected step.
 * `platforms`: Finds the OpenCL device that options name, and tells what the dispatcher asks of it.
-* `pointwise`: Which kernels run steps that compute each element by itself: one activation, two, or
-  one and a factor of each channel.
-* `post_ops`: Post-operations as kernels take them: a program of up to four, given by integers and
-  floats when a kernel is launched.
-* `products`: Which kernels run what transformers have beside linear layers: products of two
+* `pointwise`: Chooses kernels for steps that compute each element by itself: one activation, two,
+  or one and a factor a channel.
+* `post_ops`: Encodes post-operations for kernels: up to four, given by integers and floats when a
+  kernel is launched.
+* `products`: Chooses kernels for what transformers have beside linear layers: products of two
   activations, and normalised rows.
-* `spaces`: Tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and
-  pixels, with a stride of each.
-* `tiles`: Tiles of kernels, and how work items are counted.
-* `transforms`: Weights as a step computes with them to the layouts that kernels read
-  (`runtime.transform.folded` comes before).
-* `tuning`: Autotuning, offline: what the white-box dispatcher could have chosen instead, to be
-  timed beside its choice.
-* `widest`: The widest vectors that a driver computes right with, asked in a process of its own and
-  kept for that driver.
-* `windows`: Which kernels run steps that look at neighbours: pooling, normalisation over near
-  channels, changes of size, softmax.
+* `spaces`: Describes tensors as kernels walk through them, whatever their layout: blocks of lanes,
+  rows and pixels, with strides.
+* `tiles`: Sizes tiles of kernels and counts work items.
+* `transforms`: Transforms weights as a step computes with them to the layouts that kernels read,
+  after `runtime.transform.folded`.
+* `tuning`: Lists for offline autotuning what the white-box dispatcher could have chosen instead, to
+  be timed beside its choice.
+* `widest`: Finds the widest vectors that a driver computes right with, asked in a process of its
+  own and kept for that driver.
+* `windows`: Chooses kernels for steps that look at neighbours: pooling, normalisation over near
+  channels, resizing, softmax.
 """

@@ -1,4 +1,4 @@
-"""Steps of several images: kernels of one image are launched for each, and rows of images are copied out and back."""
+"""Dispatches steps of several images: one image's kernels are launched for each, rows of images copied out and back."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def of_images(
     """Return the kernels of one image, for each of several.
 
     Args:
-        step: of `images_of(step, shapes)` images.
+        step: a step of `images_of(step, shapes)` images.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
         make: the kernels of a step with the shapes of one image.
     """
     count = images_of(step, shapes)

@@ -73,8 +73,8 @@ class Programs:
     """Programs are built for one context and kept.
 
     Args:
-        context: of pyopencl.
-        options: what the device was found by.
+        context: context of pyopencl.
+        options: options that the device was found by.
         apart: whether what was never built is first built in a process of its own; not where this process is one.
     """
 

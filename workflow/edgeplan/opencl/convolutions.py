@@ -1,4 +1,4 @@
-"""Which kernels run a convolution. Thresholds were measured with PoCL on one core with AVX2 and vectors of 8."""
+"""Chooses the kernels that run a convolution. Thresholds were measured with PoCL on one core with AVX2 and vectors of 8."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Convolution:
 
     @property
     def moves(self) -> tuple[int, ...]:
-        """Strides, dilations and padding as kernels take them."""
+        """Return strides, dilations and padding as kernels take them."""
         return (*self.strides, *self.dilations, *self.pads)
 
 
@@ -88,7 +88,7 @@ def convolution(step: Step, shapes: Mapping[str, Shape]) -> Convolution:
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
-    """Why there are no kernels for a convolution, or ""."""
+    """Return why there are no kernels for a convolution, or ""."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
     if len(source) != _IMAGE_RANK:
         return f"a convolution of {len(source) - 2} axes"

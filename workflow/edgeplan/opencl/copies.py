@@ -1,4 +1,4 @@
-"""Which kernels run steps that copy: joined, cut, shuffled, transposed, or put in another layout or shape."""
+"""Chooses kernels for steps that copy: joined, cut, shuffled, transposed, or put in another layout or shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RANK, _CHANNELS = 4, 1
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Which channel (or lane) of the source each of the target is: `c % groups * each + c // groups + shift`.
+    """Maps each channel (or lane) c of the target to one of the source: `c % groups * each + c // groups + shift`.
 
     Below 0 the target stays as it is; from `limit` on it is 0, if it is padding.
     """
@@ -57,7 +57,7 @@ class LaunchChain:
         return made
 
     def copied(self, source: DeviceTensor, target: DeviceTensor) -> None:
-        """From one layout to another; the shape is the same."""
+        """Launch a copy from one layout to another; the shape is the same."""
         space, (out, read) = walked(target, [(source.shape, source.layout)], self.numbers.block)
         self.moved((source, read), (target, out), space, Channels(space.lanes))
 

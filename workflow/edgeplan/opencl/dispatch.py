@@ -1,4 +1,4 @@
-"""The white-box dispatcher: which kernels run a step, with which tiles and groups; a pure function of shapes and numbers.
+"""Chooses, as a white-box dispatcher, the kernels that run a step, with tiles and groups, from shapes and numbers alone.
 
 What it decides is known before anything is built, so predictors learn from it (LiPG, section 3.2).
 """
@@ -53,13 +53,13 @@ KINDS: Mapping[str, tuple[Callable[[Step, Shapes, Layouts, DeviceNumbers], str],
 
 
 def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
-    """Why there are no kernels for a step, or "".
+    """Return why there are no kernels for a step, or "".
 
     Args:
-        step: of a program; where kernels are of one image, several are launched one after the other.
+        step: step of a program; where kernels are of one image, several are launched one after the other.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
     """
     if step.kind not in KINDS:
         return f"steps of kind {step.kind}"
@@ -78,7 +78,7 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
         step: the step, or a part of one whose weights and outputs are those of a range.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
         leading: of a fully connected step: columns of the tensor that its output is a range of; 0 for those of the output.
 
     Raises:

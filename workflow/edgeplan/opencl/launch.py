@@ -80,7 +80,7 @@ class Launch:
         kernel: the function.
         defines: macros it is compiled with. Source and defines say which program this is.
         global_size, local_size: work items of each dimension, the first a multiple of the second.
-        arguments: in order.
+        arguments: arguments of the kernel, in order.
     """
 
     source: str
@@ -102,8 +102,8 @@ class Packing:
 
     Attributes:
         transform: name in `transforms.TRANSFORMS`; "" for no weights.
-        elements: of the buffer.
-        sizes: what the transform needs to know.
+        elements: number of elements of the buffer.
+        sizes: numbers that the transform needs.
     """
 
     transform: str = ""
@@ -116,9 +116,9 @@ class UsefulWork:
     """Work tells how much of a computation is of use.
 
     Attributes:
-        pixels, channels: of the output (rows and columns of a product).
+        pixels, channels: pixels and channels of the output (rows and columns of a product).
         padded_pixels, padded_channels: the same in whole tiles.
-        multiplications: of one element of the output.
+        multiplications: multiplications behind one element of the output.
     """
 
     pixels: int
@@ -134,11 +134,11 @@ class Dispatch:
 
     Attributes:
         implementation: such as `conv.winograd`.
-        launches: in order, each after the one before it has finished.
+        launches: launches in order, each after the one before it has finished.
         tile: pixels (or rows) and channels (or columns) that a work item computes.
         work: how much is computed.
         units: compute units of the device.
-        packing: of the weights.
+        packing: packing of the weights.
         workspace_elements: memory between the launches.
     """
 

@@ -1,4 +1,4 @@
-"""Which kernel runs a fully connected step."""
+"""Chooses the kernel that runs a fully connected step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGE_RANK = 4
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> str:
-    """Why there are no kernels for a fully connected step, or ""."""
+    """Return why there are no kernels for a fully connected step, or ""."""
     source, target = shapes[step.inputs[0]], shapes[step.outputs[0]]
     if len(target) == _IMAGE_RANK:
         return "a fully connected step with an output of 4 axes"
@@ -40,7 +40,7 @@ def dispatch(
         step: (rows, inner) to (rows, columns); an input of 4 axes is flattened to one row for each image.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
         leading: columns of the tensor that the output is a range of; 0 for its own.
         tile: rows and vectors of columns of a work item; None for those that are fastest as measured.
     """

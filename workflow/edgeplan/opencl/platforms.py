@@ -87,7 +87,7 @@ def pyopencl() -> Any:
 
 
 def _prepare_loader() -> None:
-    """The loader, which reads its environment once, sorts no platforms, for which it would start them all, and finds the wheel.
+    """Prepare OpenCL's loader, which reads its environment once: it sorts no platforms, and finds the wheel's library.
 
     That of pyopencl's own wheel reads the wheel's .icd by itself, behind those of the system. The file names a library without
     its folder, and is not read at all where the folder of the system's is named but not there: so the loader gets the library
@@ -116,7 +116,7 @@ def reason(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class _Started:
-    """PoCL in this process: how many cores it was started for, and its threads once a device was asked for."""
+    """Tells about PoCL in this process: how many cores it was started for, and its threads once a device was asked for."""
 
     cores: int = 0
     threads: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ def find_device(options: OpenclOptions) -> Any:
 
 
 def started_cores() -> tuple[int, ...]:
-    """CPU cores that PoCL's threads in this process may use, as the system says."""
+    """Return the CPU cores that PoCL's threads in this process may use, as the system says."""
     found: set[int] = set()
     for thread in _STARTED.threads:
         with contextlib.suppress(OSError):  # it has ended
@@ -240,7 +240,7 @@ def _devices_of(cl: Any, platform: Any) -> Sequence[Any]:
 
 
 def describe(device: Any) -> str:
-    """Platform, device and driver with their versions: what was built or measured is for one."""
+    """Return platform, device and driver with their versions: what was built or measured is for one."""
     return f"{device.platform.version.strip()}; {device.name.strip()}; {device.driver_version.strip()}"
 
 

@@ -1,4 +1,4 @@
-"""Which kernels run steps that compute each element by itself: one activation, two, or one and a factor of each channel."""
+"""Chooses kernels for steps that compute each element by itself: one activation, two, or one and a factor a channel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _FLAT: Strides = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """A step's own operation, or one behind it. An operand is an activation, or lies in the weights from an element on."""
+    """Describes a step's own operation, or one behind it.
+
+    An operand is an activation, or lies in the weights from an element on.
+    """
 
     code: int
     alpha: float = 0.0

@@ -1,4 +1,4 @@
-"""Post-operations as kernels take them: a program of up to four, given by integers and floats when a kernel is launched."""
+"""Encodes post-operations for kernels: up to four, given by integers and floats when a kernel is launched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CODE_BITS = 8
 
 
 def refusal(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], block: int) -> str:
-    """Why kernels cannot do a step's post-operations, or ""."""
+    """Return why kernels cannot do a step's post-operations, or ""."""
     if len(step.post_ops) > MOST:
         return f"{len(step.post_ops)} post-operations, more than {MOST}"
     return next((why for post in step.post_ops if (why := _refusal(step, post, shapes, layouts, block))), "")

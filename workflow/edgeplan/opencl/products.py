@@ -1,4 +1,4 @@
-"""Which kernels run what transformers have beside linear layers: products of two activations, and normalised rows."""
+"""Chooses kernels for what transformers have beside linear layers: products of two activations, and normalised rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 
 
 def _view(step: Step, key: str, shape: Shape) -> tuple[Shape, Shape]:
-    """Sizes and strides of an operand."""
+    """Return the sizes and strides of an operand."""
     if key not in step.settings:
         return shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     axes = step.sizes(key)

@@ -1,4 +1,4 @@
-"""Tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and pixels, with a stride of each.
+"""Describes tensors as kernels walk through them, whatever their layout: blocks of lanes, rows and pixels, with strides.
 
 Lanes are channels where a tensor is an image in blocks, else the places along the last axis. One kernel thus reads and writes
 every layout, also two at once, and operands that are broadcast (a stride of 0).
@@ -26,7 +26,7 @@ Strides = tuple[int, int, int, int]
 
 
 class LackingError(Exception):
-    """No kernel does this; says what."""
+    """Reports what no kernel does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class DeviceTensor:
     """A device tensor is an activation, or what a step keeps between its launches.
 
     Attributes:
-        memory: where it lies.
-        place: where it begins there.
-        shape, layout: of it.
+        memory: memory that it lies in.
+        place: where it begins in that memory.
+        shape, layout: shape and layout of the tensor.
     """
 
     memory: Memory
@@ -45,7 +45,7 @@ class DeviceTensor:
     layout: str
 
     def elements(self, block: int) -> int:
-        """That it takes, padding included."""
+        """Return how many elements the tensor takes, padding included."""
         return size_bytes(self.shape, self.layout, block) // _FLOAT_BYTES
 
 
@@ -55,7 +55,7 @@ class Space:
 
     Attributes:
         blocks, height, width: work items of each axis; one computes a block of lanes.
-        lanes: in all; the last block may have fewer.
+        lanes: number of lanes in all; the last block may have fewer.
         padded: whether lanes behind the last are written as zeros.
     """
 
@@ -164,7 +164,7 @@ def plain_strides(shape: Shape, out: Shape) -> list[int]:
 
 
 def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
-    """The space of a row-major output, and of tensors with these strides of each axis; axes that follow each other are one.
+    """Return the space of a row-major output, and the strides of operands in it; axes that follow each other are one.
 
     Raises:
         LackingError: there are more axes than kernels have.
@@ -188,7 +188,7 @@ Maker = Callable[[Step, Shapes, Layouts, DeviceNumbers], Dispatch]
 
 
 def refusal_of(maker: Maker) -> Callable[[Step, Shapes, Layouts, DeviceNumbers], str]:
-    """Why a maker of kernels has none for a step, or ""."""
+    """Return a function that tells why a maker of kernels has none for a step, or ""."""
 
     def refusal(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Tiles of kernels, and how work items are counted. Measured with PoCL on one core with AVX2 and vectors of 8."""
+"""Sizes tiles of kernels and counts work items. The sizes were measured with PoCL on one core with AVX2 and vectors of 8."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Chunks:
 
     @property
     def tiles(self) -> int:
-        """In all, those behind the last pixel among them."""
+        """Return the number of tiles, those behind the last pixel among them."""
         return self.count * self.items * self.run
 
 
@@ -73,7 +73,7 @@ def chunks(tiles: int, elements: int, vector: int) -> Chunks:
 
     Args:
         tiles: how many.
-        elements: of the input that one reads.
+        elements: number of input elements that one tile reads.
         vector: floats of a vector.
     """
     count = ceil(tiles * elements * BYTES_PER_ELEMENT["float32"], CHUNK_BYTES)
@@ -82,7 +82,10 @@ def chunks(tiles: int, elements: int, vector: int) -> Chunks:
 
 
 def grouped(size: tuple[int, ...], numbers: DeviceNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Global and local size for at least so many work items of two or three dimensions. Kernels let those behind them pass."""
+    """Return global and local size for at least so many work items of two or three dimensions.
+
+    Kernels let those behind them pass.
+    """
     groups = numbers.vector < CPU_VECTOR and numbers.work_group >= math.prod(GROUP)
     local = (*(GROUP if groups else (1, 1)), 1)[: len(size)]
     return tuple(ceil(items, unit) * unit for items, unit in zip(size, local, strict=True)), local
@@ -95,7 +98,7 @@ def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumb
         kernel: name of the file and of the function.
         tile: rows and vectors of columns of a work item.
         size: work items at least, of two or three dimensions.
-        numbers: of the device.
+        numbers: numbers of the device.
         arguments: behind the arena, the weights, the input and the output.
     """
     places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))
@@ -104,5 +107,5 @@ def weighted(kernel: str, tile: Tile, size: tuple[int, ...], numbers: DeviceNumb
 
 
 def ceil(count: int, unit: int) -> int:
-    """Whole units that hold a count."""
+    """Return how many whole units a count needs."""
     return -(-count // unit)

@@ -1,4 +1,4 @@
-"""Weights as a step computes with them to the layouts that kernels read (`runtime.transform.folded` comes before)."""
+"""Transforms weights as a step computes with them to the layouts that kernels read, after `runtime.transform.folded`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def packed(packing: Packing, values: Sequence[Array]) -> Array:
     """Return the buffer that a step's kernels read.
 
     Args:
-        packing: of the step's dispatch.
-        values: from `folded`: the weight, and a bias if there is one.
+        packing: packing of the step's dispatch.
+        values: values from `folded`: the weight, and a bias if there is one.
 
     Returns:
         `packing.elements` values.
@@ -31,18 +31,18 @@ def packed(packing: Packing, values: Sequence[Array]) -> Array:
 
 
 def _padded(values: Array, axis: int, unit: int) -> Array:
-    """With zeros to a whole number of units along an axis."""
+    """Pad values with zeros to a whole number of units along an axis."""
     more = -values.shape[axis] % unit
     return np.pad(values, [(0, more if place == axis else 0) for place in range(values.ndim)]) if more else values
 
 
 def _whole(weight: Array, block: int, columns: int) -> Array:
-    """With outputs of zeros that fill the last block, and the tile that it ends in."""
+    """Pad a weight with outputs of zeros that fill the last block, and the tile that it ends in."""
     return _padded(_padded(weight, 0, block), 0, columns)
 
 
 def _conv_direct(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (O, I, window) to B zeros, bias [tiles][T] and [tiles][window][I][T]."""
+    """Pack a weight (O, I, window) as B zeros, bias [tiles][T] and [tiles][window][I][T]."""
     block, columns = sizes["block"], sizes["columns"]
     padded = _padded(_whole(weight, block, columns), 1, block)
     out, inner, height, width = padded.shape
@@ -58,7 +58,7 @@ def _as_it_is(_sizes: Mapping[str, int], weight: Array, _bias: Array | None, fou
 
 
 def _by_channel(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """A factor and a summand of each channel: (C,) both, each padded to whole blocks."""
+    """Pack a factor and a summand of each channel: (C,) both, each padded to whole blocks."""
     for start, values in ((0, weight), (len(found) // 2, bias)):
         if values is not None:
             found[start : start + values.size] = values.ravel()
@@ -78,7 +78,7 @@ _WINOGRAD = np.array(
 
 
 def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (O, I, 3, 3) to bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
+    """Pack a weight (O, I, 3, 3) as bias [tiles][T] and, of G w G', [36][tiles][I][T]."""
     block, columns = sizes["block"], sizes["columns"]
     padded = _padded(_whole(weight, block, columns), 1, block)
     out, inner = padded.shape[:2]
@@ -90,16 +90,16 @@ def _conv_winograd(sizes: Mapping[str, int], weight: Array, bias: Array | None, 
 
 
 def _conv_first(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (O, I, window) to B zeros, bias [tiles][T] and [tiles][I][window][T].
+    """Pack a weight (O, I, window) as B zeros, bias [tiles][T] and [tiles][I][window][T].
 
-    Of a depthwise convolution, whose I is 1, to B zeros, bias [channels] and [blocks][window][B].
+    A depthwise convolution, whose I is 1, is packed as B zeros, bias [channels] and [blocks][window][B].
     """
     block, columns = sizes["block"], sizes["columns"]
     _tiled(columns, _whole(weight, block, columns).reshape(-1, math.prod(weight.shape[1:])), bias, found[block:])
 
 
 def _tiled(columns: int, weight: Array, bias: Array | None, found: Array) -> None:
-    """From (O, K) to bias [tiles][columns] and [tiles][K][columns]."""
+    """Pack a weight (O, K) as bias [tiles][columns] and [tiles][K][columns]."""
     padded = _padded(weight, 0, columns)
     if bias is not None:
         found[: len(bias)] = bias
@@ -107,7 +107,7 @@ def _tiled(columns: int, weight: Array, bias: Array | None, found: Array) -> Non
 
 
 def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """From (K, columns), or (columns, K) if transposed, to bias [tiles][T] and [tiles][K][T]; K in the order of the input."""
+    """Pack a weight (K, columns), or (columns, K) if transposed, as bias [tiles][T] and [tiles][K][T]."""
     width, channels, pixels, block = (sizes[key] for key in ("columns", "channels", "pixels", "block"))
     matrix = weight if sizes["transposed"] else weight.T
     columns = len(matrix)
@@ -117,7 +117,7 @@ def _linear(sizes: Mapping[str, int], weight: Array, bias: Array | None, found: 
 
 
 def _in_a_row(_sizes: Mapping[str, int], weight: Array, bias: Array | None, found: Array) -> None:
-    """Any shapes, row-major, one after the other."""
+    """Pack weight and bias of any shapes, row-major, one after the other."""
     found[: weight.size] = weight.ravel()
     if bias is not None:
         found[weight.size : weight.size + bias.size] = bias.ravel()

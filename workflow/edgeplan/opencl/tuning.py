@@ -1,4 +1,4 @@
-"""Autotuning, offline: what the white-box dispatcher could have chosen instead, to be timed beside its choice.
+"""Lists for offline autotuning what the white-box dispatcher could have chosen instead, to be timed beside its choice.
 
 LiPG's predictors learn from what the dispatcher decides, so that nothing is tuned when a model is
 planned; how much that leaves is measured (`chapters.partition.measuring.tuning`).
@@ -22,10 +22,10 @@ def alternatives(
     """List dispatches that compute the same as the dispatcher's choice for a convolution or a fully connected step, by name.
 
     Args:
-        step: that the dispatcher does not refuse.
+        step: a step that the dispatcher does not refuse.
         shapes: shape of every tensor.
         layouts: layout of every activation.
-        numbers: of the device.
+        numbers: numbers of the device.
     """
     found: dict[str, Dispatch] = {}
     if step.kind == "conv":

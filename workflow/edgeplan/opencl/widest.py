@@ -1,4 +1,4 @@
-"""The widest vectors that a driver computes right with, asked in a process of its own and kept for that driver.
+"""Finds the widest vectors that a driver computes right with, asked in a process of its own and kept for that driver.
 
 A width that a device reports may be one that its compiler cannot handle: PoCL 3.0 (LLVM 14) reports 16 floats on AVX-512, and
 compiles kernels of that width until its memory is used up, or ends the process.
@@ -44,8 +44,8 @@ def widest(device: Any, options: OpenclOptions, widths: Sequence[int], block: in
     """Return the widest vectors with which the kernels of a device compute what they should.
 
     Args:
-        device: of pyopencl.
-        options: that the device was found by.
+        device: device of pyopencl.
+        options: options that the device was found by.
         widths: floats of a vector that may be tried.
         block: channels of a block of activations, which is part of what is compiled.
 
@@ -84,7 +84,7 @@ def _widest(driver: str, name: str, options: OpenclOptions, widths: tuple[int, .
 
 
 def _kept(driver: str, widths: tuple[int, ...], block: int) -> Path | None:
-    """Where the answer is kept: for one driver on one processor, and for kernels as they are; None: nowhere."""
+    """Return the file where the answer is kept, for one driver on one processor and the present kernels; None: nowhere."""
     folder = remembered()
     content = "\0".join((driver, sources_digest(), *map(str, (*widths, block))))
     return None if folder is None else folder / f"{hashlib.sha256(content.encode()).hexdigest()}.width"

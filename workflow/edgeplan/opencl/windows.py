@@ -1,4 +1,4 @@
-"""Which kernels run steps that look at neighbours: pooling, normalisation over near channels, changes of size, softmax."""
+"""Chooses kernels for steps that look at neighbours: pooling, normalisation over near channels, resizing, softmax."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) ->
 
 
 def resize(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """To another height and width, by the centres of pixels.
+    """Dispatch a change of height and width, by the centres of pixels.
 
     Raises:
         LackingError: there is no kernel.
@@ -57,7 +57,7 @@ def resize(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 def _in_blocks(
     step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers, kernel: tuple[str, list[Argument]], work: float
 ) -> Dispatch:
-    """A kernel of `window.cl` from an image in blocks to another, which are put into blocks and out of them if need be."""
+    """Dispatch a kernel of `window.cl`; images are put into blocks before it and out of them behind it if need be."""
     chain, (name, given) = LaunchChain(numbers), kernel
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.blocked(source)
@@ -95,6 +95,6 @@ def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def _plain_target(chain: LaunchChain, target: DeviceTensor) -> DeviceTensor:
-    """Where a row-major result is written: to the target, or before it."""
+    """Return the tensor that a row-major result is written to: the target, or a temporary one before it."""
     plain = len(target.shape) != 4 or target.layout == NCHW  # an image
     return target if plain else chain.temporary(target.shape, NCHW)

@@ -1,4 +1,4 @@
-"""Figures to hold a cold start against, and what a choice of candidates stores."""
+"""Bounds a cold start from below, and counts what a choice of candidates reads and stores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from edgeplan.planning.profile import BIG, LITTLE, Candidate, Fresh, Profile, ex
 
 
 def work_bound_ms(profile: Profile) -> float:
-    """Sum over the steps of the least (preparation + execution) core-milliseconds of any candidate, divided by the cores.
+    """Sum each step's least (preparation + execution) core-milliseconds of any candidate, and divide it by the cores.
 
-    Without contention and what is paid before the first step, and of the factors of a fresh process only those that make a
-    stage cheaper: no schedule of the profile's machine ends sooner, whatever overlaps.
+    Contention and what is paid before the first step do not count, and of the factors of a fresh process only those that make
+    a stage cheaper do: no schedule of the profile's machine ends sooner, whatever overlaps.
     """
     profile = replace(profile, fresh=Fresh(*(min(factor, 1.0) for factor in profile.fresh.factors)))
     work = sum(min(_work_ms(profile, c) for c in layer.candidates) for layer in profile.layers)
@@ -27,7 +27,7 @@ def _work_ms(profile: Profile, c: Candidate) -> float:
 
 
 def fewest_read_bytes(profile: Profile) -> int:
-    """Sum over the steps of the fewest bytes any candidate reads: what must come from disk with the page cache evicted."""
+    """Return the fewest bytes that any candidates read, over all steps: what must come from disk with nothing cached."""
     return sum(min(c.read_bytes for c in layer.candidates) for layer in profile.layers)
 
 

@@ -1,4 +1,4 @@
-"""The plan document: which candidate, where and when, for every step; small, since a cold start pays for reading it.
+"""Stores a plan as a document: which candidate, where and when, for every step; small, since a cold start reads it.
 
 What belongs to a step stands in parallel arrays; implementations and sources are positions in short lists of names; places
 follow from the queues.
@@ -39,7 +39,7 @@ class Target:
     Attributes:
         model: name of the model file.
         model_sha256: hash of its contents, external data included.
-        library, library_version: of the kernels.
+        library, library_version: library of the kernels, and its version.
         isa: instruction set that the library uses.
         machine: fingerprint of the machine.
         threads: cores that execute.
@@ -84,7 +84,7 @@ class Plan(BaseModel):
             equal cores.
         steps: names, in order of execution.
         implementations, implementation: names, and for each step the position of its own.
-        source: for each step its position in `SOURCES`.
+        source: for each step the position of its weights' source in `SOURCES`.
         later: for each step the position of the implementation that later runs switch to (section 3.5), prepared by cores with
             nothing else to do; none where later runs keep the kernels of the cold start.
         main: steps prepared by the main core, in order.
@@ -150,7 +150,7 @@ class Plan(BaseModel):
 
     @property
     def disk(self) -> Disk | None:
-        """Where the weights were planned to come from, if not from memory."""
+        """Return where the weights were planned to come from, if not from memory."""
         if self.disk_mb_per_s is None or self.disk_latency_ms is None:
             return None
         return Disk(self.disk_mb_per_s, self.disk_latency_ms)
@@ -162,7 +162,7 @@ class Plan(BaseModel):
 
     @cached_property
     def places(self) -> tuple[int, ...]:
-        """Preparing core of each step, `MAIN` for the main core."""
+        """Return the preparing core of each step, `MAIN` for the main core."""
         places = [MAIN] * len(self.steps)
         for q, queue in enumerate(self.queues):
             for k in queue:
@@ -171,11 +171,11 @@ class Plan(BaseModel):
 
     @property
     def warm(self) -> tuple[str, ...]:
-        """Names of the implementations that later runs switch to, by step; none where they keep those of the cold start."""
+        """Return the implementations that later runs switch to, by step; none where they keep those of the cold start."""
         return tuple(self.implementations[i] for i in self.later)
 
     def with_later(self, names: Sequence[str]) -> Plan:
-        """The same plan with implementations for later runs, one a step; the cold start stays as it is."""
+        """Return the same plan with implementations for later runs, one a step; the cold start stays as it is."""
         known = sorted({*self.implementations, *names})
         chosen = [known.index(self.implementations[i]) for i in self.implementation]
         positions = {"implementation": tuple(chosen), "later": tuple(known.index(name) for name in names)}
@@ -209,8 +209,8 @@ def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = 
     """Check that a plan is for this model, library and machine.
 
     Args:
-        plan: to be executed.
-        target: what is there.
+        plan: the plan to be executed.
+        target: the target that is there.
         steps: names of the steps that the model has here; () to leave them unchecked.
         where: the plan's path, for the message.
 

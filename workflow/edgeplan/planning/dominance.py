@@ -1,4 +1,4 @@
-"""Which candidates can be in a plan: those that no other one beats, and those that a planner may take."""
+"""Finds the candidates that can be in a plan: those that no other one beats, and those that a planner may take."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _disk_costs(profile: Profile, c: Candidate) -> tuple[float, ...]:
 
 
 def undominated(profile: Profile, *, disk: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Positions of the candidates of each step that no other beats in both preparation and execution (Algorithm 1, line 1).
+    """Return for each step the positions of candidates that no other beats in preparation and execution (Algorithm 1, line 1).
 
     Of equal ones the first stays. With weights in memory, a plan never gets worse by exchanging a candidate for one that
     dominates it, so no optimum is lost. With a disk the bounds stay, but what is prepared sooner may make the main core begin
     another preparation that waits: an optimum may be lost, which has not been seen.
 
     Args:
-        profile: of the model.
+        profile: profile of the model.
         disk: weights come from the disk: a candidate must also be beaten in bytes to read, and in what waits for them.
     """
     kept = []

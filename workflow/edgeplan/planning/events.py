@@ -1,4 +1,4 @@
-"""Running a schedule, event by event: what a core does next, on the machine model as in the executor.
+"""Runs a schedule event by event: what a core does next, on the machine model as in the executor.
 
 A lane is the list of steps that a core prepares, in their order. A preparation has an early part, which makes its kernels, and
 a late one, which needs its weights. While the weights of a lane's next step are on their way (see `streams`) the early parts of
@@ -40,10 +40,10 @@ class Work:
 
 
 def finished_ms(work: Work, note: Note | None = None) -> float:
-    """When the last step has been executed.
+    """Return when the last step has been executed, ms.
 
     Args:
-        work: what to do.
+        work: the work of the schedule.
         note: is told of every piece of work.
     """
     ready = [inf] * len(work.execute)
@@ -83,7 +83,7 @@ class _Lane:
         return self.made < self.count and self.work.arrivals[self.own[self.at]] > now
 
     def make(self, now: float) -> float:
-        """Place the next early part; return its end."""
+        """Place the next early part; return its end, ms."""
         step = self.own[self.made]
         self.made += 1
         end = now + self.work.early[step]
@@ -92,7 +92,7 @@ class _Lane:
         return end
 
     def prepare(self, now: float) -> float:
-        """Finish the next step once its weights have arrived; return its end."""
+        """Finish the next step once its weights have arrived; return its end, ms."""
         if self.made == self.at:
             now = self.make(now)
         step = self.own[self.at]
@@ -104,7 +104,7 @@ class _Lane:
         return end
 
     def prepare_all(self, now: float) -> float:
-        """Prepare all remaining steps; return the end."""
+        """Prepare all remaining steps; return the end, ms."""
         while self.at < self.count:
             now = self.make(now) if self.can_make(now) else self.prepare(now)
         return now

@@ -1,4 +1,4 @@
-"""Cheap schedules and cheap bounds around the mixed-integer program of the optimal planner."""
+"""Finds cheap schedules and cheap bounds around the mixed-integer program of the optimal planner."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def cheap_bounds(costs: CostArrays, read: Floats | None = None, latency_ms: floa
     and place alone. The best of a grid of multipliers is taken.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         read: time of the disk by step and candidate (ms); without it the weights are in memory.
-        latency_ms: of the disk.
+        latency_ms: latency of the disk.
 
     Returns:
         Bounds (ms) and the best multipliers (main core, preparing cores, disk), both in the order of `costs.widenings()`.
@@ -60,13 +60,13 @@ def _multipliers(*, disk: bool) -> Floats:
 
 
 def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) -> Floats:
-    """Lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
+    """Return lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
 
-    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. One queue
-    only.
+    Any multipliers give a bound. Those of steps that execute wide go to the row that waits for all preparations. There
+    is one queue only.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         wide: execution on all cores.
         main: multiplier of the main core's work.
         due: multiplier of each step's row `C >= P_k + E_k`, zero where there is none; the rest up to 1 is the row of widening.
@@ -86,7 +86,7 @@ def carried_bounds(costs: CostArrays, wide: Floats, main: float, due: Floats) ->
 
 
 def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats | None = None) -> tuple[Ints, Ints]:
-    """Candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
+    """Return the candidate and place (0: a queue) of each step, each chosen alone at multipliers of `cheap_bounds`."""
     u, queued, streamed = multipliers.tolist()
     weight = np.where(np.arange(costs.steps) < widen_from, u, 1.0)[:, None]
     alone = _finite(costs, costs.execution(widen_from)) * weight
@@ -143,7 +143,7 @@ def improved(costs: CostArrays, schedule: Schedule) -> Schedule:
 
 
 def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
-    """`spread`, then improve by single changes."""
+    """Spread the steps over the cores by `spread`, then improve the schedule by single changes."""
     return improved(costs, spread(costs, choice, place, widen_from))
 
 
@@ -164,7 +164,7 @@ def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Sch
 
 
 def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
-    """Other candidates and places for so many steps: where no single change helps, several may."""
+    """Return other candidates and places for so many steps: where no single change helps, several may."""
     choice, place = list(schedule.choice), list(schedule.place)
     candidates = costs.present.sum(axis=1)
     for k in random.integers(costs.steps, size=count):
@@ -174,11 +174,11 @@ def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random:
 
 
 def shaken(costs: CostArrays, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
-    """Iterated local search: change a few steps at random, improve, keep what is faster.
+    """Search locally again and again: change a few steps at random, improve, keep what is faster.
 
     Args:
-        costs: of the profile.
-        schedule: to start from.
+        costs: costs of the profile.
+        schedule: schedule to start from.
         rounds: how often.
         goal_ms: fast enough.
         until: `time.monotonic()` at which to stop.

@@ -1,4 +1,4 @@
-"""The machine model: what a schedule of one kernel combination costs, and when everything runs (NNV12 section 3.2).
+"""Models the machine: what a schedule of one kernel combination costs, and when everything runs (NNV12, section 3.2).
 
 Equal cores: before step `widen_from` execution runs on the main core(s) while the others prepare; from that step on it uses all
 cores, and all preparations are finished by then. Asymmetric chips: big cores always execute, little cores prepare; `widen_from`
@@ -72,7 +72,7 @@ class CostArrays:
         return range(self.steps, self.steps + 1) if self.wide is None else range(self.steps + 1)
 
     def execution(self, widen_from: int) -> Floats:
-        """Execution by step and candidate when it widens there."""
+        """Return the execution by step and candidate, ms, shape (steps, candidates), when it widens at a step."""
         if self.wide is None:
             return self.narrow
         return np.where(np.arange(self.steps)[:, None] < widen_from, self.narrow, self.wide)
@@ -120,12 +120,12 @@ class Schedule:
 
 
 def sequential(costs: CostArrays, choice: tuple[int, ...]) -> Schedule:
-    """Everything one after the other: prepare on the main core, execute on all cores that execute."""
+    """Schedule everything one after the other: prepare on the main core, execute on all cores that execute."""
     return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
 
 
 def makespans_ms(costs: CostArrays, choice: Ints, place: Ints) -> Floats:
-    """Exact makespans by the closed form above, one for each of `costs.widenings()`."""
+    """Return exact makespans (ms) by the closed form above, one for each of `costs.widenings()`."""
     rows, n = np.arange(costs.steps), costs.steps
     finish = np.zeros(n)
     prepare = costs.queue[rows, choice]
@@ -147,7 +147,7 @@ def makespans_ms(costs: CostArrays, choice: Ints, place: Ints) -> Floats:
 
 
 def makespan_ms(costs: CostArrays, schedule: Schedule) -> float:
-    """Exact makespan of a schedule."""
+    """Return the exact makespan (ms) of a schedule."""
     makespans = makespans_ms(costs, np.asarray(schedule.choice), np.asarray(schedule.place))
     return float(makespans[schedule.widen_from - costs.widenings()[0]])
 
@@ -164,7 +164,7 @@ class Span:
 
 
 def core_name(place: int) -> str:
-    """Name of a core: "main" or "prepare:<queue>"."""
+    """Return the name of a core: "main" or "prepare:<queue>"."""
     return "main" if place == MAIN else f"prepare:{place}"
 
 
@@ -172,8 +172,8 @@ def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> 
     """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
 
     Args:
-        profile: what everything costs.
-        schedule: what to run.
+        profile: costs of the model's steps.
+        schedule: schedule to run.
         disk: where weights come from, in the order of the steps, ahead of everything; without it they are in memory. What waits
             for it counts as reading.
 

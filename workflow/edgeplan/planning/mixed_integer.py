@@ -1,4 +1,4 @@
-"""The mixed-integer program of the optimal planner, for one step from which execution widens, on HiGHS through scipy.
+"""Builds and solves the mixed-integer program of the optimal planner, for one step from which execution widens, by HiGHS.
 
 Variables: x (one binary for each step, candidate and place), the makespan C and, so that every row stays sparse, chains instead
 of sums: P_k = preparations of steps <= k on the preparing cores, E_k = executions of steps >= k. Rows:
@@ -31,7 +31,7 @@ class MixedIntegerProgram:
     """A program has rows `lower <= matrix @ variables <= upper`; the variables are x, C, P, E in this order.
 
     Attributes:
-        step, candidate, place: what each x stands for.
+        step, candidate, place: step, candidate and place that each x stands for.
         matrix, lower, upper: the rows; the first `equalities` are equations.
         equalities: number of equations.
         cutoff: upper limit of C: only better schedules are of interest.
@@ -77,7 +77,7 @@ def program(costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | No
     """Build the mixed-integer program of a schedule.
 
     Args:
-        costs: of the profile; it has a preparing core.
+        costs: costs of the profile; it has a preparing core.
         widen_from: first step executed on all cores.
         keep: which x to keep, shape (steps, candidates, 2: queue, main); all present ones by default.
         cutoff: no makespan above this is of interest.
@@ -159,7 +159,7 @@ def relax(p: MixedIntegerProgram) -> Relaxation:
 def promising(
     p: MixedIntegerProgram, found: Relaxation, cutoff: float, present: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """The x that can be 1 in a schedule no slower than the cutoff, by their reduced costs: `keep` for the program to solve.
+    """Return a mask of the x that can be 1 in a schedule no slower than the cutoff, by their reduced costs.
 
     Args:
         p: the program that was relaxed.

@@ -1,4 +1,4 @@
-"""The optimal planner: kernels, sources, places and widening together, with a proven lower bound.
+"""Plans optimally: kernels, sources, places and widening together, with a proven lower bound.
 
 For each step from which execution may widen, the best schedule is a mixed-integer program (`mixed_integer`); the least over
 them is the optimum. Programs are solved in the order of a cheap bound, and only while their bound is below the best schedule by
@@ -36,10 +36,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class ProvenSchedule:
-    """A schedule with what is known about it.
+    """Holds a schedule with what is known about it.
 
     Attributes:
-        schedule: which candidate and place for each step.
+        schedule: candidate and place of each step.
         makespan_ms: predicted.
         lower_bound_ms: no schedule of this profile is faster.
         note: how it was found.
@@ -52,7 +52,7 @@ class ProvenSchedule:
 
     @property
     def gap(self) -> float:
-        """Relative distance of the makespan to the bound."""
+        """Return the relative distance of the makespan to the bound."""
         return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
 
 
@@ -60,7 +60,7 @@ def optimal(costs: CostArrays, search: Search | None = None, *, beat_ms: float =
     """Find a schedule and prove how far it is from the optimum: within the gap; on several queues, as near as it got.
 
     Args:
-        costs: of the profile.
+        costs: costs of the profile.
         search: how hard to search.
         beat_ms: a makespan that is at hand already: where no schedule is faster than that (but for the gap), search no further.
     """
@@ -129,7 +129,7 @@ class _Incumbent:
 
 
 def _rounded(costs: CostArrays, full: MixedIntegerProgram, relaxation: Relaxation) -> tuple[Ints, Ints]:
-    """Candidate and place (0: a queue) of each step with the largest share in the relaxation."""
+    """Return the candidate and place (0: a queue) of each step with the largest share in the relaxation."""
     x = np.zeros((*costs.main.shape, 2))
     x[full.step, full.candidate, np.where(full.place == MAIN, 1, 0)] = relaxation.x
     pick = x.reshape(costs.steps, -1).argmax(axis=1)

@@ -1,4 +1,4 @@
-"""The profile a cold start is planned from: what each candidate of each step costs (NNV12 section 3.2; times in ms)."""
+"""Describes the profile a cold start is planned from: what each candidate of each step costs (NNV12, section 3.2; ms)."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Candidate:
     warm_ms: Mapping[int, float] = field(default_factory=dict)
 
     def warm(self, width: int) -> float:
-        """Execution at a width once it has run; the first one where that was not measured."""
+        """Return the execution at a width once it has run, ms; the first one where that was not measured."""
         return self.warm_ms.get(width, self.execute_ms[width])
 
     def stages_ms(self, core: str) -> tuple[float, float, float]:
-        """Read, create and transform on a class of cores; the times of "big" where no "little" was measured."""
+        """Return the times to read, create and transform on a class of cores; those of "big" where no "little" was measured."""
         read, create, transform = (m.get(core, m[BIG]) for m in (self.read_ms, self.create_ms, self.transform_ms))
         return read, create, transform
 
@@ -66,9 +66,9 @@ class Layer:
     """A layer is a step of the execution order: a fused operator.
 
     Attributes:
-        name: of the step.
+        name: name of the step.
         members: names of the ONNX operators in it.
-        candidates: what can run it, at least one.
+        candidates: candidates that can run it, at least one.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Factors of a fresh process scale profiled costs to those of a cold start.
+    """Holds the factors that scale profiled costs to those of a cold start in a fresh process.
 
     Attributes:
         read: factor on reading into memory.
@@ -138,7 +138,7 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Where weights come from with the page cache evicted.
+    """Describes the disk that weights come from with the page cache evicted.
 
     Attributes:
         mb_per_s: sequential bandwidth, 10^6 bytes a second.
@@ -149,7 +149,7 @@ class Disk:
     latency_ms: float = 0.0
 
     def transfer_ms(self, size: int) -> float:
-        """Time for so many bytes, once they flow."""
+        """Return the time for so many bytes, ms, once they flow."""
         return size / 1e3 / self.mb_per_s
 
 
@@ -164,7 +164,7 @@ class Profile:
         little_cores: cores that only prepare; 0: all cores are equal, and some of them prepare until execution widens.
         little_ratio: a preparation takes this many times its profiled time on a little core (an asymmetric chip stood for by
             waiting).
-        layers: in order of execution.
+        layers: layers in order of execution.
         contention: measured factors.
         start_ms: paid besides any preparation or execution, whatever the plan: the program is read, threads are started, inputs
             and outputs are copied. Plans count it as paid first.
@@ -193,7 +193,7 @@ class Profile:
 
     @property
     def narrow(self) -> int:
-        """Cores that execute while others prepare: all big ones, on equal cores the widest measured width that leaves one."""
+        """Return how many cores execute while others prepare: all big ones; of equal ones the widest width that leaves one."""
         if not self.equal:
             return self.big_cores
         return max((w for w in self.layers[0].candidates[0].execute_ms if w < self.big_cores), default=self.big_cores)
@@ -267,10 +267,10 @@ def _check_candidate(c: Candidate, widths: set[int], where: str) -> None:
 def prepare_ms(
     profile: Profile, candidate: Candidate, core: str, *, overlapped: bool, main: bool = False
 ) -> tuple[float, float, float]:
-    """Read, create and transform times: the one place where factors and the ratio of little cores enter preparation.
+    """Return read, create and transform times: the one place where factors and little cores' ratio enter preparation.
 
     Args:
-        profile: for its factors.
+        profile: profile whose factors count.
         candidate: whose.
         core: "big" or "little"; a core that prepares among equal cores is a "big" one.
         overlapped: whether other cores work meanwhile.
@@ -287,7 +287,7 @@ def prepare_ms(
 
 
 def execute_ms(profile: Profile, candidate: Candidate, width: int, *, overlapped: bool) -> float:
-    """Execution time, the one place where factors and the handing over enter execution."""
+    """Return the execution time, ms, the one place where factors and the handing over enter execution."""
     fresh = profile.fresh
     time = candidate.execute_ms[width] * (fresh.wide if profile.equal and width > 1 else fresh.execute)
     return time * profile.contention.execute + fresh.hand_over_ms if overlapped else time

@@ -1,4 +1,4 @@
-"""A predictor adapted to a new device: what old devices say, brought there, mixed by kind with what was learnt from scratch.
+"""Adapts predictors to a new device: old devices' predictions, brought there, are averaged by kind with what was learnt anew.
 
 Each member predicts a model whole, with its own implementations and layouts; of each kernel the mean of the members' logarithms
 counts, weighted by kind: the smaller a member's errors in cross-validation, the more (inverse variance). Factors of kinds and
@@ -56,7 +56,7 @@ class Member:
     """A member is a predictor of an old device with the calibration that brings it to the new one, or one from scratch.
 
     Attributes:
-        predictor: of the old device, or of the new one.
+        predictor: predictor of the old device, or of the new one.
         calibration: None for one from scratch.
         spread: standard deviation of log errors by kind, out of fold; "" stands for kinds without rows.
     """
@@ -66,11 +66,11 @@ class Member:
     spread: Mapping[str, float]
 
     def of(self, kind: str) -> float:
-        """The spread of a kind; infinite where the member says nothing of it."""
+        """Return the spread of a kind; infinite where the member predicts nothing of it."""
         return self.spread.get(kind, self.spread.get("", np.inf))
 
     def kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
-        """Layouts and costs as those of `DevicePredictor`, brought to the new device."""
+        """Return layouts and costs as `DevicePredictor` predicts them, with latencies calibrated to the new device."""
         layouts, costs = self.predictor._kernels(tables, near, every_kind=every_kind)  # noqa: SLF001  a predictor's own kind
         if self.calibration is None:
             return layouts, costs
@@ -89,13 +89,13 @@ class Member:
 
 @dataclass(frozen=True)
 class AdaptedPredictor(DevicePredictor):
-    """A predictor of members; card, texts and trees of its own are those of the first member, but for names and factors."""
+    """Predicts as the mean of its members; its own card, texts and trees are the first member's, but for names and factors."""
 
     members: tuple[Member, ...] = ()
 
     @staticmethod
     def of(members: Sequence[Member], card: Card) -> AdaptedPredictor:
-        """A predictor of some members: the one with the least spread comes first.
+        """Make a predictor of some members; the one with the least spread comes first.
 
         Args:
             members: at least one.
@@ -185,10 +185,10 @@ class _Document(BaseModel):
 
 
 def spreads(kind: npt.NDArray[np.object_], error: Floats) -> dict[str, float]:
-    """Root mean square of log errors by kind, those of few rows drawn to that of all, which "" stands for.
+    """Return the root mean square of log errors by kind; kinds of few rows are drawn to that of all rows, under the key "".
 
     Args:
-        kind: of each row (n,).
+        kind: kind of each row (n,).
         error: log(measured / predicted), NaN where not known (n,).
     """
     known = np.isfinite(error)
@@ -204,18 +204,18 @@ def spreads(kind: npt.NDArray[np.object_], error: Floats) -> dict[str, float]:
 
 
 def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Member:
-    """An old device as a member: calibrated on all rows, judged out of fold."""
+    """Return an old device's predictor as a member, calibrated on all rows and judged by its held-out errors."""
     held = held_out_us(rows, seed) if len(rows) else np.zeros(0)
     error = np.log(rows.latency) - np.log(held) if len(rows) else held
     return Member(predictor, calibrate_kernels(rows), spreads(rows.kind, error))
 
 
 def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member:
-    """A predictor trained on the new device alone as a member, judged by its card.
+    """Return a predictor that was trained on the new device alone as a member, judged by its card.
 
     Args:
         predictor: the predictor.
-        alone: it answers for all kinds; else those of few rows are left to other members.
+        alone: whether it answers for all kinds; else those of few rows are left to other members.
     """
     rows: dict[str, int] = {}
     squares: dict[str, float] = {}
@@ -233,12 +233,12 @@ def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member
 
 
 def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
-    """The predictor with factors of kinds and an interval by whole models of the new device, however few.
+    """Return the predictor with factors of kinds and an interval that are fitted to whole models of the new device.
 
     Args:
         predictor: without factors.
         models: kernels of the models (m).
-        measured_ms: what they take (m,).
+        measured_ms: latencies of the models (m,).
     """
     if not len(measured_ms):
         return replace(predictor, card=predictor.card.model_copy(update={"interval": _unmeasured(predictor)}))
@@ -258,7 +258,7 @@ def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured
 
 
 def small_sample(interval: Interval, residual: Floats, effective: Floats) -> Interval:
-    """The interval with the quantile of few held-out models.
+    """Return the interval with a quantile that few held-out models support.
 
     From nine models on (for nine tenths) that is the conformal one; below, the quantile of Student's distribution of a next
     error, given the errors and one more as large as the interval expects.
@@ -275,7 +275,7 @@ def small_sample(interval: Interval, residual: Floats, effective: Floats) -> Int
 
 
 def _unmeasured(predictor: AdaptedPredictor) -> Interval:
-    """The interval that kernels alone suggest: common and single errors of the first member, no whole model measured."""
+    """Return the interval that errors of kernels alone suggest, where no whole model was measured."""
     first = predictor.members[0]
     own = first.predictor.card.interval
     spread = min(first.of(""), _MOST_HALF_WIDTH)

@@ -1,4 +1,4 @@
-"""Adapting: from what was measured on a new device and old devices' predictors to a predictor of the new one."""
+"""Makes a predictor of a new device from old devices' predictors and what was measured on the new one."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ QUICK = TrainingSettings(trials=0, seeds=(0,), folds=3)
 
 @dataclass(frozen=True)
 class NewDevice:
-    """A new device and what was measured on it.
+    """Holds a new device's identity and what was measured on it.
 
     Attributes:
-        device, engine, engine_version, measured_at: for the card.
+        device, engine, engine_version, measured_at: entries of the card.
         call_us: constant cost of an inference.
         plain_layouts: layout of graph inputs and outputs by rank.
         kernels: labelled kernels (columns: see docs/prediction.md, training table).
         models: kernels of measured whole models (m).
-        measured_ms: what these take (m,).
+        measured_ms: latencies of these models (m,).
     """
 
     device: str
@@ -58,7 +58,7 @@ def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredic
         new: the device.
         olds: one of the same engine, or those of all devices that are known.
         scratch: a predictor of the new device's rows alone, where there are enough.
-        seed: of the folds.
+        seed: seed of the folds.
     """
     labels = read_labels(new.kernels) if len(new.kernels) else None
     members = [old_member(old, rows_of(old, labels), seed) for old in olds]
@@ -85,7 +85,7 @@ def from_scratch(new: NewDevice) -> DevicePredictor | None:
 
 
 def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
-    """Measured kernels with what an old device says of them; those that it says nothing of are left out."""
+    """Return measured kernels with their latency on an old device; those that it predicts nothing of are left out."""
     if labels is None:
         none = np.zeros(0)
         return KernelRows(np.zeros(0, object), np.zeros((0, 0)), none, none, none, np.zeros(0, np.int64))
@@ -97,13 +97,13 @@ def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
 
 
 def said_us(old: DevicePredictor, kernels: pd.DataFrame) -> Floats:
-    """Latency of kernels by an old device, factors of whole models included, us (n,); NaN where it says nothing."""
+    """Return the latency of kernels on an old device with its factors of kinds, us (n,); NaN where it predicts nothing."""
     factor = kernels["kind"].map(old.card.factors).fillna(1.0).to_numpy(float)
     return np.asarray(np.exp(Prior((old,), kernels).says(kernels)[:, 0]) * factor, dtype=np.float64)
 
 
 def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:
-    """The strata of the kernels of models, by the time that an old device takes for each."""
+    """Return the strata of the models' kernels, by the time that an old device's predictor gives each."""
     lines = [line for model in models for line in old.predict(model, allow_partial=True).kernels]
     return Strata.of(np.array([line.kind for line in lines], object), np.array([line.latency_us for line in lines]))
 

@@ -1,4 +1,4 @@
-"""The bandwidth-bound family: element-wise operators, copies and plain reductions, which take as long as their bytes do.
+"""Predicts the bandwidth-bound family: element-wise operators, copies and plain reductions, whose time their bytes decide.
 
 One line serves them all: a launch, and so much for each byte moved, more or less by the level of the kind. It is fitted on
 whatever kinds of the family were measured on a device. Of kinds that were not, the level is that of the nearest measured one;
@@ -47,10 +47,10 @@ class Bandwidth(BaseModel):
     """This model predicts bandwidth-bound kernels of a device: launch_us + level of the kind x us_per_byte x bytes moved.
 
     Attributes:
-        launch_us: of a kernel that moves nothing.
-        us_per_byte: for each byte read or written, in the mean of the measured kinds.
-        levels: of the measured kinds: what a byte takes over that mean.
-        rows: that it was fitted on.
+        launch_us: time of a kernel that moves nothing.
+        us_per_byte: time for each byte read or written, in the mean of the measured kinds.
+        levels: time of a byte over that mean, by measured kind.
+        rows: number of rows that it was fitted on.
         low, high: quantiles of log(measured / predicted) of the measured kinds, each left out in its turn.
         own_low, own_high: the same of measured kinds with their own levels.
     """
@@ -67,7 +67,7 @@ class Bandwidth(BaseModel):
     own_high: Annotated[Finite, Field(ge=0)]
 
     def latency_us(self, table: ConfigTable, *, integers: bool = False) -> Floats:
-        """Latency of kernels, us (n,); NaN for those of kinds outside the family, or of other element types.
+        """Return the latency of kernels, us (n,); NaN for kinds outside the family and for other element types.
 
         Args:
             table: n configurations.
@@ -86,7 +86,7 @@ class Bandwidth(BaseModel):
 
 
 def bytes_moved(table: ConfigTable) -> Floats:
-    """Bytes that bandwidth-bound kernels read and write (n,): copies read what they write, no more.
+    """Return the bytes that bandwidth-bound kernels read and write (n,): copies read what they write, no more.
 
     Args:
         table: n configurations.
@@ -104,11 +104,11 @@ def bytes_moved(table: ConfigTable) -> Floats:
 
 
 def fit_bandwidth(table: ConfigTable, latency_us: Floats, weight: Floats, nominal: float) -> Bandwidth | None:
-    """Fit the family of a device.
+    """Fit the bandwidth-bound family to measured kernels of a device.
 
     Args:
         table: measured kernels of any kinds (n); those outside the family are left out.
-        latency_us: of each (n,).
+        latency_us: latency of each kernel (n,).
         weight: how far each is trusted; each kind counts the same as a whole (n,).
         nominal: share of rows that the intervals hold.
 
@@ -144,13 +144,13 @@ def fit_bandwidth(table: ConfigTable, latency_us: Floats, weight: Floats, nomina
 
 
 def _level(kind: str, levels: Mapping[str, float]) -> float:
-    """Level of a kind: its own, else that of the nearest measured kind, else 1."""
+    """Return the level of a kind: its own, else that of the nearest measured kind, else 1."""
     return next((levels[name] for name in (kind, *NEAR.get(kind, ())) if name in levels), 1.0)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Launch, us a byte, and the level of each kind."""
+    """Holds the fitted line: launch (us), us a byte, and the level of each kind."""
 
     launch_us: float
     us_per_byte: float
@@ -158,7 +158,7 @@ class _Line:
 
 
 class _Rows:
-    """Measured kernels: kind, bytes, logarithm of latency (us), and their share in the fit (n,)."""
+    """Holds measured kernels: kind, bytes, logarithm of latency (us), and their weight in the fit (n,)."""
 
     def __init__(self, kind: npt.NDArray[Any], moved: Floats, log_us: Floats, weight: Floats) -> None:
         self.kind, self.moved, self.log_us, self.weight = kind, moved, log_us, weight
@@ -169,12 +169,12 @@ class _Rows:
         return _Rows(self.kind[mask], self.moved[mask], self.log_us[mask], self.weight[mask])
 
     def beyond(self, line: _Line) -> Floats:
-        """Logarithm of latency over that of a line (n,)."""
+        """Return the logarithm of measured latency over that of a fitted line (n,)."""
         levels = np.array([_level(kind, line.levels) for kind in self.kind], dtype=np.float64)
         return np.asarray(self.log_us - np.log(line.launch_us + line.us_per_byte * levels * self.moved), dtype=np.float64)
 
     def fitted(self) -> _Line:
-        """The line of least relative errors; levels of few rows stay near 1."""
+        """Fit the line of least relative errors; levels of few rows stay near 1."""
         names, place, count = np.unique(self.kind.astype(str), return_inverse=True, return_counts=True)
         of_kind = np.eye(len(names))[place]
         prior = np.array([1e-9, 1e-9, *(_FEW_ROWS / count)])

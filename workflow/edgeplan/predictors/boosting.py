@@ -1,4 +1,4 @@
-"""Gradient-boosted latency predictors: a non-negative linear work model, corrected by trees on log(latency / work).
+"""Fits gradient-boosted latency predictors: a non-negative linear work model, corrected by trees on log(latency / work).
 
 The work model (time per multiply-add, per byte read and written, per call) carries the scale over six orders of magnitude and
 extrapolates; the trees learn how well an implementation uses the machine, a ratio near 1 that interpolates well.
@@ -71,7 +71,7 @@ Parameters = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted predictor of one kind of kernels: a work model, and trees that correct it.
+    """Predicts the latency of one kind of kernels: a fitted work model, and trees that correct it.
 
     Attributes:
         work: coefficients of the work model (terms,).
@@ -84,7 +84,7 @@ class Fitted:
     trees: Callable[[Floats], Floats]
 
     def predict(self, matrix: Floats) -> Floats:
-        """Latency in us of rows of the trees' features (n,)."""
+        """Return the latency in us of kernels by their feature rows (n,)."""
         return np.asarray(work_time(matrix, self.work) * np.exp(self.trees(matrix)), dtype=np.float64)
 
 
@@ -95,7 +95,7 @@ def work_time(matrix: Floats, work: Floats) -> Floats:
 
 
 def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
-    """Non-negative coefficients of the work terms with the least relative squared error (terms,), to nine digits."""
+    """Fit the non-negative coefficients of the work terms with the least relative squared error (terms,), to nine digits."""
     terms = work_terms(matrix)
     scale = np.maximum(terms.max(axis=0), 1.0)
     # Relative errors are bounded below by -1 and not above, so outliers that are slow weigh the least: trees mend the bias.
@@ -115,7 +115,7 @@ def fit_work(matrix: Floats, latency: Floats, weight: Floats) -> Floats:
 
 
 def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
-    """Parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
+    """Return the parameters of the trees: tuned where there are rows enough, regularised defaults elsewhere."""
     if len(labels) < FEW_ROWS:
         return {}
     if len(labels) < TUNED_ROWS:
@@ -126,7 +126,7 @@ def parameters_for(labels: Labels, matrix: Floats, settings: TrainingSettings) -
 
 
 def mixed_parameters(rows: int) -> Parameters:
-    """Parameters for so many own rows and rows of a prior together."""
+    """Return the parameters of trees that learn from so many own rows and from rows of a prior, too."""
     return dict(_SMALL if rows < TUNED_ROWS else _MIXED)
 
 
@@ -148,7 +148,7 @@ def fit(labels: Labels, matrix: Floats, parameters: Mapping[str, float | int | s
 
 
 def boost(matrix: Floats, ratio: Floats, weight: Floats, parameters: Mapping[str, float | int | str], seed: int) -> Any:
-    """Trees that predict `ratio` from the features."""
+    """Train the trees that predict `ratio` from the features."""
     data = lightgbm.Dataset(matrix, ratio, weight=weight, params={"verbosity": -1}, free_raw_data=False)
     return lightgbm.train({**_HUBER, **_FIXED, **parameters, "seed": seed}, data)
 
@@ -160,7 +160,7 @@ def _median(values: Floats, weight: Floats) -> float:
 
 
 def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Parameters:
-    """Optuna's search (ranges of lipg, section 5.2) on a sample and one held-out share of the subjects; trees by early stop.
+    """Tune the trees by Optuna (ranges of LiPG, section 5.2) on a sample of rows, with one share of subjects held out.
 
     Trials alone bound it: a bound in seconds would make predictors depend on the speed of the machine that trains them.
     """
@@ -214,7 +214,7 @@ def _tune(labels: Labels, matrix: Floats, settings: TrainingSettings) -> Paramet
 
 
 def _give_up(trial: Any) -> Callable[[Any], None]:
-    """A LightGBM callback that prunes a hopeless trial."""
+    """Return a LightGBM callback that prunes a hopeless trial."""
 
     def callback(env: Any) -> None:
         if env.iteration % 50 == 49 and env.evaluation_result_list:  # every fifty trees

@@ -49,12 +49,12 @@ class LogLine(BaseModel):
 
 
 class Lines(BaseModel):
-    """The lines of a calibration, around one centre (log us).
+    """Holds the lines of a calibration, around one centre (log us).
 
     Attributes:
-        centre: where slopes add nothing.
-        common: of all kinds.
-        kinds: what each kind adds to the common line.
+        centre: log latency where slopes add nothing.
+        common: line of all kinds.
+        kinds: line that each kind adds to the common one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +67,7 @@ class Lines(BaseModel):
         """Return what the lines add to log latencies of an old device (n,).
 
         Args:
-            kind: of each kernel (n,).
+            kind: kind of each kernel (n,).
             said: log us (n,).
         """
         names, place = np.unique(kind.astype(str), return_inverse=True)
@@ -79,13 +79,13 @@ class Lines(BaseModel):
 
 @dataclass(frozen=True)
 class KernelRows:
-    """Measured kernels of a new device, as a calibration learns from them.
+    """Holds measured kernels of a new device, as a calibration learns from them.
 
     Attributes:
-        kind: of each (n,).
+        kind: kind of each kernel (n,).
         matrix: features (n, features).
-        said: log us by the old device (n,).
-        latency: us (n,).
+        said: log latency on the old device, log us (n,).
+        latency: measured latency, us (n,).
         weight: trust in each label (n,).
         group: number of its measured subject (n,).
     """
@@ -101,7 +101,7 @@ class KernelRows:
         return len(self.latency)
 
     def take(self, index: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> KernelRows:
-        """The rows at `index`, a mask or positions."""
+        """Return the rows at `index`, a mask or positions."""
         return KernelRows(*(getattr(self, name)[index] for name in KernelRows.__dataclass_fields__))
 
 
@@ -120,7 +120,7 @@ class Calibration:
     kinds: tuple[str, ...] = ()
 
     def latency_us(self, kind: npt.NDArray[np.object_], matrix: Floats, said: Floats) -> Floats:
-        """Latency on the new device, us (n,); arguments as the fields of `KernelRows`."""
+        """Return the latency on the new device, us (n,); the arguments are as the fields of `KernelRows`."""
         log_us = said + self.lines.added(kind, said)
         if self.text and len(said):
             known = np.isfinite(said)
@@ -130,7 +130,7 @@ class Calibration:
 
     @cached_property
     def forest(self) -> Forest:
-        """The packed trees of the text model."""
+        """Return the packed trees of the text model."""
         return Forest.pack([parse_ensemble(self.text, "the trees of a calibration")])
 
 
@@ -188,7 +188,7 @@ def calibrate_kernels(rows: KernelRows) -> Calibration:
 
 
 def held_out_us(rows: KernelRows, seed: int) -> Floats:
-    """Latency of each row by a calibration that saw no row of its subject, us (n,); NaN where there is one subject alone."""
+    """Predict the latency of each row by a calibration that saw no row of its subject, us (n,); NaN with a single subject."""
     fold = group_folds(rows.group, _FOLDS, seed)
     found = np.full(len(rows), np.nan)
     for number in np.unique(fold):

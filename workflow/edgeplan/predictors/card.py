@@ -1,4 +1,4 @@
-"""The card of a device's predictors: what they are, what they were trained on, how far to trust them (card.json)."""
+"""Describes a device's predictors by a card: what they are, what they were trained on, how far to trust them (card.json)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Strict(BaseModel):
 
 
 class Regressor(_Strict):
-    """One latency predictor: a linear work model, corrected by trees.
+    """Describes one latency predictor: a linear work model, corrected by trees.
 
     Latency (us) = work x exp(trees) for target "log_ratio"; trees alone for target "latency".
 
@@ -35,7 +35,7 @@ class Regressor(_Strict):
         implementation: the implementation it is for; "" for one of the whole kind.
         codes: implementations by the code its trees know them by, if it is one of the whole kind.
         file: its text model.
-        target: what the trees predict.
+        target: quantity that the trees predict.
         work: coefficients of `WORK_TERMS`, us per unit.
         rows: training rows.
         parameters: tuned parameters of the trees.
@@ -68,7 +68,7 @@ class Regressor(_Strict):
 
 
 class ImplementationLayouts(_Strict):
-    """An implementation with the layouts it reads and writes."""
+    """Names an implementation with the layouts that it reads and writes."""
 
     implementation: str
     input_layout: str
@@ -76,7 +76,7 @@ class ImplementationLayouts(_Strict):
 
 
 class KindDispatch(_Strict):
-    """Which implementation a kind of kernel gets, in which layouts.
+    """Tells which implementation a kind of kernel gets, and in which layouts.
 
     Attributes:
         kind: kernel kind.
@@ -94,7 +94,7 @@ class KindDispatch(_Strict):
 
 
 class Interval(_Strict):
-    """Whole-model interval: latency x exp(+- quantile x sqrt(common ** 2 + single ** 2 / effective kernels)).
+    """Bounds a model's latency by latency x exp(+- quantile x sqrt(common ** 2 + single ** 2 / effective kernels)).
 
     Attributes:
         nominal: coverage aimed at.
@@ -113,17 +113,17 @@ class Interval(_Strict):
     quantile_of: Literal["carriers", "models"] = "carriers"
 
     def half_width(self, effective_kernels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Half width of the interval of log latency, from the effective number of kernels of each model (m,)."""
+        """Return the half width of the interval of log latency, from the effective number of kernels of each model (m,)."""
         spread = np.sqrt(self.common**2 + self.single**2 / np.maximum(effective_kernels, 1.0))
         return np.asarray(self.quantile * spread, dtype=np.float64)
 
 
 class Card(_Strict):
-    """Everything about the predictors of a device but their trees.
+    """Holds everything about the predictors of a device but their trees.
 
     Attributes:
         format_version: version of this document.
-        device, engine, engine_version: what was measured.
+        device, engine, engine_version: the device and engine that were measured.
         measured_at: date of the measurements, as given.
         rows: training rows, all kinds.
         features: names of the features, in order; the trees also see the input state and the implementation.
@@ -160,7 +160,7 @@ class Card(_Strict):
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
 
     def files(self) -> tuple[str, ...]:
-        """Names of the text models, in the order in which they are packed."""
+        """Return the names of the text models, in the order in which they are packed."""
         return tuple(r.file for r in self.regressors) + tuple(d.file for d in self.dispatch if d.file)
 
 

@@ -1,4 +1,4 @@
-"""Kernel configurations as columns: the form in which many of them are turned into features, stored and deduplicated."""
+"""Keeps kernel configurations as columns, so that many of them can be turned into features, stored and deduplicated at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS = ("bias", "residual")
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """Many kernel configurations, one column a field.
+    """Holds many kernel configurations, one column a field.
 
     Attributes:
         numbers: numeric fields, each (n,); booleans are 0 and 1.
@@ -36,7 +36,7 @@ class ConfigTable:
 
     @staticmethod
     def of(configs: Iterable[KernelConfig]) -> ConfigTable:
-        """Columns of a sequence of configurations."""
+        """Return the columns of a sequence of configurations."""
         configs = list(configs)
         read = attrgetter(*NUMBERS)
         block = np.array([read(c) for c in configs], dtype=np.int64).reshape(len(configs), len(NUMBERS))
@@ -52,7 +52,7 @@ class ConfigTable:
         return len(self.codes["kind"])
 
     def take(self, index: npt.NDArray[Any]) -> ConfigTable:
-        """The rows at `index` (positions or a mask)."""
+        """Return the rows at `index` (positions or a mask)."""
         return ConfigTable(
             {name: column[index] for name, column in self.numbers.items()},
             {name: column[index] for name, column in self.codes.items()},
@@ -60,16 +60,16 @@ class ConfigTable:
         )
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
-        """A numeric field as floats (n,)."""
+        """Return a numeric field as floats (n,)."""
         return self.numbers[name].astype(np.float64)
 
     def mapped(self, name: str, values: Mapping[str, float], default: float) -> npt.NDArray[np.float64]:
-        """A word field translated word by word (n,)."""
+        """Return a word field with each word replaced by its number in `values`, or by `default` (n,)."""
         table = np.array([values.get(word, default) for word in self.words[name]], dtype=np.float64)
         return table[self.codes[name]] if len(self) else np.zeros(0)
 
     def word(self, name: str, row: int) -> str:
-        """A word of one row."""
+        """Return a word field's value in one row."""
         return self.words[name][int(self.codes[name][row])]
 
     def row(self, index: int) -> KernelConfig:
@@ -80,6 +80,6 @@ class ConfigTable:
 
 
 def kind_codes(table: ConfigTable, kinds: Sequence[str]) -> Integers:
-    """Position of each row's kind in `kinds`, -1 where it is none of them (n,)."""
+    """Return the position of each row's kind in `kinds`, -1 where it is none of them (n,)."""
     known = {name: float(code) for code, name in enumerate(kinds)}
     return table.mapped("kind", known, -1.0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""This model corrects predictions of prior devices by the rows of a device: a few parameters, then a few shallow trees."""
+"""Corrects predictions of prior devices by the rows of a device: a few parameters, then a few shallow trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Corrected = Callable[[Floats, Floats], Floats]
 
 
 def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, weight: Floats, seed: int) -> Corrected:
-    """Learn what a device takes from what prior devices say.
+    """Fit the latencies of a device to what prior devices predict.
 
     The logarithm of latency is a constant and a share of each prior device's; rows far off weigh less (Huber). Where
     there are rows enough, trees correct this by the features and by what each prior says.
@@ -28,8 +28,8 @@ def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, wei
         expected: the shares before any row is seen (devices,).
         matrix: features of the trees (n, features).
         latency: us (n,).
-        weight: of each row (n,).
-        seed: of the trees.
+        weight: weight of each row (n,).
+        seed: seed of the trees.
 
     Returns:
         From what priors say of other rows and their features to latency in us.
@@ -46,7 +46,7 @@ def correct(said: Floats, expected: Floats, matrix: Floats, latency: Floats, wei
 
 
 def _line(said: Floats, expected: Floats, target: Floats, weight: Floats) -> tuple[Floats, float]:
-    """A constant and a share of each prior device (1 + devices,), around a centre (log us)."""
+    """Fit a constant and a share of each prior device (1 + devices,); return them with their centre (log us)."""
     devices = said.shape[1]
     centre = float(said.mean())
     design = np.column_stack([np.ones(len(said)), said - centre])

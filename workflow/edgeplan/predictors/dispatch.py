@@ -1,4 +1,4 @@
-"""Learning which implementation an engine picks, and the layouts it reads and writes: both depend on the configuration."""
+"""Learns which implementation an engine picks, and the layouts it reads and writes: both depend on the configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROUNDS = 25
 
 
 def learn_dispatch(kind: str, labels: Labels, matrix: Floats, settings: TrainingSettings) -> tuple[KindDispatch, str] | None:
-    """The implementations of a kind, and the text of a classifier where the state of the inputs does not decide alone.
+    """Return the implementations of a kind, and a classifier as text where the inputs' state does not decide alone.
 
     Args:
         kind: kernel kind.

@@ -1,4 +1,4 @@
-"""Predictors small enough to be shipped: the trees of a device in one file of a few MB, read without LightGBM or pickle.
+"""Stores predictors small enough to be shipped: the trees of a device in one file of a few MB, read without LightGBM or pickle.
 
 Nodes stand level by level over all trees, so that the children of the k-th inner node are known
 without being stored; a threshold is its rank among the thresholds of its feature, of which there are
@@ -36,7 +36,7 @@ def save_distilled(predictor: DevicePredictor, folder: Path, tolerance: float) -
 
     Args:
         predictor: the predictors of a device.
-        folder: where to.
+        folder: folder to write to.
         tolerance: see `cut`.
     """
     content = _encoded(cut(predictor.forest, tolerance))
@@ -63,7 +63,7 @@ def load_distilled(folder: Path) -> DevicePredictor:
 
 
 def cut(forest: Forest, tolerance: float) -> Forest:
-    """A forest in which branches whose leaves hardly differ are one leaf: the mean of the leaves.
+    """Return a forest in which branches whose leaves hardly differ are one leaf: the mean of the leaves.
 
     Args:
         forest: any; ensembles of one output predict the logarithm of latency over work.
@@ -87,7 +87,7 @@ def cut(forest: Forest, tolerance: float) -> Forest:
 
 
 def _levels(forest: Forest) -> list[tuple[Integers, Integers]]:
-    """The nodes by their depth, with the tree of each: roots first, then the children of one level in the order of it."""
+    """Return the nodes level by level, with the tree of each: roots first, then children in the order of their level."""
     nodes, tree = forest.roots, np.arange(len(forest.roots), dtype=np.int32)
     levels = []
     while len(nodes):
@@ -129,7 +129,7 @@ def _encoded(forest: Forest) -> bytes:
 
 
 def _decoded(stored: Mapping[str, npt.NDArray[Any]]) -> Forest:
-    """Inverse of `_encoded`, to the half precision of leaves.
+    """Return the numbers that `_encoded` encoded, to the half precision of leaves.
 
     Raises:
         KeyError, IndexError, ValueError, TypeError: the arrays are no forest.

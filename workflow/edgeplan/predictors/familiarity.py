@@ -1,4 +1,4 @@
-"""This module tells how far kernels lie from all that was measured, which a predictor cannot have learnt.
+"""Tells how far kernels lie from all that was measured, which a predictor cannot have learnt.
 
 Groups, dilation, batch, strides and the size of windows change which code an engine runs: beyond the values that were measured,
 a prediction is a guess whose error no interval covers. Other sizes are extrapolated by the work model: `sizes` tells how far.
@@ -24,7 +24,7 @@ _OF_IMAGES = frozenset({"conv", "dwconv", "maxpool", "avgpool", "gap", "lrn"})
 
 
 def learnt_ranges(kinds: npt.NDArray[np.object_], matrix: npt.NDArray[np.float64]) -> dict[str, dict[Checked, tuple[int, int]]]:
-    """Least and largest value of what is checked, by kind.
+    """Return the least and largest value of each checked feature, by kind.
 
     Args:
         kinds: kind of each row trained on (n,).
@@ -55,5 +55,5 @@ def _beyond(config: KernelConfig, ranges: Mapping[Checked, tuple[int, int]]) -> 
 
 
 def _free(kind: str, name: Checked) -> bool:
-    """Depthwise convolutions have a group a channel: a size like others."""
+    """Tell whether a feature is not checked for a kind: depthwise convolutions have a group a channel, so groups are a size."""
     return (kind, name) == ("dwconv", "groups")

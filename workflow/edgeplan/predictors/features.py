@@ -1,4 +1,4 @@
-"""The one feature function of all predictors: kernel configurations in, a matrix of finite numbers out.
+"""Computes the features of all predictors: kernel configurations in, a matrix of finite numbers out.
 
 Features are the configuration itself (batch, both spatial axes, both kernel axes, stride, dilation, groups, padding, element
 type, what is fused), and what decides how well an implementation can use the machine: work, traffic, how channels fit blocks

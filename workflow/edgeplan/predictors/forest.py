@@ -1,4 +1,4 @@
-"""The random forest of nn-Meter (section 5.3), as the baseline: one a kernel kind, the paper's features, raw latency."""
+"""Trains nn-Meter's random forest (section 5.3) as the baseline: one a kernel kind, the paper's features, raw latency."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LEAST_ROWS = 4
 
 
 def fit_forest(labels: Labels, matrix: Floats, seed: int) -> Any:
-    """A LightGBM random forest of latency (us) on the paper's features; `matrix` holds all the trees' features."""
+    """Train a LightGBM random forest of latency (us) on the paper's features; `matrix` holds all the trees' features."""
     # Columns the forest must not see are made constant rather than dropped: all text models share one feature list.
     hidden = [i for i in range(matrix.shape[1]) if i >= len(FEATURES) or FEATURES[i] not in PAPER_FEATURES]
     seen = matrix.copy()

@@ -1,4 +1,4 @@
-"""Whole-model intervals, calibrated on held-out subjects (split conformal prediction).
+"""Computes whole-model intervals, calibrated on held-out subjects (split conformal prediction).
 
 A subject is a carrier of about a dozen kernels. The relative error of its predicted sum, by models that saw none of its rows,
 has a part all kernels share (clock, cache state) and a part of their own that averages out: its variance is taken to be
@@ -38,7 +38,7 @@ _TRIM = 0.98  # share of residuals that fit the two parts; the quantile sees all
 def held_out_sums(
     labels: Labels, frozen: pd.DataFrame, kept: npt.NDArray[np.int64], out_of_fold: Floats
 ) -> tuple[Floats, Floats]:
-    """Errors of held-out carriers' sums, which calibrate the intervals, and their effective numbers of kernels.
+    """Return the log errors of held-out carriers' sums, which calibrate the intervals, and their effective numbers of kernels.
 
     They are those of the frozen carriers, which look like models and were never trained on; where these are too few, of all
     subjects trained on, out of fold.
@@ -59,7 +59,7 @@ def held_out_sums(
 
 
 def sums_by_subject(group: npt.NDArray[np.int64], measured: Floats, predicted: Floats) -> tuple[Floats, Floats]:
-    """Log(measured / predicted) of each subject's sum, and its effective number of kernels (subjects,).
+    """Return log(measured / predicted) of each subject's sum, and its effective number of kernels (subjects,).
 
     Args:
         group: number of the subject of each kernel (n,).
@@ -75,11 +75,11 @@ def sums_by_subject(group: npt.NDArray[np.int64], measured: Floats, predicted: F
 
 
 def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
-    """An interval of the given coverage.
+    """Fit an interval of the given coverage to errors of held-out models.
 
     Args:
         residual: log(measured / predicted) of held-out models (n,).
-        effective: their effective number of kernels (n,).
+        effective: effective number of kernels of each model (n,).
         nominal: coverage, e.g. 0.9.
 
     Returns:
@@ -104,12 +104,12 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
 
 
 def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) -> Interval:
-    """The interval with the conformal quantile of other held-out models, which neither it nor the predictors saw.
+    """Return the interval with the conformal quantile of other held-out models, which neither it nor the predictors saw.
 
     Args:
-        interval: as `calibrate` gives it.
+        interval: the interval that `calibrate` returned.
         residual: log(measured / predicted) of the models (n,).
-        effective: their effective number of kernels (n,).
+        effective: effective number of kernels of each model (n,).
 
     Returns:
         The interval itself where the models are too few for its coverage: 9 for nine tenths.
@@ -122,7 +122,7 @@ def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) ->
 
 
 def _rank(count: int, nominal: float) -> int:
-    """Which of so many sorted scores the conformal quantile is, from 1; more than there are for too few."""
+    """Return the rank of the conformal quantile among so many sorted scores, from 1; above `count` where they are too few."""
     return int(np.ceil((count + 1) * nominal))
 
 

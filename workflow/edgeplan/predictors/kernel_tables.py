@@ -1,4 +1,4 @@
-"""Kernel tables: what whole-model prediction needs of a model, for one model or for tens of thousands."""
+"""Builds kernel tables: what whole-model prediction needs of a model, for one model or for tens of thousands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTS = ("config_id", "inputs_of", "tensor_of_input", "tensor_shape", "tensor_r
 
 @dataclass(frozen=True)
 class ModelKernels:
-    """Kernels of one model in topological order, and the tensors between them.
+    """Holds the kernels of one model in topological order, and the tensors between them.
 
     Attributes:
         name: name of the model.
@@ -43,7 +43,7 @@ class ModelKernels:
 
 
 def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
-    """The kernel table of a graph that was split into kernels.
+    """Return the kernel table of a graph that was split into kernels.
 
     Raises:
         ModelError: the kernels do not cover the graph, or wait for each other in a circle.
@@ -68,7 +68,7 @@ def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
 
 
 def reorder_config(tensor: Tensor) -> KernelConfig:
-    """The configuration of a layout conversion of a tensor; axes beyond the fourth fold into the width."""
+    """Return the configuration of a tensor's layout conversion; axes beyond the fourth fold into the width."""
     n, c, h, *w = (*tensor.shape, 1, 1, 1, 1)[: max(4, len(tensor.shape))]
     width = int(np.prod(w, dtype=np.int64))
     return KernelConfig(
@@ -86,7 +86,7 @@ def reorder_config(tensor: Tensor) -> KernelConfig:
 
 
 def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Kernels so that each comes after those it reads from, otherwise in the order given."""
+    """Sort kernels so that each comes after those it reads from, otherwise in the order given."""
     writer = {output: i for i, kernel in enumerate(kernels) for output in kernel.outputs}
     before: list[set[int]] = []
     for kernel in kernels:
@@ -111,7 +111,7 @@ def _topological(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class KernelTables:
-    """Kernel tables of many models; distinct configurations and tensor shapes are kept once.
+    """Holds the kernels of many models; distinct configurations and tensor shapes are kept once.
 
     Attributes:
         models: names of the models (m,).
@@ -121,7 +121,7 @@ class KernelTables:
         input_start: first input of each kernel, and one past the last (k + 1,).
         input_tensor: tensor of each input (inputs,).
         tensor_model: model of each tensor (t,).
-        tensor_shape, tensor_rank: of each tensor (t,).
+        tensor_shape, tensor_rank: shape and rank of each tensor (t,).
         tensor_producer: kernel that writes each tensor, -1 for graph inputs (t,).
         outputs: tensors that are graph outputs.
     """
@@ -141,7 +141,7 @@ class KernelTables:
 
     @staticmethod
     def of(models: Iterable[ModelKernels]) -> KernelTables:
-        """Put models together; they are read one at a time."""
+        """Join the kernels of models, which are read one at a time."""
         configs: dict[KernelConfig, int] = {}
         shapes: dict[KernelConfig, int] = {}
         names: list[str] = []
@@ -178,6 +178,6 @@ class KernelTables:
 
 
 def levels(tables: KernelTables) -> npt.NDArray[np.int64]:
-    """Position of each kernel in its model (k,): kernels of equal position in different models do not depend on each other."""
+    """Return each kernel's position in its model (k,): equal positions in different models do not depend on each other."""
     count = np.diff(tables.kernel_start)
     return np.arange(len(tables.config)) - np.repeat(tables.kernel_start[:-1], count)

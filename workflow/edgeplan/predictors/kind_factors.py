@@ -1,4 +1,4 @@
-"""Factors of kernel kinds: what kernels take in whole models, over what carriers said of them.
+"""Fits factors of kernel kinds: what kernels take in whole models, over what carriers said of them.
 
 The sum of a carrier's labels is its plain time by construction; that of a whole model is not, and the difference has a part
 that all models share. It is learnt as one factor for each kind of kernel, from whole models that are measured for that (stage
@@ -23,7 +23,7 @@ _LIMITS = (0.5, 2.0)
 
 
 def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floats:
-    """Factors that bring predicted sums to what models take.
+    """Fit factors that bring predicted sums to what models take.
 
     Least squares of relative errors, those far off weighed less (Huber), with a normal prior around 1: the more of the models'
     time kernels of a kind take, the more these decide about its factor.
@@ -31,7 +31,7 @@ def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floa
     Args:
         by_kind_ms: predicted latency by kind (k, m).
         call_ms: cost of the call, which no factor changes.
-        measured_ms: what the models take (m,).
+        measured_ms: latencies of the models (m,).
 
     Returns:
         A factor for each kind, to nine digits (k,).
@@ -49,7 +49,7 @@ def fit_factors(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floa
 
 
 def cross_fitted_ms(by_kind_ms: Floats, call_ms: float, measured_ms: Floats) -> Floats:
-    """Latencies of the models by factors fitted on others of them: errors as of models that were never seen (m,).
+    """Return the latencies of the models by factors fitted on others of them: errors as of models that were never seen (m,).
 
     Args:
         by_kind_ms: see `fit_factors`.

@@ -1,4 +1,4 @@
-"""Training the predictors of one kernel kind."""
+"""Trains the predictors of one kernel kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass
 class Kind:
-    """Training a kind of kernels gives these predictors, texts, and errors.
+    """Holds what training a kind of kernels gives: predictors, texts, and errors.
 
     Attributes:
         regressors: latency predictors; that of the whole kind, if there is one, comes first.
@@ -37,7 +37,7 @@ class Kind:
         beyond, error: how far the sizes of each row lie beyond what is near to samples of other subjects (octaves), and its
             error out of fold over the half width of the interval on that side; NaN without (n,).
         parameters: tuned parameters by implementation.
-        support: what is taken of a prior, by implementation.
+        support: support that is taken of a prior, by implementation.
     """
 
     regressors: list[Regressor]
@@ -156,19 +156,19 @@ def _train_part(
 
 
 def places_of(labels: Labels) -> Places:
-    """Where the sizes of rows lie (n, AXES); see `places`."""
+    """Return the positions of rows in the space of sizes (n, AXES); see `places`."""
     return places(lambda name: labels.matrix[:, FEATURES.index(name)])
 
 
 def reach_of(at: Places, labels: Labels) -> tuple[float, float, Floats]:
-    """Compute the card's distances between rows of a regressor: near, far, and the distances themselves (octaves)."""
+    """Compute the card's distances between a regressor's rows, octaves: near, far, and the distances themselves (n,)."""
     distance = nearest_of_others(at, labels.group)
     near, far = map(nine_digits, usual(distance))
     return near, far, distance
 
 
 def file_name(kind: str, implementation: str, taken: Collection[str]) -> str:
-    """`kind[.implementation].txt`, in letters every file system takes."""
+    """Return the file name `kind[.implementation].txt`, in letters every file system takes."""
     stem = ".".join(_UNSAFE.sub("_", part) for part in (kind, *implementation.split(".")) if part)
     name, number = f"{stem}.txt", 1
     while name in taken:

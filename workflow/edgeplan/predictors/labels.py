@@ -1,4 +1,4 @@
-"""Measured kernels as training data."""
+"""Prepares measured kernels as training data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CLOCK_US = 3.0
 
 @dataclass(frozen=True)
 class Labels:
-    """Labelled kernels, row by row.
+    """Holds labelled kernels, row by row.
 
     Attributes:
         frame: the rows, with every optional column filled in.
-        matrix: their features (n, features).
+        matrix: features of the rows (n, features).
         latency: us (n,).
         weight: how far each label is trusted (n,).
         group: number of the measured subject; siblings share noise and never lie on both sides of a split (n,).
@@ -43,18 +43,18 @@ class Labels:
         return len(self.latency)
 
     def take(self, index: npt.NDArray[Any]) -> Labels:
-        """The rows at `index` (a mask or positions)."""
+        """Return the rows at `index` (a mask or positions)."""
         return Labels(self.frame.iloc[index], self.matrix[index], self.latency[index], self.weight[index], self.group[index])
 
     def with_further(self, latency: Floats, weight: Floats) -> Labels:
-        """With rows of no subject behind these, of which nothing but latency (us) and weight is known (m,)."""
+        """Append rows of no subject, of which nothing but latency (us) and weight is known (m,)."""
         frame = pd.concat([self.frame, pd.DataFrame(index=range(len(latency)))], ignore_index=True)
         matrix = np.vstack([self.matrix, np.full((len(latency), self.matrix.shape[1]), np.nan)])
         group = np.concatenate([self.group, np.full(len(latency), -1, dtype=np.int64)])
         return Labels(frame, matrix, np.concatenate([self.latency, latency]), np.concatenate([self.weight, weight]), group)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the frame as an array (n,)."""
+        """Return a column of the frame as an array (n,)."""
         return self.frame[name].to_numpy()
 
 
@@ -84,7 +84,7 @@ def read_labels(rows: pd.DataFrame) -> Labels:
 
 
 def group_folds(group: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
-    """A fold for each row such that the rows of a group share one (n,); at most as many folds as groups."""
+    """Draw a fold for each row such that the rows of a group share one (n,); there are at most as many folds as groups."""
     groups, inverse = np.unique(group, return_inverse=True)
     shuffled = np.random.default_rng(seed).permutation(len(groups))
     return np.asarray((shuffled % max(1, min(folds, len(groups))))[inverse], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Evaluating a device's predictors: which implementation a configuration gets, and what it costs. Codes in, numbers out."""
+"""Evaluates a device's predictors: which implementation a configuration gets, and what it costs. Codes in, numbers out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAST_US = 1e-3
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A card with its trees.
+    """Evaluates the predictors that a card describes, by their trees.
 
     Attributes:
         card: the card.
@@ -64,13 +64,13 @@ class Evaluator:
         return tuple((kind, variant) for kind in self.kinds for variant in told.get(kind, silent))
 
     def layouts(self, table: ConfigTable) -> ImplementationChoices:
-        """Implementation and layouts of every configuration in every state; kinds without predictor get -1."""
+        """Return implementation and layouts of every configuration in every state; kinds without predictor get -1."""
         plain = {int(rank): self.states[name] for rank, name in self.card.plain_layouts.items()}
         return ImplementationChoices(self._dispatch(table), *self.layout_codes, plain, len(self.states))
 
     @cached_property
     def layout_codes(self) -> tuple[Integers, Integers]:
-        """Layouts read and written by each choice; the last entry serves choice -1: not known what."""
+        """Return the layouts read and written by each choice (choices + 1,); the last entry serves choice -1: unknown."""
         reads = [*(self.states[v.input_layout] for _, v in self.choices), UNKNOWN]
         writes = [*(self.states[v.output_layout] for _, v in self.choices), UNKNOWN]
         return np.array(reads, dtype=np.int64), np.array(writes, dtype=np.int64)
@@ -110,7 +110,7 @@ class Evaluator:
         _each(classify, _blocks(rows), large)
 
     def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
-        """Latency of kernels: the geometric mean of what the predictor of the implementation and that of the kind say.
+        """Return the latency of kernels: the geometric mean of what the implementation's and the kind's predictors say.
 
         Either may do better in cross-validation by chance, and whole models show the difference: with the better of two taken,
         labels changed in their ninth digit changed the share of models within 5 % from 92 to 85 %.
@@ -157,7 +157,7 @@ class Evaluator:
         return np.asarray(np.maximum(latency, _LEAST_US), dtype=np.float64)
 
     def _raw(self, matrix: Floats, number: int, outputs: int, large: bool) -> Floats:
-        """Raw scores of rows by the model of this number in `card.files()`, which has so many outputs (n, outputs)."""
+        """Return the raw scores of rows by the model of this number in `card.files()`, with so many outputs (n, outputs)."""
         if large:
             walk = self._walk(number, matrix.shape[1])
             if walk is not None:
@@ -176,12 +176,12 @@ class Evaluator:
         return np.concatenate([features(table), np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
 
     def _kind(self, table: ConfigTable) -> Integers:
-        """Position of each row's kind in `kinds`; -1 without predictor, as rows of an element type that was never labelled."""
+        """Return the position of each row's kind in `kinds`; -1 without a predictor, as for element types never labelled."""
         labelled = table.mapped("dtype", dict.fromkeys(LABELLED_TYPES, 1.0), 0.0) > 0
         return np.where(labelled, kind_codes(table, self.kinds), NO_PREDICTOR)
 
     def _regressor(self, kind: Integers, implementation: Integers) -> Integers:
-        """The predictor of the implementation, else of the kind, else -1."""
+        """Return the position of the implementation's predictor, else of the kind's, else -1, for each row (n,)."""
         lookup = np.full((len(self.kinds) + 1, len(self.card.implementations) + 1), NO_PREDICTOR, dtype=np.int64)
         place = {name: i for i, name in enumerate(self.kinds)}
         codes = {name: i for i, name in enumerate(self.card.implementations)}
@@ -196,7 +196,7 @@ class Evaluator:
 
     @cached_property
     def _codes(self) -> Floats:
-        """Code of each implementation in each regressor's trees, -1 if not seen there (regressors, implementations + 1)."""
+        """Return each implementation's code in each regressor's trees, -1 if not seen there (regressors, implementations+1)."""
         places = [{name: float(code) for code, name in enumerate(r.codes)} for r in self.card.regressors]
         return np.array([[place.get(name, -1.0) for name in (*self.card.implementations, "")] for place in places])
 
@@ -215,7 +215,7 @@ def together(general: Floats, specific: Floats) -> Floats:
 
 
 def _alike(table: ConfigTable, rows: Integers) -> Integers:
-    """Rows so that neighbours are alike: they take much the same way through the trees, which a processor predicts."""
+    """Sort rows so that neighbours are alike: they take nearly the same branches in the trees, which a processor predicts."""
     keys = ("out_channels", "in_channels", "in_height", "kernel_h")  # the last one goes first
     return rows[np.lexsort([table.numbers[name][rows] for name in keys])]
 
@@ -225,7 +225,7 @@ def _blocks(rows: Integers) -> list[Integers]:
 
 
 def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool) -> None:
-    """Do blocks of rows, on all cores if they are large enough to pay for the threads."""
+    """Run the work on blocks of rows, on all cores if they are large enough to pay for the threads."""
     if large:
         from edgeplan.predictors.walking import on_all_cores  # noqa: PLC0415  as above
 
@@ -236,5 +236,5 @@ def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool)
 
 
 def state_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The states by code: unknown, mixed, then layouts by name."""
+    """Return the layout states by code: unknown, mixed, then layouts by name."""
     return FIRST_STATES + tuple(sorted(set(names) - set(FIRST_STATES)))

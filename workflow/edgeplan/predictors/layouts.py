@@ -1,4 +1,4 @@
-"""Layout propagation: which layout every tensor of a model has, and where the engine has to insert conversions.
+"""Propagates layouts: which layout every tensor of a model has, and where the engine has to insert conversions.
 
 Works on many models at once: kernels at the same position of different models do not depend on each other.
 """
@@ -39,7 +39,7 @@ class ImplementationChoices:
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of all kernels, as a propagation found them.
+    """Holds the layouts of all kernels, as a propagation found them.
 
     Attributes:
         state: state of each kernel's inputs (k,).
@@ -55,7 +55,7 @@ class Layouts:
 
 
 def propagate(tables: KernelTables, choices: ImplementationChoices) -> Layouts:
-    """Walk all models in topological order.
+    """Propagate layouts through all models, in topological order.
 
     Graph inputs come in the plain layout of their rank. A kernel's implementation follows from its configuration and the state
     of its inputs, its output layout from its implementation. Where a tensor's layout differs from the layout a consumer reads,
@@ -109,6 +109,6 @@ def _plain_by_tensor(ranks: Integers, plain: Mapping[int, int]) -> Integers:
 
 
 def _gather(start: Integers, count: Integers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Indices of ragged slices put one after the other, and where each begins (with the end appended)."""
+    """Return the indices of ragged slices put one after the other, and where each begins (with the end appended)."""
     bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     return np.repeat(start - bounds[:-1], count) + np.arange(bounds[-1]), bounds

@@ -1,4 +1,4 @@
-"""The packed trees beside the text models (packed.npz): what makes loading a device's predictors fast."""
+"""Stores the packed trees beside the text models (packed.npz), which makes loading a device's predictors fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_pack(path: Path, forest: Forest, digest: str) -> None:
 
 
 def digest_of(card: Card, texts: Mapping[str, str]) -> str:
-    """Digest of all text models, in the order of `card.files()`."""
+    """Return the digest of all text models, in the order of `card.files()`."""
     digest = hashlib.sha256()
     for name in card.files():
         digest.update(f"{name}:{len(texts[name])}:".encode())
@@ -37,7 +37,7 @@ def digest_of(card: Card, texts: Mapping[str, str]) -> str:
 
 
 def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
-    """The trees of all text models, in the order of `card.files()`; `where` is named in errors.
+    """Pack the trees of all text models, in the order of `card.files()`; `where` is named in errors.
 
     Raises:
         FormatError: a text is no such model.
@@ -46,7 +46,7 @@ def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
 
 
 def read_pack(path: Path, digest: str) -> Forest | None:
-    """The packed trees, or None if they are missing or not those of the texts."""
+    """Read the packed trees, or return None if they are missing or belong to other texts."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             if str(stored["digest"]) == digest:

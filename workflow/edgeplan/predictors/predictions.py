@@ -1,4 +1,4 @@
-"""A prediction is of one model with its breakdown, or of many models at once."""
+"""Holds predictions: of one model with its breakdown, or of many models at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """One line of a breakdown. Times in us; `low` and `high` bound the interval; `share` is of the whole model."""
+    """Describes one kernel of a predicted model, in us; `low` and `high` bound the interval; `share` is of the whole model."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class KernelPrediction:
 
 @dataclass(frozen=True)
 class ModelPrediction:
-    """A prediction of the latency of one model, with its interval.
+    """Holds the predicted latency of one model, with its interval.
 
     Attributes:
         latency_ms, low_ms, high_ms: prediction and its interval.
@@ -37,7 +37,7 @@ class ModelPrediction:
             does so: their part of the latency is a guess. The interval does not cover it, but grows with sizes that are far.
         stand_ins: nodes whose kind was not measured: node, kind, and the other kind that they are predicted as, or "bytes" for
             those predicted by the bytes that they move. The interval is wider by what these may be off.
-        stand_in_share: of the latency, what these nodes take.
+        stand_in_share: share of the latency that these nodes take.
         kernels: breakdown: kernels in topological order, then layout conversions.
     """
 
@@ -55,7 +55,7 @@ class ModelPrediction:
 
 @dataclass(frozen=True)
 class BatchPrediction:
-    """Latencies of many models (m,); `coverage` and the latencies as in `ModelPrediction`.
+    """Holds the predicted latencies of many models (m,); `coverage` and the latencies are as in `ModelPrediction`.
 
     Attributes:
         models: names.

@@ -1,4 +1,4 @@
-"""Whole-model prediction: the sum over kernels, layout conversions and the call (nn-Meter, section 6)."""
+"""Predicts whole models: the sum over kernels, layout conversions and the call (nn-Meter, section 6)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _NEGLIGIBLE = 1e-3
 
 @dataclass(frozen=True)
 class DevicePredictor:
-    """Latency predictors of one device.
+    """Predicts the latency of kernels and models on one device.
 
     Attributes:
-        card: what they are.
+        card: description of the predictors.
         texts: LightGBM text models by file name.
-        packed: their trees in the order of `card.files()`, if already packed.
+        packed: trees of the text models in the order of `card.files()`, if already packed.
     """
 
     card: Card
@@ -52,7 +52,7 @@ class DevicePredictor:
 
     @cached_property
     def forest(self) -> Forest:
-        """The trees of all models, in the order of `card.files()`."""
+        """Return the trees of all models, in the order of `card.files()`."""
         return self.packed or pack(self.card, self.texts, "memory")
 
     @cached_property
@@ -93,7 +93,7 @@ class DevicePredictor:
             stale.unlink()
 
     def predict(self, model: ModelKernels, *, allow_partial: bool = False, near_kinds: bool = True) -> ModelPrediction:
-        """Latency of one model, kernel by kernel.
+        """Predict the latency of one model, kernel by kernel.
 
         Args:
             model: its kernels.
@@ -157,15 +157,15 @@ class DevicePredictor:
         return self._total(tables, layouts, costs)
 
     def latency_us(self, configs: ConfigTable, implementation: Integers, reads: Integers) -> Floats:
-        """Latency of kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
+        """Predict kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
         return self._evaluator.latency(configs, implementation, reads)[0]
 
     def without_factors(self) -> DevicePredictor:
-        """These predictors with plain sums over kernels."""
+        """Return these predictors with plain sums over kernels, without factors of kinds."""
         return DevicePredictor(self.card.model_copy(update={"factors": {}}), self.texts, self.packed)
 
     def with_kinds_of(self, other: DevicePredictor, kinds: Sequence[str]) -> DevicePredictor:
-        """These predictors with the latency predictors of some kinds taken from another training of the same device."""
+        """Return these predictors with the latency predictors of some kinds taken from another training of the same device."""
         mine = tuple(r for r in self.card.regressors if r.kind not in kinds)
         theirs = tuple(r for r in other.card.regressors if r.kind in kinds)
         implementations = (*self.card.implementations, *other.card.implementations)
@@ -190,7 +190,7 @@ class DevicePredictor:
         return found
 
     def _kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
-        """Layouts and costs; `every_kind`: of bandwidth-bound kinds that were not measured, too."""
+        """Return layouts and costs of all kernels; `every_kind`: of bandwidth-bound kinds that were not measured, too."""
         evaluator, states = self._evaluator, self.card.states
         asked, tables = tables, replace(tables, configs=near.table)
         layouts = propagate(tables, evaluator.layouts(tables.configs))
@@ -222,7 +222,7 @@ class DevicePredictor:
         )
 
     def _by_bytes(self, configs: ConfigTable, *, every_kind: bool) -> Floats:
-        """Latency (us) of kernels of bandwidth-bound kinds without a regressor, or of integers; NaN for others (n,)."""
+        """Predict the latency (us) of bandwidth-bound kinds without a regressor, and of integers; NaN for others (n,)."""
         fit = self.card.bandwidth
         if fit is None:
             return np.full(len(configs), np.nan)
@@ -258,7 +258,7 @@ class DevicePredictor:
 
     @cached_property
     def _half_widths(self) -> Floats:
-        """Half width of the interval of each regressor, as a logarithm; the last entry serves regressor -1: none."""
+        """Return the half width of each regressor's interval, as a logarithm; the last entry serves regressor -1: none."""
         return np.array([*((r.high - r.low) / 2 for r in self.card.regressors), 0.0])
 
     def _unfamiliar(self, model: ModelKernels, costs: _Costs) -> tuple[tuple[str, str], ...]:
@@ -330,7 +330,7 @@ class DevicePredictor:
 
 @dataclass(frozen=True)
 class _Substitute:
-    """A substitute answers for a kernel whose kind was not measured: its name, and its error as logarithms."""
+    """Names what answers for a kernel whose kind was not measured, and its error as logarithms."""
 
     name: str
     low: float
@@ -339,7 +339,7 @@ class _Substitute:
 
 @dataclass(frozen=True)
 class _Costs:
-    """Latencies in us (NaN: no predictor), the regressor behind each, and how far kernels lie from its samples (octaves)."""
+    """Holds latencies in us (NaN: no predictor), the regressor behind each, and the distance to its samples (octaves)."""
 
     kernel_us: Floats
     kernel_regressor: Integers
@@ -349,7 +349,7 @@ class _Costs:
 
 
 def _no_predictor(what: tuple[str, str], model: str, node: str, device: str) -> PredictionError:
-    """The error for a kernel of a kind and an element type; "" for one of no matter which type."""
+    """Return the error for a kernel whose kind and element type have no predictor; type "" stands for any type."""
     kind, dtype = what
     if dtype and dtype not in LABELLED_TYPES:
         known = ", ".join(sorted(LABELLED_TYPES))

@@ -1,4 +1,4 @@
-"""Knowledge of devices that the package ships, as a prior for a device of which few kernels were measured.
+"""Takes the predictors of shipped devices as a prior for a device of which few kernels were measured.
 
 The shipped predictors say what a kernel takes on their machines. A correction, learnt from the device's
 own rows, brings this to the device (`edgeplan.predictors.correction`). Kernels that were sampled on the prior
@@ -42,7 +42,7 @@ class Prior:
     """A prior holds the knowledge of other devices: their predictors and sampled kernels.
 
     Attributes:
-        predictors: their latency predictors.
+        predictors: latency predictors of the prior devices.
         kernels: kernels that were sampled on them (`COLUMNS`).
     """
 
@@ -50,7 +50,7 @@ class Prior:
     kernels: pd.DataFrame
 
     def says(self, rows: pd.DataFrame) -> Floats:
-        """Log latency (us) of kernels by each prior device (n, devices); NaN where it has no predictor of the kind.
+        """Return the log latency (us) of kernels by each prior device (n, devices); NaN where it has no predictor of the kind.
 
         A device is asked about the implementation of the row if it knows it, else about the one it mostly takes for the kind.
 
@@ -64,7 +64,7 @@ class Prior:
         """Return the prior's support for the rows of a kind; None if it knows nothing of the kind.
 
         Args:
-            kind: of kernels.
+            kind: kind of the kernels.
             labels: own rows of the kind (n).
             codes: by column (`input_layout`, `implementation`), what its values are in the matrix of the trees.
         """
@@ -95,7 +95,7 @@ class Prior:
 
 
 def shipped_prior(names: Sequence[str], folder: Path = SHIPPED) -> Prior | None:
-    """The prior of shipped devices; None for no names.
+    """Load the prior of shipped devices; None for no names.
 
     Raises:
         DeviceError: nothing is shipped of a device.
@@ -123,13 +123,13 @@ def _said(predictor: DevicePredictor, configs: ConfigTable, rows: pd.DataFrame) 
 
 
 def _known(kernels: pd.DataFrame, own: pd.DataFrame) -> pd.Series:
-    """Which kernels have an implementation and layout that the device has, as kernels of its engine do (m,)."""
+    """Return a mask of the kernels with an implementation and layouts that the device has, as kernels of its engine do (m,)."""
     pairs = set(own[_HOW].itertuples(index=False, name=None))
     return pd.Series([pair in pairs for pair in kernels[_HOW].itertuples(index=False, name=None)], kernels.index, dtype=bool)
 
 
 def _chosen(kernels: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Distinct kernels, not too many; those of the engine of the device before others."""
+    """Return distinct kernels, not too many; those of the device's engine come before others."""
     known = _known(kernels, own)
     kernels = pd.concat([kernels[known], kernels[~known]]).drop_duplicates("config")
     of_engine = int(known[kernels.index].sum())
@@ -139,7 +139,7 @@ def _chosen(kernels: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_on(own: pd.DataFrame, own_matrix: Floats, kernels: pd.DataFrame, matrix: Floats) -> pd.DataFrame:
-    """Kernels as the device would run them: as they are, or as it runs its kernel nearest in size."""
+    """Return kernels as the device would run them: as they are, or as it runs its kernel nearest in size."""
 
     def at(of: Floats) -> Places:
         return places(lambda name: of[:, FEATURES.index(name)])

@@ -1,4 +1,4 @@
-"""Held-out kernels, predicted by models trained anew: by LightGBM and by the paper's random forest (Table 9)."""
+"""Judges predictors on held-out kernels: LightGBM and the paper's random forest, both trained anew (Table 9)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quality_of(
     frozen: npt.NDArray[np.int64],
     settings: TrainingSettings,
 ) -> pd.DataFrame:
-    """Held-out kernels of a kind, predicted by models that saw 7/10 of the subjects (test) or all of them (frozen)."""
+    """Return a kind's held-out kernels, predicted by models that saw 7/10 of the subjects (test) or all of them (frozen)."""
     matrix, _ = inputs
     tenth = group_folds(labels.group[kept], _SPLIT_TENTHS, settings.seeds[0])
     train, test = kept[tenth < _TRAIN_TENTHS], kept[tenth >= _TRAIN_TENTHS + _VALIDATION_TENTHS]
@@ -56,7 +56,7 @@ def _predict_held(
     held: npt.NDArray[np.int64],
     settings: TrainingSettings,
 ) -> Floats:
-    """Predictions (us) of held-out rows by predictors of their kind and implementation, trained anew on the rows seen."""
+    """Predict held-out rows (us) by predictors of their kind and implementation, trained anew on the rows seen."""
     matrix, reads = inputs
     result = np.full(len(held), np.nan)
     names = labels.column("implementation")

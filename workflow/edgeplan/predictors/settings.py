@@ -1,4 +1,4 @@
-"""The `training` section of params.yaml."""
+"""Declares the `training` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgeplan.workspace import DEVICE_NAME
 
 
 class TrainingSettings(BaseModel):
-    """Settings of training fix the search and the folds.
+    """Fixes the search of parameters and the folds of a training.
 
     Attributes:
         trials: Optuna trials of a kind with many rows; kinds with few rows take regularised defaults.

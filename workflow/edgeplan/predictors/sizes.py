@@ -1,4 +1,4 @@
-"""This module measures how far the sizes of kernels lie from training samples, and widens their intervals accordingly.
+"""Measures how far the sizes of kernels lie from training samples, and widens their intervals accordingly.
 
 Sizes lie in a space of octaves (base-2 logarithms): channels of a group, output height and width, window and so on, and, at
 half the weight, what the model around a kernel moves. Within the distances that are usual among the samples themselves errors
@@ -39,7 +39,7 @@ _TREE_FROM = 200_000  # pairs from which building a tree is faster than comparin
 
 
 def places(column: Column) -> Places:
-    """Where kernels lie, in quarters of an octave (n, AXES)."""
+    """Return the positions of kernels in the space of sizes, in quarters of an octave (n, AXES)."""
     groups = np.maximum(column("groups"), 1.0)
     pixels = np.maximum(column("out_height") * column("out_width"), 1.0)
     sizes = (
@@ -61,7 +61,7 @@ def places(column: Column) -> Places:
 
 
 def nearest(asked: Places, known: Places) -> Floats:
-    """Distance of each place to the nearest known one, octaves (n,); infinite where none is known."""
+    """Return the distance of each place to the nearest known one, octaves (n,); infinite where none is known."""
     if not len(known):
         return np.full(len(asked), np.inf)
     if len(asked) * len(known) > _TREE_FROM:
@@ -75,12 +75,12 @@ def nearest(asked: Places, known: Places) -> Floats:
 
 
 def nearest_row(asked: Places, known: Places) -> Integers:
-    """Position of the known place nearest to each (n,)."""
+    """Return the position of the known place nearest to each (n,)."""
     return np.asarray(spatial.cKDTree(known.astype(np.float64)).query(asked.astype(np.float64))[1], dtype=np.int64)
 
 
 def nearest_of_others(at: Places, subject: Integers) -> Floats:
-    """Distance of each sample to the nearest one of another subject, octaves (n,); infinite where there is none."""
+    """Return the distance of each sample to the nearest one of another subject, octaves (n,); infinite where there is none."""
     found = np.full(len(at), np.inf)
     distinct, which = np.unique(at, axis=0, return_inverse=True)
     which = which.reshape(-1)
@@ -99,7 +99,7 @@ def nearest_of_others(at: Places, subject: Integers) -> Floats:
 
 
 def usual(distance: Floats) -> tuple[float, float]:
-    """Up to which distance samples are near to others, and beyond which hardly any lies (octaves)."""
+    """Return the distance up to which samples are near to others, and that beyond which hardly any lies (octaves)."""
     known = distance[np.isfinite(distance)]
     if not len(known):
         return _LEAST_NEAR, _LEAST_NEAR + _LEAST_BETWEEN
@@ -108,7 +108,7 @@ def usual(distance: Floats) -> tuple[float, float]:
 
 
 def growth(beyond: Floats, error: Floats, nominal: float) -> float:
-    """By how much intervals grow for each octave beyond near, so that they still hold that share of held-out rows.
+    """Return the growth of intervals for each octave beyond near at which they still hold the nominal share of held-out rows.
 
     Args:
         beyond: octaves beyond near of rows that were left out of training (n,).
@@ -127,12 +127,12 @@ def growth(beyond: Floats, error: Floats, nominal: float) -> float:
 
 
 def packed(at: Places) -> str:
-    """Distinct places as text, for the card."""
+    """Return distinct places as text, for the card."""
     return base64.b64encode(np.unique(at, axis=0).tobytes()).decode()
 
 
 def unpacked(text: str) -> Places:
-    """Inverse of `packed` (n, AXES).
+    """Return the places that `packed` wrote as text (n, AXES).
 
     Raises:
         ValueError: the text is no whole number of places.
@@ -142,7 +142,7 @@ def unpacked(text: str) -> Places:
 
 @dataclass(frozen=True)
 class TrainedSizes:
-    """The sizes that regressors were trained on, with distances to them."""
+    """Holds the sizes that regressors were trained on, and measures distances to them."""
 
     known: tuple[Places, ...]
     near: Floats
@@ -150,7 +150,7 @@ class TrainedSizes:
     growth: float
 
     def distance(self, at: Places, regressor: Integers) -> Floats:
-        """Octaves to the nearest sample of each kernel's regressor (n,); 0 without a regressor, or one that tells none."""
+        """Return the octaves to the nearest sample of each kernel's regressor (n,); 0 where no regressor or sample is known."""
         found = np.zeros(len(at))
         for number in np.unique(regressor[regressor >= 0]):
             if len(self.known[number]):
@@ -160,7 +160,7 @@ class TrainedSizes:
         return found
 
     def widening(self, distance: Floats, regressor: Integers) -> Floats:
-        """By what the intervals of kernels are to be multiplied, 1 and more (n,)."""
+        """Return the factors by which the intervals of kernels are to be multiplied, 1 and more (n,)."""
         found = np.ones(len(distance))
         known = (regressor >= 0) & (distance > 0)
         beyond = np.minimum(distance[known], self.far[regressor[known]]) - self.near[regressor[known]]

@@ -1,4 +1,4 @@
-"""Which predictors answer for a device, and which machine they were measured on."""
+"""Finds the predictors that answer for a device, and the machine that they were measured on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CARD = "card.json"
 
 
 class _Machine(BaseModel):
-    """The machine, as far as `environment.json` is read."""
+    """Describes the machine of a measurement, as far as `environment.json` is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -30,7 +30,7 @@ class _Machine(BaseModel):
 
 
 class _Of(BaseModel):
-    """The device, as far as `card.json` is read."""
+    """Names the engine of a device, as far as `card.json` is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -39,7 +39,7 @@ class _Of(BaseModel):
 
 @dataclass(frozen=True)
 class Source:
-    """The predictors of a device.
+    """Holds the predictors that answer for a device, and where they come from.
 
     Attributes:
         device: its name.
@@ -58,7 +58,7 @@ class Source:
     here: bool
 
     def about(self) -> str:
-        """Whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
+        """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
         if self.here or not (self.shipped or self.cpu):
             return ""
         rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
@@ -66,12 +66,12 @@ class Source:
 
 
 def find_predictors(name_or_path: str, results: Path | None = None, *, engine: str = "") -> Source:
-    """The predictors of a device: those of the workspace, else the shipped ones.
+    """Find the predictors of a device: those of the workspace, else the shipped ones.
 
     Args:
-        name_or_path: of the device.
+        name_or_path: name of the device, or path of its file.
         results: folder of results to look in, and nowhere else.
-        engine: where only devices of one engine serve, its name; a refusal names those alone.
+        engine: the only engine whose devices serve, by its name; a refusal names those alone.
 
     Raises:
         DeviceError: there is no such device.
@@ -93,7 +93,7 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
 
 
 def _loaded(folder: Path) -> DevicePredictor:
-    """The predictors in a folder, trained there or adapted from another device's."""
+    """Load the predictors in a folder, trained there or adapted from another device's."""
     if (folder / ADAPTED).is_file():
         from edgeplan.predictors.adapted import AdaptedPredictor  # noqa: PLC0415  few devices are
 
@@ -102,7 +102,7 @@ def _loaded(folder: Path) -> DevicePredictor:
 
 
 def _engine(card: Path) -> str:
-    """The engine that predictors are of; "" where their card does not say."""
+    """Return the engine that predictors are of; "" where their card does not say."""
     try:
         return read_json(card, _Of, "the card of the predictors").engine
     except FormatError:

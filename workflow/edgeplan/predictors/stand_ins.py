@@ -1,4 +1,4 @@
-"""Kernels of kinds that a device has no predictor for, as kernels of the nearest kind that it has one for.
+"""Predicts kernels of kinds that a device has no predictor for as kernels of the nearest kind that it has one for.
 
 Which kind is near follows from what is read, written and computed for each element, not from measurements. Compute-bound
 kernels are predicted as ones of as many multiply-adds and bytes. Of bandwidth-bound kinds the near one tells layouts alone:
@@ -25,7 +25,7 @@ _ROW = ("in_channels", "in_height", "in_width", "out_channels", "out_height", "o
 
 @dataclass(frozen=True)
 class StandIns:
-    """Configurations as they are predicted.
+    """Holds kernel configurations in the form in which they are predicted.
 
     Attributes:
         table: kinds without a predictor replaced (n configurations).

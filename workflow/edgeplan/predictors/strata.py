@@ -1,4 +1,4 @@
-"""Strata of kernels, kind by quantile of predicted time, from which the samples of a new device are drawn at random."""
+"""Divides kernels into strata, kind by quantile of predicted time, from which a new device's samples are drawn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DRAWN = 6
 
 @dataclass(frozen=True)
 class Strata:
-    """Strata with the share of time that kernels of each have in models that matter.
+    """Holds strata with the share of time that kernels of each have in models that matter.
 
     Attributes:
-        bounds: by kind, the latencies (us) between its strata.
-        share: by kind and number of the stratum.
+        bounds: latencies (us) between its strata, by kind.
+        share: share of time, by kind and number of the stratum.
     """
 
     bounds: dict[str, Floats]
@@ -28,7 +28,7 @@ class Strata:
 
     @staticmethod
     def of(kind: npt.NDArray[np.object_], latency_us: Floats) -> Strata:
-        """The strata of kernels of models (n,), by what a predictor says they take."""
+        """Divide kernels of models (n,) into strata by the latency that a predictor gives them."""
         bounds: dict[str, Floats] = {}
         share: dict[tuple[str, int], float] = {}
         for name in sorted({str(k) for k in kind}):
@@ -53,15 +53,15 @@ class Strata:
 
 
 def drawn(strata: Strata, samples: Sequence[dict[tuple[str, int], int]], rng: np.random.Generator) -> Iterator[int]:
-    """Numbers of samples in the order in which they are measured, all of them in the end.
+    """Yield the numbers of samples in the order in which they are measured, all of them in the end.
 
     Of a few drawn at random the one comes next that adds most: a stratum counts by its share of time, and each further
     kernel of it less.
 
     Args:
-        strata: of models that matter.
+        strata: strata of models that matter.
         samples: kernels of each sample by stratum.
-        rng: draws.
+        rng: source of the draws.
     """
     left = [int(i) for i in rng.permutation(len(samples))]
     have: dict[tuple[str, int], int] = {}

@@ -1,4 +1,4 @@
-"""A prior's support for one predictor, and how much of it the predictor takes."""
+"""Decides how much of a prior's kernels supports the training of one predictor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Support:
         said: log latency (us) of the own rows by each prior device (n, devices).
         matrix: features of further kernels, as the trees see them (m, features).
         further: log latency (us) of these by each prior device (m, devices).
-        implementation: of these (m,).
+        implementation: implementation of these kernels (m,).
         expected: share of each prior device in what a kernel takes, before any row is seen (devices,).
         share: weight of a further kernel over the mean weight of own rows, where these are few.
     """
@@ -55,11 +55,11 @@ class Support:
         return len(self.matrix)
 
     def take(self, rows: npt.NDArray[Any]) -> Support:
-        """With the own rows at `rows` (positions or a mask)."""
+        """Return the support with only the own rows at `rows` (positions or a mask)."""
         return replace(self, said=self.said[rows])
 
     def of(self, implementation: str) -> Support | None:
-        """With the further kernels of an implementation, no longer told by its code; None if there are none."""
+        """Return the support with one implementation's further kernels alone, without its code; None if there are none."""
         here = self.implementation == implementation
         if not here.any():
             return None
@@ -70,11 +70,11 @@ class Support:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The chosen training of a predictor: its parameters and its support.
+    """Holds the chosen training of a predictor: its parameters and its support.
 
     Attributes:
-        parameters: of its trees.
-        support: what it takes of the prior; None: nothing.
+        parameters: parameters of its trees.
+        support: the prior's support that it takes; None: nothing.
         held_out: latency of every row (us) by a model that saw no row of its subject (n,); NaN with a single subject.
     """
 
@@ -84,7 +84,7 @@ class Chosen:
 
 
 def choose(labels: Labels, matrix: Floats, settings: TrainingSettings, support: Support | None) -> Chosen:
-    """Parameters of the trees, and whether they learn from the prior, too: unless that raises the errors of held-out rows.
+    """Choose the parameters of the trees, which learn from the prior, too, unless that raises the errors of held-out rows.
 
     Rows count by how far they lie from those of other subjects: own rows tell of their like, and a prior of the others.
     """
@@ -109,7 +109,7 @@ def cross_validate(
     settings: TrainingSettings,
     support: Support | None = None,
 ) -> Floats:
-    """Latency of every row (us) as predicted by a model that saw no row of its subject (n,); NaN with a single subject."""
+    """Predict the latency of every row (us) by a model that saw no row of its subject (n,); NaN with a single subject."""
     folds = group_folds(labels.group, settings.folds, settings.seeds[0])
     result = np.full(len(labels), np.nan)
     for number in range(int(folds.max()) + 1):
@@ -139,7 +139,7 @@ def fit_supported(
 
 
 def _error(held_out: Floats, labels: Labels, weight: Floats) -> float:
-    """Weighted mean error of held-out rows, of the logarithm of latency."""
+    """Return the weighted mean of held-out rows' absolute errors of log latency."""
     known = np.isfinite(held_out)
     rest = np.minimum(np.abs(np.log(held_out[known] / labels.latency[known])), _LARGEST)
     return float(np.average(rest, weights=weight[known]))

@@ -1,4 +1,4 @@
-"""Training the predictors of a device from labelled kernels (nn-Meter, sections 5.3 and 6; lipg, section 5.2)."""
+"""Trains the predictors of a device from labelled kernels (nn-Meter, sections 5.3 and 6; LiPG, section 5.2)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def train_predictor(
 
 
 def kinds_with_trees(labels: Labels) -> tuple[str, ...]:
-    """Kinds that get regressors of their own: not bandwidth-bound ones that models of a single operator alone show.
+    """Return the kinds that get regressors of their own: all but bandwidth-bound ones seen in single-operator models alone.
 
     These are few rows of each, of kernels that differ in the bytes that they move: one fit of all is better.
     """
@@ -122,19 +122,19 @@ def kinds_with_trees(labels: Labels) -> tuple[str, ...]:
 
 
 def bandwidth_of(labels: Labels, nominal: float) -> Bandwidth | None:
-    """The fit of the bandwidth-bound family on labelled kernels; see `fit_bandwidth`."""
+    """Fit the bandwidth-bound family to labelled kernels; see `fit_bandwidth`."""
     table = ConfigTable.of([KernelConfig.from_json(text) for text in labels.column("config")])
     return fit_bandwidth(table, labels.latency, labels.weight, nominal)
 
 
 def _growth(kinds: Sequence[Kind], nominal: float) -> float:
-    """By how much intervals grow with the distance from samples, from the rows of all kinds together."""
+    """Return the growth of intervals with the distance from samples, fitted to the rows of all kinds together."""
     beyond, error = (np.concatenate(parts) for parts in ([k.beyond for k in kinds], [k.error for k in kinds]))
     return nine_digits(growth(beyond, error, nominal))
 
 
 def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor) -> DevicePredictor:
-    """The baseline: nn-Meter's random forests in place of the latency predictors of `like`; its layouts are kept."""
+    """Train the baseline: nn-Meter's random forests replace the latency predictors of `like`, whose layouts are kept."""
     labels = read_labels(rows)
     labels = labels.take(np.flatnonzero(labels.column("sampler") != "frozen"))
     matrix = _with_states(labels, like.card.states)
@@ -149,7 +149,7 @@ def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like:
 
 
 def _with_states(labels: Labels, states: tuple[str, ...]) -> Floats:
-    """Features of the trees: those of the configuration, the input state's code, no implementation."""
+    """Return the features of the trees: those of the configuration, the input state's code, no implementation."""
     return np.column_stack([labels.matrix, _codes(labels, "input_state", states), np.full(len(labels), -1.0)])
 
 

@@ -1,4 +1,4 @@
-"""Which rows of the training table the predictors of a device learn from: asked by the training and by the tables about it."""
+"""Selects the rows of the training table that the predictors of a device learn from, for training and for tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, BEYOND, SINGLE,
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:
-    """Which rows are trained on: those of `TRAINED_ON` in the device's measuring mode, by whichever sampler.
+    """Return a mask of the rows that are trained on: those of `TRAINED_ON` in the device's measuring mode.
 
     Uniform samples alone predict models badly, but they hold the large depthwise kernels that the prior seldom draws. Carriers
     that two samplers share count once, for the first.

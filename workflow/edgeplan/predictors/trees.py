@@ -1,4 +1,4 @@
-"""Tree ensembles from LightGBM's text format, evaluated with numpy alone: importing LightGBM takes longer than a prediction.
+"""Evaluates tree ensembles of LightGBM's text format by numpy alone: importing LightGBM takes longer than a prediction.
 
 Many ensembles are packed into one forest, so that all kernels of a model, each with its own ensemble, are walked in one loop.
 The text is trusted as the folder is that it lies in; what an index could break is checked.
@@ -35,7 +35,7 @@ _DTYPES = tuple(np.dtype(name) for name in ("i4", "i4", "f8", "i4", "i2", "f8", 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The trees of one text model.
+    """Holds the trees of one text model.
 
     Attributes:
         roots: first node of each tree (trees,).
@@ -101,7 +101,7 @@ def _pairs(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _tree(fields: Mapping[str, str], features: int, start: int) -> tuple[npt.NDArray[np.int16], Floats, Integers]:
-    """Nodes of one tree, inner nodes first, then leaves; the root is node `start`."""
+    """Return the nodes of one tree, inner nodes first, then leaves; the root is node `start`."""
     leaves = int(fields["num_leaves"])
     inner = leaves - 1
     leaf_value = _numbers(fields, "leaf_value", leaves, np.float64)
@@ -132,7 +132,7 @@ def _numbers(fields: Mapping[str, str], key: str, count: int, dtype: Any) -> npt
 
 
 def merge_texts(texts: Sequence[str]) -> str:
-    """One text model that predicts the mean of several single-output models (boosted models of one feature list)."""
+    """Merge several single-output models (boosted models of one feature list) into one text model that predicts their mean."""
     if len(texts) == 1:
         return slim_text(texts[0])
     heads, blocks, tail = [], [], ""
@@ -146,7 +146,7 @@ def merge_texts(texts: Sequence[str]) -> str:
 
 
 def slim_text(text: str) -> str:
-    """A text model without what prediction does not read: about half the size. LightGBM reads it as before."""
+    """Return a text model without what prediction does not read: about half the size. LightGBM reads it as before."""
     return "\n".join(line for line in text.split("\n") if not line.startswith(_NOT_READ))
 
 
@@ -160,13 +160,13 @@ def _scaled(block: str, factor: float) -> str:
 
 @dataclass(frozen=True)
 class Forest:
-    """Several ensembles in shared arrays; nodes as in `Ensemble`.
+    """Packs several ensembles into shared arrays; nodes are as in `Ensemble`.
 
     Attributes:
         tree_start: first tree of each ensemble, and one past the last (ensembles + 1,).
-        outputs, scale: of each ensemble (ensembles,).
+        outputs, scale: outputs and scale of each ensemble (ensembles,).
         roots: first node of each tree (trees,).
-        feature, value, child: of each node.
+        feature, value, child: feature, value and children of each node.
     """
 
     tree_start: Integers
@@ -179,7 +179,7 @@ class Forest:
 
     @staticmethod
     def pack(ensembles: Sequence[Ensemble]) -> Forest:
-        """Put ensembles together, in order."""
+        """Pack ensembles into one forest, in order."""
         nodes = np.cumsum([0, *(len(e.feature) for e in ensembles)])
         shifted = list(zip(ensembles, nodes[:-1], strict=True))
         return Forest(
@@ -193,7 +193,7 @@ class Forest:
         )
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays by name, for storing."""
+        """Return the arrays by name, for storing."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @staticmethod
@@ -220,7 +220,7 @@ class Forest:
         return forest
 
     def raw(self, rows: Floats, ensemble: npt.NDArray[Any], outputs: int = 1) -> Floats:
-        """Raw scores of rows, each by its own ensemble.
+        """Return the raw scores of rows, each by its own ensemble.
 
         Args:
             rows: features (n, features).
@@ -241,7 +241,7 @@ class Forest:
         return np.asarray(total, dtype=np.float64)
 
     def _walk(self, rows: Floats, row: npt.NDArray[Any], node: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Leaf of each lane, a lane being one tree for one row, from its root."""
+        """Return the leaf of each lane, a lane being one tree for one row, from its root."""
         flat, child = rows.ravel(), self.child.ravel()
         result = node.copy()
         lanes = np.flatnonzero(self.feature[node] >= 0)

@@ -1,4 +1,4 @@
-"""Ensembles on many rows, compiled: the same sums as `Forest.raw`, bit by bit, in a small part of its time.
+"""Evaluates ensembles on many rows by compiled code: the same sums as `Forest.raw`, bit by bit, in a small part of its time.
 
 Rows and thresholds become ranks among the thresholds of their feature, so that a node is one word; the two children of a node
 lie side by side; rows go through a tree eight at a time, since each step waits for the one before it.
@@ -38,7 +38,7 @@ _ROWS = 128  # ranks of so many rows stay in the first cache beside a tree
 
 @dataclass(frozen=True)
 class Walk:
-    """One ensemble, laid out for walking.
+    """Holds one ensemble, laid out for walking many rows through it.
 
     Attributes:
         roots: first node of each tree (trees,).
@@ -59,7 +59,7 @@ class Walk:
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
-        """Ensemble `number` of a forest whose rows have so many features; None for one of more nodes than a word can tell.
+        """Lay out ensemble `number` of a forest whose rows have so many features; None if a word cannot number its nodes.
 
         Raises:
             ValueError: its nodes are not trees, or look at further features.
@@ -92,7 +92,7 @@ class Walk:
         )
 
     def raw(self, rows: Floats) -> Floats:
-        """Raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
+        """Return the raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
 
         Raises:
             ValueError: rows of another number of features.
@@ -115,7 +115,7 @@ def _laid_out(
     placed_value: Floats,
     left: Integers,
 ) -> int:
-    """Nodes of the trees, level by level, siblings side by side; `left` is each one's first child, a leaf's itself.
+    """Lay the nodes of the trees out level by level, siblings side by side; `left` is each one's first child, a leaf's itself.
 
     Returns:
         How many, or -1 if they do not fit: then some node has two parents.
@@ -203,7 +203,7 @@ def _walked(
 
 @cache
 def load() -> None:
-    """Compile or load it, by walking one tree of one leaf."""
+    """Compile or load the walking code, by walking one tree of one leaf."""
     leaf = Forest.from_arrays(
         {
             "tree_start": np.array([0, 1], np.int32),
@@ -221,7 +221,7 @@ def load() -> None:
 
 
 def on_all_cores(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
-    """Do independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
+    """Run independent jobs on a thread a core: compiled code and numpy let other threads run while they compute."""
     with ThreadPoolExecutor(cpus.workers()) as pool:
         for _ in pool.map(work, jobs):
             pass

@@ -2,7 +2,7 @@
 
 Modules:
 
-* `onednn`: oneDNN on some cores: the CPU of a pair.
-* `opencl`: OpenCL devices as processors: own kernels on memory that the host shares as far as the
-  device can.
+* `onednn`: Runs steps by oneDNN on some cores: the CPU of a pair.
+* `opencl`: Runs steps on OpenCL devices as processors: own kernels on memory that the host shares
+  as far as the device can.
 """

@@ -1,4 +1,4 @@
-"""oneDNN on some cores: the CPU of a pair."""
+"""Runs steps by oneDNN on some cores: the CPU of a pair."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OnednnProcessor(Host):
         )
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Why oneDNN has no implementation of a step; "" if it has."""
+        """Return why oneDNN has no implementation of a step; "" if it has."""
         self.dnnl.set_threads(self.threads)
         try:
             candidates(Creator(self.dnnl, lowered.shapes, layouts, {}, lowered.types), step)
@@ -117,7 +117,7 @@ class OnednnProcessor(Host):
         """Return at once, since all has run."""
 
     def ready(self) -> None:
-        """The calling thread computes on as many threads as the processor has cores."""
+        """Let the calling thread compute on as many threads as the processor has cores."""
         self.dnnl.set_threads(self.threads)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""OpenCL devices as processors: own kernels on memory that the host shares as far as the device can.
+"""Runs steps on OpenCL devices as processors: own kernels on memory that the host shares as far as the device can.
 
 Kernels, their tiles and their groups come from the dispatcher (`opencl.dispatch`); arguments are set once, so that running a
 step is one call for each of its launches.
@@ -156,7 +156,7 @@ class OpenclProcessor(Processor):
     # Steps
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Why there are no kernels for a step, or ""."""
+        """Return why there are no kernels for a step, or ""."""
         if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
             return "values that are not of float32"
         return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
@@ -248,7 +248,7 @@ class OpenclProcessor(Processor):
     # Memory
 
     def allocate(self, size: int) -> Buffer:
-        """Zeroed memory that the host and kernels share as `capabilities.sharing` says.
+        """Allocate zeroed memory that the host and kernels share as `capabilities.sharing` says.
 
         Raises:
             DeviceError: the device has not so much.
@@ -324,7 +324,7 @@ class OpenclProcessor(Processor):
         return self._workspace
 
     def take(self) -> None:
-        """The host is to read and write shared memory now: it is mapped, and copied where it must be."""
+        """Hand shared memory to the host, to read and write: it is mapped, and copied where it must be."""
         if self._given and self._capabilities.sharing != Sharing.fine:
             for memory in self._memories:
                 self._map(memory)
@@ -342,7 +342,7 @@ class OpenclProcessor(Processor):
             raise self._failed("cannot hand memory to the host", error) from error
 
     def give(self) -> None:
-        """Kernels that are enqueued from now on read and write shared memory."""
+        """Hand shared memory to kernels that are enqueued from now on, to read and write."""
         maps, self._maps = self._maps, []
         try:
             for mapped in maps:
@@ -365,7 +365,7 @@ class OpenclProcessor(Processor):
             self._timed.append((before, events))
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """When kernels ran by the host's clock, if the processor was made with `profiling`.
+        """Return when kernels ran by the host's clock, if the processor was made with `profiling`.
 
         The device notes by its own clock when a launch was queued; the host's is ahead of it by at least what it showed just
         before. Clocks drift apart, so each run has its own difference.
@@ -386,7 +386,7 @@ class OpenclProcessor(Processor):
         return found
 
     def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
-        """As `enqueue`; the event of each launch.
+        """Enqueue a kernel as `enqueue` does; return the event of each launch.
 
         Raises:
             DeviceError: the driver refuses it.

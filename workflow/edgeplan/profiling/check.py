@@ -27,7 +27,7 @@ STAGES = ("open", "read", "create", "transform", "execute")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Predicted and measured milliseconds: `total`, then `STAGES` summed over cores; an execution counts once, however wide."""
+    """Holds predicted and measured milliseconds: `total`, then `STAGES` summed over cores, an execution once however wide."""
 
     model: str
     predicted_ms: Mapping[str, float]
@@ -51,7 +51,7 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
 
 
 def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
-    """Return a cold start of a plan folder, the page cache warm.
+    """Return the job of a cold start of a plan folder, the page cache warm.
 
     Args:
         plan: the plan.

@@ -1,9 +1,9 @@
-"""Two preparations slow each other down on two cores; this module measures by how much.
+"""Measures by how much two preparations on two cores slow each other down.
 
-Measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache or
-without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is needed,
-two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each other
-is seen in starts of whole programs (`fresh_process_factors.py`).
+It is measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache
+or without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is
+needed, two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each
+other is seen in starts of whole programs (`fresh_process_factors.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
         cores: the first big core, and the first little one, else the second big one.
         watch: of all cores; what they were disturbed in is measured again. Without it nothing is waited for, and a waiting for
             a processor is taken off.
-        repeats: of each measurement.
+        repeats: number of measurements of each.
 
     Returns:
         Medians of together / alone; 1 where there is one core only.

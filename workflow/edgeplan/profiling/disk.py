@@ -1,4 +1,4 @@
-"""The disk that weights come from when the page cache is evicted: bandwidth and latency, measured."""
+"""Measures the disk that weights come from when the page cache is evicted: bandwidth and latency."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
     A first page alone would say little of the former: reading gets faster over the first megabytes, and small models end there.
 
     Args:
-        files: of a model; a large one tells more of the bandwidth.
+        files: files of a model; a large one tells more of the bandwidth.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
         probes: how often each part is read.
 
@@ -55,7 +55,7 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
 
 
 def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
-    """`measure_disk` whatever else is measured on this machine meanwhile.
+    """Measure the disk as `measure_disk` does, whatever else is measured on this machine meanwhile.
 
     Raises:
         DeviceError: the file cannot be evicted.
@@ -87,11 +87,11 @@ def fitted(sizes: Sequence[int], times_ms: npt.NDArray[np.float64]) -> Disk:
 
 
 def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float = 0.0) -> Disk:
-    """`measure_disk`, once for a machine: plans that change with every probe would have to be measured again.
+    """Measure the disk once for a machine, as `measure_disk` does: plans would change with every probe.
 
     Args:
-        path: where it is kept; delete it after moving to another disk.
-        files: what to read.
+        path: file that it is kept in; delete it after moving to another disk.
+        files: files to read.
         lock_timeout_seconds: see `measure_disk`.
 
     Raises:

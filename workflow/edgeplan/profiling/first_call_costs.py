@@ -1,8 +1,9 @@
-"""A kernel pays at its first execution in a process for tables that the library generates when they are first needed.
+"""Measures what a kernel pays at its first execution in a process for tables that the library generates then.
 
 oneDNN's `gemm:jit` generates its matrix kernels then, which takes longer than many a model's whole cold start. A profiling
 process has paid that long before most samples, so each is measured in a fresh process, as processor time: nothing but the
-thread itself counts. The processes are forked from one that has imported everything and executed nothing (`process.Forks`).
+thread itself counts. The processes are forked from one that has imported everything and executed nothing
+(`measurement.process.child.Forks`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def work_of(step: Step, shapes: Mapping[str, Shape]) -> str:
 
 
 def kernel_of(work: str, implementation: str) -> str:
-    """The kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
+    """Name the kernel of a candidate, whatever layouts it converts from and to; a name means different code for other work."""
     return f"{work} {kernel_name(implementation)}"
 
 
 def once_ms(rows: Iterable[Row]) -> Mapping[str, float]:
-    """Kernel -> milliseconds of its first execution in a process, of those rows that are about it."""
+    """Return by kernel the milliseconds of its first execution in a process, from those rows that are about it."""
     return {row.implementation: row.samples_ms[_STAGE][0] for row in rows if row.signature.startswith(ONCE)}
 
 
@@ -66,8 +67,8 @@ def measure_once(
         trials: the candidates.
         known: kernels that were measured.
         scratch: folder to write to.
-        clock: of the machine.
-        forks: where they are executed.
+        clock: clock of the machine.
+        forks: processes that execute them.
         wanted: signatures and implementations of the candidates whose kernels matter; None for all.
 
     Raises:

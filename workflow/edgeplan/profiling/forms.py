@@ -1,4 +1,4 @@
-"""Forms of operators that the runtime would compute otherwise than ONNX says, refused before anything is measured.
+"""Refuses forms of operators that the runtime would compute otherwise than ONNX says, before anything is measured.
 
 `runtime.lowering` names what oneDNN lacks, by operator and shape. These forms pass it: the graph holds all that tells them
 apart, the steps made of it do not. They are no matter to predictions of latency, so a model is not refused when it is read.
@@ -16,11 +16,11 @@ from edgeplan.runtime.constants import PLAIN_TAGS
 
 
 def require_exact(graph: Graph, source: str) -> None:
-    """Refuse what the runtime would compute wrongly.
+    """Refuse operators that the runtime would compute otherwise than ONNX says.
 
     Args:
         graph: the graph that is to be lowered, as `load_onnx` has passed it.
-        source: where it comes from, for messages.
+        source: where the graph comes from, for messages.
 
     Raises:
         ModelError: names all such operators.
@@ -36,7 +36,7 @@ def require_exact(graph: Graph, source: str) -> None:
 
 
 def _problems(graph: Graph) -> Iterator[tuple[str, str, str]]:
-    """Where, what, and what to do about it."""
+    """Yield problems of a graph: where, what, and what to do about it."""
     for op in graph.operators:
         check = SPECS[op.op_type].inexact
         if problem := (check and check(graph, op)) or _ranks(graph, op):

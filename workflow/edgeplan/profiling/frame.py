@@ -1,4 +1,4 @@
-"""Profiles as tables: one row a step, candidate and source; the units are in the names of the columns."""
+"""Writes profiles as tables: one row a step, candidate and source; the units are in the names of the columns."""
 
 from __future__ import annotations
 

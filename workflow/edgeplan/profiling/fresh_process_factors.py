@@ -1,4 +1,4 @@
-"""A whole program costs more in a fresh process, where every cold start happens, than its profiled steps say.
+"""Corrects profiled steps for what whole programs cost in a fresh process, where every cold start happens.
 
 Candidates are profiled one after another, in a process that has prepared and executed the like before. A process that has just
 started meets pages that are not mapped yet, caches that hold something else, and a code generator that nobody has called; but
@@ -122,10 +122,10 @@ def measure_start(
     Args:
         dnnl: the library.
         model: the model file.
-        profile: of the model under one home layout; its start and its factors are not looked at.
-        pairs: what two preparations take from each other.
+        profile: profile of the model under one home layout; its start and factors are not looked at.
+        pairs: factors of preparing beside another preparation.
         starter: starts them.
-        cores: of the device.
+        cores: cores of the device.
         scratch: folder to write to.
 
     Raises:
@@ -160,7 +160,7 @@ def measure_start(
 
 
 def drawn(found: Factors, usual: Factors, noise: float) -> Factors:
-    """Factors drawn to usual ones by the share of the starts behind them that stayed disturbed.
+    """Draw factors to usual ones by the share of the starts behind them that stayed disturbed.
 
     Beside other work they say more of that than of the model: a contention of 7 was seen, where quiet machines give 1 to 1.3.
     """
@@ -203,7 +203,7 @@ def tried(
 
 
 def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:
-    """Measured over profiled, where nothing overlaps."""
+    """Return measured over profiled times of each stage, from starts in which nothing overlaps."""
     mapped, raw = checks["alone", _MAPPED], checks["alone", _RAW]
     execute = _factor(mapped, "execute")
     wide = checks.get(("wide", _MAPPED))
@@ -218,13 +218,13 @@ def _fresh(checks: Mapping[tuple[str, str], Check]) -> Fresh:
 
 
 def _factor(checked: Check, stage: str) -> float:
-    """Measured over predicted; 1 where there is next to nothing of the stage."""
+    """Return measured over predicted time; 1 where there is next to nothing of the stage."""
     predicted = checked.predicted_ms[stage]
     return float(np.clip(checked.measured_ms[stage] / predicted, 1 / _MOST, _MOST)) if predicted > _LEAST_MS else 1.0
 
 
 def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Contention:
-    """Each stage beside the other work over the same stage alone; what is profiled of both cores' classes cancels out."""
+    """Return each stage's slow-down beside other work; what is profiled of both cores' classes cancels out."""
 
     def slower(source: str, *stages: str) -> float:
         source = source if ("beside", source) in checks else _MAPPED
@@ -254,8 +254,8 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
     Args:
         dnnl: the library.
         model: the model file.
-        profile: of the model.
-        source: of weights.
+        profile: profile of the model.
+        source: source of the weights.
         beside: whether everything is prepared beside the execution, or before it by the core that executes.
     """
 

@@ -1,4 +1,4 @@
-"""Measuring the candidates of a model in rounds, by the rules of measuring (design, section 3).
+"""Measures the candidates of a model in rounds.
 
 A block gives every candidate one sample, at the widths in turn; equal steps of the model take different candidates in the same
 round, which saves rounds. Blocks repeat, so the samples of a candidate lie apart in time; two reference loads are timed around
@@ -36,7 +36,7 @@ Promising = Callable[[Sequence[Row]], bool]
 
 @dataclass
 class _Open:
-    """A group being measured: the candidates still of interest, whose turn it is, and the samples of all."""
+    """Keeps a group that is being measured: the candidates still of interest, whose turn it is, and the samples of all."""
 
     group: Group
     alive: list[int]
@@ -57,9 +57,9 @@ def measure(
 
     Args:
         rig: the model.
-        groups: to be measured, at least one.
+        groups: groups to be measured, at least one.
         settings: how.
-        clock: for normalisation.
+        clock: clock that times are normalised by.
         advance: told the share of the work just done, in thousandths.
         budget: beyond it only the first block at each width is measured; None is unbounded.
         promising: told the rows of the quick look; if it says no, there is no more.
@@ -121,7 +121,7 @@ def _disturbed(samples: Samples, widths: Sequence[int], width: int) -> bool:
 
 
 def _choices(opened: Sequence[_Open], number: int) -> dict[int, int]:
-    """The candidates of one round, in execution order: equal steps take the next ones of theirs, until all had their turn."""
+    """Return the candidates of one round in execution order: equal steps take the next ones of theirs until all had a turn."""
     choice = {}
     for o in opened:
         for place, step in enumerate(o.group.steps, number * len(o.group.steps)):
@@ -164,7 +164,7 @@ def _collect(opened: Sequence[_Open], choice: Mapping[int, int], times: RoundTim
 
 
 def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: ProfileSettings, *, sure: bool) -> list[int]:
-    """Candidates worth more than they have had.
+    """Return the candidates that are worth more samples than they have had.
 
     What was only measured disturbed may be better than it seems, unless there is no time to find out (`sure`).
     """
@@ -185,7 +185,7 @@ def _of_interest(alive: Sequence[int], samples: Sequence[Samples], settings: Pro
 
 
 def _least(samples: Sequence[Sample]) -> float:
-    """One slow sample decides nothing."""
+    """Return the least undisturbed sample: one slow sample decides nothing."""
     return min(undisturbed(samples))
 
 
@@ -194,7 +194,7 @@ def _prepare_ms(samples: Mapping[str, Sequence[Sample]]) -> float:
 
 
 def work_ms(steps: Sequence[Sequence[Row]]) -> float:
-    """Preparing and executing all steps on one core, each with its candidate of the least sum.
+    """Return the time to prepare and execute all steps on one core, ms, each with its candidate of the least sum.
 
     Args:
         steps: the rows of each.

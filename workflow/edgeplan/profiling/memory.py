@@ -1,4 +1,4 @@
-"""Memory as a fresh process meets it: page faults that a long-lived process would not pay again."""
+"""Measures memory as a fresh process meets it: page faults that a long-lived process would not pay again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles without measuring the model: execution from the predictors, preparation from steps of other models.
+"""Makes profiles without measuring the model: execution from the predictors, preparation from steps of other models.
 
 Execution is what the predictors of the device say about each implementation, plus the conversions around it. Preparation is
 fitted over profiled steps of other models, never of the planned one (`preparation_costs.py`); where too few were profiled here,
@@ -55,10 +55,10 @@ def predicted_profiles(
         dnnl: the library.
         model: the model file.
         graph: its graph.
-        cores: of the device.
-        name: of the model.
+        cores: cores of the device.
+        name: name of the model.
         store: profiled rows; those of steps that the model itself has are left out.
-        predictor: of the device.
+        predictor: predictor of the device.
         shipped: costs of preparation to take where too few steps of other models have been profiled.
         layouts: home layouts.
 
@@ -136,7 +136,7 @@ class _Execution:
         self._states = self._evaluator.states
 
     def times_ms(self, found: ProfilingSubject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
-        """Execution of each implementation on one core, conversions included; NaN without a predictor."""
+        """Predict each implementation's execution on one core, ms, conversions included; NaN without a predictor."""
         if step.kind == "reshape" or not step.members:
             return [0.0] * len(implementations)
         kernel = make_kernel(self._graph, step.members).config

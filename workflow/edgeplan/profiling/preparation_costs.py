@@ -1,4 +1,4 @@
-"""Costs of preparing a step that nobody has profiled: fitted over the profiled steps of other models, by kind of kernel.
+"""Fits costs of preparing a step that nobody has profiled, by kind of kernel, over profiled steps of other models.
 
 Creation costs the same for any size, reading and transforming weights a price a call and a byte. The fit is a small document,
 which the package ships of some devices (`preparation.json`): a machine where nothing was profiled yet plans from it.
@@ -47,9 +47,9 @@ class PreparationCosts(BaseModel):
     Attributes:
         cpu, fingerprint, measured_at: the processor, the machine and the day of the rows; "" if nobody has noted it.
         candidates: rows of candidates behind the fits.
-        constants: what is measured once for a machine.
+        constants: constants that are measured once for a machine.
         start: medians over whole programs.
-        start_ms_per_step: what a program pays before its first step, in proportion to its steps.
+        start_ms_per_step: time before a program's first step, in proportion to its steps.
         once_ms: milliseconds of a kernel's first execution in a process, by kernel.
         wide: time on all cores over that on one core, by kind of kernel.
         lines: milliseconds a call and a byte, by `stage:class of core`, then by kind of kernel.
@@ -71,12 +71,12 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def fitted(rows: Sequence[Row], constants: Constants, cores: Cores) -> PreparationCosts:
-        """Costs fitted over profiled rows.
+        """Fit the costs of preparation over profiled rows.
 
         Args:
-            rows: of candidates, first calls and whole programs.
-            constants: of the machine.
-            cores: of the device.
+            rows: rows of candidates, first calls and whole programs.
+            constants: constants of the machine.
+            cores: cores of the device.
         """
         starts = [row for row in rows if row.signature.startswith(START)]
         candidates = [row for row in rows if not row.signature.startswith((START, ONCE))]
@@ -142,7 +142,7 @@ class PreparationCosts(BaseModel):
             )
 
     def about(self) -> str:
-        """Whose machine the costs are of, as a line of text; "" where it is this one."""
+        """Tell whose machine the costs are of, as a line of text; "" where it is this one."""
         try:
             here = not self.fingerprint or self.fingerprint == fingerprint()
         except StoreError:  # a machine without an id, and nowhere to keep one
@@ -157,18 +157,18 @@ class PreparationCosts(BaseModel):
         return steps * self.start_ms_per_step
 
     def stage_ms(self, stage: str, row: Row, core: str) -> float:
-        """Cost of a stage for a candidate of known sizes: that of its kind of kernel, else of all kinds."""
+        """Return the cost of a stage, ms, for a candidate of known sizes: that of its kind of kernel, else of all kinds."""
         lines = self.lines[f"{stage}:{core}"]
         call, per_byte = lines.get(kind_of(row.implementation), lines[_ALL])
         return call + per_byte * _size(stage, row)
 
     def wide_factor(self, implementation: str) -> float:
-        """Time on all cores over the time on one core."""
+        """Return the time on all cores over the time on one core."""
         return self.wide.get(kind_of(implementation), self.wide.get(_ALL, 1.0))
 
 
 def kind_of(implementation: str) -> str:
-    """The family of an implementation: `brgconv:avx512_core@nhwc+plain` is of `brgconv:avx512_core`, with conversions."""
+    """Return the family of an implementation: `brgconv:avx512_core` of `brgconv:avx512_core@nhwc+plain`, with conversions."""
     return implementation.partition("+")[0].partition("@")[0]
 
 
@@ -182,7 +182,7 @@ def _size(stage: str, row: Row) -> int:
 
 
 def _wide(rows: Sequence[Row], cores: Cores) -> dict[str, float]:
-    """Typical ratios, by kind and over all."""
+    """Return typical ratios of the time on all cores to that on one core, by kind and over all."""
     narrow, wide = cores.widths[0], cores.widths[-1]
     both = [(kind_of(r.implementation), _typical(r, f"first:{narrow}"), _typical(r, f"first:{wide}")) for r in rows]
     ratios = [(kind, w / n) for kind, n, w in both if n and w]
@@ -192,7 +192,7 @@ def _wide(rows: Sequence[Row], cores: Cores) -> dict[str, float]:
 
 
 def _lines(rows: Sequence[Row], stage: str, core: str) -> dict[str, tuple[float, float]]:
-    """Milliseconds a call and a byte: by kind of kernel where that decides, and over all."""
+    """Fit milliseconds a call and a byte: by kind of kernel where that decides, and over all."""
     typical = [(row, _typical(row, f"{stage}:{core}")) for row in rows]
     points = [(_size(stage, row), time, kind_of(row.implementation)) for row, time in typical if time is not None]
     kinds = sorted({kind for _, _, kind in points}) if stage in _BY_KIND else []

@@ -1,4 +1,4 @@
-"""Profiling a model: what the row store lacks is measured, the rest is read."""
+"""Profiles a model: what the row store lacks is measured, the rest is read."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def profile_model(
         model: the model file; its weights are read while measuring.
         graph: its graph.
         settings: how to measure.
-        cores: of the device.
-        name: of the model.
+        cores: cores of the device.
+        name: name of the model.
         store: rows measured before; None keeps nothing.
         layouts: home layouts.
-        budget: of the measuring; that of the settings without one.
+        budget: time that measuring may take; that of the settings without one.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
 
     Returns:
@@ -124,7 +124,7 @@ def _stored_start(rows: ProfileStore, signed: Sequence[str]) -> Start:
 
 
 def pooled(profiles: Sequence[Profile], scales: Sequence[float] = ()) -> tuple[Profile, ...]:
-    """The profiles of a model with the medians over its home layouts of what is measured once for each layout.
+    """Return the profiles of a model, with medians over its home layouts of what is measured once for each layout.
 
     Layouts differ less in these than one measurement from the next, and a planner compares layouts. The factor on creation is
     each layout's own: unequal steps share conversions and descriptors too, which the profiler makes for each anew, and how much
@@ -253,7 +253,7 @@ class _Measuring:
         return constants
 
     def _steps(self, layouts: Sequence[str], advance: Callable[[int], None]) -> None:
-        """The steps of all layouts; the first ones, which are the likely ones, may take most of the time."""
+        """Measure the steps of all layouts; the first layouts, which are the likely ones, may take most of the time."""
         budget = self._budget.part(_STEPS_SHARE)
         for number, home in enumerate(layouts):
             part = budget.part(1 / (len(layouts) - number))
@@ -297,7 +297,7 @@ class _Measuring:
         return work_ms([self._store.rows(signature) for signature in self._signed(home)])
 
     def _start(self, home: str, constants: Constants, starts: Mapping[str, Start]) -> Start:
-        """Whole programs of a layout; unless profiles are thorough, only the most promising one is started in every way."""
+        """Start whole programs of a layout; unless profiles are thorough, only the most promising one in every way."""
         model, settings, store, signed = self._model, self._settings, self._store, self._signed(home)
         if store.has(start_signature(signed)):
             return _stored_start(store, signed)

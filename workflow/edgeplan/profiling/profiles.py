@@ -1,4 +1,4 @@
-"""Rows to profiles: the costs that the planners see."""
+"""Turns rows into profiles: the costs that the planners see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Charge:
     """A charge is a cost of a step besides its measured ones.
 
     Attributes:
-        work: what its kernels do (`once.work_of`).
+        work: work that the step's kernels do (`first_call_costs.work_of`).
         share: part of the full creation that is paid; the rest at the price of an equal step's.
         arena_ms: execution, for pages of the arena that it is the first to write.
         weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
@@ -52,16 +52,16 @@ def profile_of(
     """Return the profile of a model under one home layout.
 
     Args:
-        name: of the model.
+        name: name of the model.
         layout: home layout.
         steps: each with its signature and the milliseconds of touching arena pages first.
-        shapes: of the activations.
+        shapes: shapes of the activations.
         rows: the candidates of every signature.
-        cores: of the device.
+        cores: cores of the device.
         contention: measured factors.
-        touch_ms_per_byte: of memory that transformed weights are written to for the first time.
-        start_ms: what is paid before any step is prepared.
-        once_ms: by kernel, what its first execution in a process costs besides.
+        touch_ms_per_byte: cost of memory that transformed weights are written to for the first time.
+        start_ms: time that is paid before any step is prepared.
+        once_ms: extra time of a kernel's first execution in a process, by kernel.
         fresh: factors on the costs in a fresh process; none without.
         start_noise: share of the starts behind these factors that stayed disturbed.
     """
@@ -78,7 +78,7 @@ def profile_of(
 
 
 def shares(signed: Sequence[str]) -> list[float]:
-    """Which part of a full creation each step pays; the rest it pays at the price of a primitive that is there already.
+    """Return the share of a full creation that each step pays; for the rest it pays the price of an existing primitive.
 
     Charged to the first of equal steps alone, a planner could choose a quickly created kernel for that one and seem to get the
     others' nearly for free. Spread evenly, nothing is gained by such a split; what stays is that the first of them really pays
@@ -91,9 +91,9 @@ def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ..
     """Return the candidates of a row: its implementation with each source of its weights.
 
     Args:
-        row: what was measured.
+        row: the measured row.
         cores: whose classes and widths count.
-        charge: what is paid besides.
+        charge: costs that are paid besides.
     """
 
     def cost(stage: str) -> float | None:
@@ -129,5 +129,5 @@ def _more(times: Mapping[str, float], extra: float) -> dict[str, float]:
 
 
 def _execution_ms(row: Row, which: str, width: int) -> float:
-    """The first execution at a width, or a warm one; what had a quick look only is taken to be as slow there as on one core."""
+    """Return the first or a warm execution at a width; what had a quick look only is taken to be as slow as on one core."""
     return float(statistics.median(row.samples_ms.get(f"{which}:{width}") or row.samples_ms[f"{which}:1"]))

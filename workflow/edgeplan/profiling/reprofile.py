@@ -1,4 +1,4 @@
-"""NNV12's re-profiling while planning (Algorithm 1, line 5): what a combination chooses is measured again."""
+"""Re-profiles while planning (NNV12, Algorithm 1, line 5): what a combination chooses is measured again."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _LOCK_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A model under a home layout: the signature of every step, and what each pays besides what is measured of it."""
+    """Holds a model under a home layout: the signature of every step, and what each pays besides what is measured of it."""
 
     signed: tuple[str, ...]
     charges: tuple[Charge, ...]
 
 
 class Reprofiler:
-    """The planners' option `reprofile`: measures each candidate once more, when a combination first chooses it.
+    """Measures each candidate once more when a combination first chooses it: the planners' option `reprofile`.
 
     Holds the machine while it is open; use it as a context manager around the planning.
 
     Args:
         model: the model.
-        settings, cores, store: those of the profile.
+        settings, cores, store: settings, cores and store of the profile.
     """
 
     def __init__(self, model: ModelToProfile, settings: ProfileSettings, cores: Cores, store: ProfileStore) -> None:
@@ -71,7 +71,7 @@ class Reprofiler:
         self._stack.close()
 
     def __call__(self, profile: Profile, combination: Sequence[int]) -> Profile:
-        """The profile with the costs of all candidates calibrated that were measured again, this combination's among them.
+        """Return the profile with calibrated costs of all candidates measured again, this combination's among them.
 
         Returns:
             The same profile if it has these costs already.

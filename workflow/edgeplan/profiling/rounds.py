@@ -1,4 +1,4 @@
-"""One round: some steps of a model are started cold with one candidate each, every stage timed.
+"""Runs one round: some steps of a model are started cold with one candidate each, every stage timed.
 
 What is timed is the executor's own code (`runtime.preparation`, `runtime.weight_cache`) on linked steps, where a cold run
 meets it: nothing of the library's objects is there yet, activations lie in the session's region and were just written by the
@@ -74,7 +74,7 @@ class Sample:
 
 @dataclass
 class RoundTimes:
-    """Round times go from stage to step to samples. The stages are those of `store.Row`."""
+    """Holds the samples of a round by stage and step. The stages are those of `store.Row`."""
 
     stages: dict[str, dict[int, list[Sample]]] = field(default_factory=dict)
 
@@ -113,11 +113,11 @@ class ModelToProfile:
 
 
 class Harness:
-    """A model under one home layout, ready to be run round by round. oneDNN's cache of primitives is off meanwhile.
+    """Runs a model under one home layout round by round. oneDNN's cache of primitives is off meanwhile.
 
     Args:
         dnnl: the library.
-        subject: what to run.
+        subject: the model and layout to run.
         model: the model file.
         inputs: values of the model's inputs.
         classes: a processor of each core class, whose preparation is timed.

@@ -1,4 +1,4 @@
-"""Every candidate of every step as rows of one linked program: what the executor interprets, for the profiler to time.
+"""Writes every candidate of every step as rows of one linked program, which the executor interprets for the profiler.
 
 A plan's program holds one implementation of each step; this one holds them all, at every width, with a place for the
 transformed weights of the step at trial besides those of the steps that run around it.
@@ -65,7 +65,7 @@ class Trials:
         self.cached = self._program(dnnl, model, stored, key, self.cache.stat().st_size)
 
     def _laid_out(self) -> tuple[dict[int, int], dict[int, int], int]:
-        """For each step its place among the weights in memory, at trial, its segment in a cache; and the size of all."""
+        """Return for each step its place among the weights in memory, at trial, its segment in a cache; and the size of all."""
         places, segments, at, end = {}, {}, 0, PAGE_BYTES
         for index, group in sorted(self.group.items()):
             largest = max(size.weights for size in group.sizes)
@@ -80,7 +80,7 @@ class Trials:
         return converted(row, LinkedStep)
 
     def _stand_in(self, scratch: Path, model: Path) -> Path:
-        """Any file of enough bytes is read alike: the largest of the model's, else one that is written."""
+        """Return a file of enough bytes, as any is read alike: the largest of the model's, else one that is written."""
         size = PAGE_BYTES + sum(paged(max(s.weights for s in group.sizes)) for group in self.group.values())
         files = {model, *(model.parent / w.file for w in self.subject.program.weights.values())}
         path = max(files, key=lambda file: file.stat().st_size)

@@ -18,7 +18,7 @@ from edgeplan.support.files import FilePath
 
 
 class ProfileSettings(BaseModel):
-    """Settings of profiling fix the samples and tolerances of each step.
+    """Fixes the samples and tolerances of profiling.
 
     Attributes:
         blocks: samples of every candidate, in blocks that go through the whole model and so lie apart in time.
@@ -83,8 +83,8 @@ class Cores:
     """Cores are the processors of a device.
 
     Attributes:
-        big: they execute; on a machine of equal cores all of them.
-        little: they only prepare.
+        big: executing cores; on a machine of equal cores all of them.
+        little: cores that only prepare.
         little_ratio: preparation waits until it has taken this many times its own duration (a chip stood for by waiting); 1
             where little cores are what the chip has.
     """
@@ -131,7 +131,7 @@ def planning_device(device: FilePath) -> DeviceFile:
 
 
 def cores_of(device: DeviceFile) -> Cores:
-    """The cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
+    """Return the cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
 
     Raises:
         DeviceError: one of them does not exist here, or may not be used by this process; or the device is a board.

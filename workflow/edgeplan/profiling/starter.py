@@ -1,4 +1,4 @@
-"""Starting calibrating plans in fresh processes, by turns, those that were disturbed again while there is time."""
+"""Starts calibrating plans in fresh processes, by turns, those that were disturbed again while there is time."""
 
 from __future__ import annotations
 

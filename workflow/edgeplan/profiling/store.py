@@ -1,4 +1,4 @@
-"""The row store of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
+"""Stores the rows of profiles: what was measured of a candidate, once for ever, for every model that has such a step.
 
 A row is keyed by everything that decides it (library, instruction set, machine, cores, settings, measuring protocol) and by the
 signature of the step and the candidate. The rows of one model and home layout are one part, written when it is measured: first
@@ -51,7 +51,8 @@ class Constants(BaseModel):
     """Constants are measured once for a machine.
 
     Attributes:
-        nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them (`cold.clock`).
+        nominal_compute_us, nominal_bandwidth_us: usual times of the references; rows are normalised by them
+            (`measurement.process.clock`).
         touch_ms_per_page: first write to a page of a session's region.
         page_bytes: size of such a page.
     """
@@ -70,7 +71,7 @@ class Constants(BaseModel):
 
     @property
     def touch_ms_per_byte(self) -> float:
-        """Return the cost of the first touch of a byte, where many follow each other."""
+        """Return the cost in ms of the first touch of a byte, where many follow each other."""
         return self.touch_ms_per_page / self.page_bytes
 
 
@@ -86,9 +87,9 @@ class Row:
     """A row holds the samples of one candidate of one step.
 
     Attributes:
-        signature: of the step and its equals.
+        signature: signature of the step and its equals.
         implementation: the candidate's name.
-        position: of the candidate among those offered.
+        position: position of the candidate among those offered.
         raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
         samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
             `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
@@ -109,7 +110,7 @@ class Row:
 
     @property
     def noise(self) -> float:
-        """Share of what was measured that stayed disturbed, 0 to 1."""
+        """Return the share of what was measured that stayed disturbed, 0 to 1."""
         return max(self.samples_ms.get(NOISE, (0.0,)))
 
     @property

@@ -1,4 +1,4 @@
-"""Streamed steps are profiled: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
+"""Profiles streamed steps: time of each with its weights in memory, bandwidth of reading them, memory beside the arena."""
 
 from __future__ import annotations
 
@@ -83,23 +83,23 @@ class StreamRun(_Document):
 
     @property
     def peak_over_idle(self) -> int:
-        """Bytes, all pages counted: what running the plan took at its worst."""
+        """Return the bytes that running the plan took at its worst, all pages counted."""
         return self.peak.peak - self.idle.rss
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
+        """Return the bytes that a limit from outside counts: the pages, and the kernel's tables for them."""
         return self.peak_over_idle + self.table_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of a run name its inputs, processors, and number of inferences.
+    """Names a run's inputs, processors, and number of inferences.
 
     Attributes:
         inputs: files of the inputs' bytes, by name.
-        processors: that the computing threads may use.
-        reader_processors: that reading threads may use.
+        processors: processors that the computing threads may use.
+        reader_processors: processors that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
         mode: that budgets are planned for.
@@ -141,8 +141,8 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     """Run a plan in a process of its own.
 
     Args:
-        folder: of the program and its weights.
-        threads: of each kernel.
+        folder: folder of the program and its weights.
+        threads: threads of each kernel.
         schedules: plan documents, None for the folder's own, or budgets (bytes over idle) to plan for there; the session
             changes from one to the next.
         settings: how.
@@ -189,7 +189,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
     """Measure a program with all its weights in memory, and the disk that they come from.
 
     Args:
-        folder: of the program and its weights.
+        folder: folder of the program and its weights.
         program: the same.
         settings: how; times of steps and at least one bandwidth pass are asked for.
 

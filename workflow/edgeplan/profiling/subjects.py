@@ -21,7 +21,7 @@ from edgeplan.runtime.weights import WeightLocation
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one candidate: weights in the model file, transformed weights, working memory; the most at any width."""
+    """Holds the most bytes of a candidate at any width: weights in the model file, transformed weights, working memory."""
 
     raw: int
     weights: int
@@ -33,10 +33,10 @@ class Group:
     """A group consists of equal steps: they differ in names alone, so their candidates cost the same.
 
     Attributes:
-        digest: of what makes them equal; the key of their rows.
+        digest: digest of what makes them equal; the key of their rows.
         steps: positions in execution order.
-        implementations: their candidates.
-        sizes: of each candidate.
+        implementations: implementations of their candidates.
+        sizes: sizes of each candidate.
     """
 
     digest: str
@@ -51,7 +51,7 @@ class ProfilingSubject:
 
     Attributes:
         program: with room for the scratch of any candidate; its choices are each step's first candidate.
-        groups: of equal steps.
+        groups: groups of equal steps.
     """
 
     program: Program
@@ -59,7 +59,7 @@ class ProfilingSubject:
 
 
 def signature(creator: Creator, step: Step) -> str:
-    """Digest of what decides the candidates of a step and their costs: equal for steps that differ in names alone."""
+    """Return the digest of what decides the candidates of a step and their costs: equal where steps differ in names alone."""
     described = (
         step.kind,
         [(creator.shapes[t], creator.layouts[t]) for t in (*step.reads, *step.outputs)],

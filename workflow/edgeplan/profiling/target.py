@@ -1,4 +1,4 @@
-"""This module identifies the target of a plan: the model's contents, the library, the machine."""
+"""Identifies the target of a plan: the model's contents, the library, the machine."""
 
 from __future__ import annotations
 

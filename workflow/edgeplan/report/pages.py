@@ -1,4 +1,4 @@
-"""The report's page: chapters, laid out by templates that know none of them by name."""
+"""Renders the report's page: chapters, laid out by templates that know none of them by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NARROW_PT = 880
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A chapter of one target, with a place of its own on the page: several targets have a chapter of the same kind."""
+    """Places a chapter of one target on the page: several targets have a chapter of the same kind."""
 
     target: str
     page: ChapterPage
@@ -42,16 +42,16 @@ class PageSection:
         return f"{self.target}-"
 
     def place(self, name: str) -> str:
-        """The id of a table or picture on the page; a figure of a paper may be both."""
+        """Return the id of a table or picture on the page; a figure of a paper may be both."""
         return f"{self.at}{name}"
 
     def picture(self, name: str) -> str:
-        """The id of a picture on the page."""
+        """Return the id of a picture on the page."""
         return self.place(f"{name}-figure" if name in {table.id for table in self.page.tables} else name)
 
 
 def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] = ()) -> str:
-    """The report as HTML: one file that asks for no other.
+    """Render the report as HTML: one file that asks for no other.
 
     Args:
         sections: chapters of this run, in their order.
@@ -86,7 +86,7 @@ def render_page(sections: Sequence[PageSection], others: Sequence[PageSection] =
 
 
 def prose(text: str, at: str = "", ids: frozenset[str] = frozenset()) -> Markup:
-    """A text as HTML: escaped, with what stands between backticks as code.
+    """Return a text as HTML: escaped, with what stands between backticks as code.
 
     Code that names a table or figure of its section (whose ids begin with `at`) is a link to it. An odd backtick stays.
     """
@@ -100,7 +100,7 @@ def prose(text: str, at: str = "", ids: frozenset[str] = frozenset()) -> Markup:
 
 
 def parts(text: str) -> tuple[str, str]:
-    """A text as its first sentences, as many as two lines hold but at least one, and the rest."""
+    """Split a text into its first sentences, as many as two lines hold but at least one, and the rest."""
     first, *others = _SENTENCE.split(text)
     while others and len(first) + 1 + len(others[0]) <= _LEAD:
         first = f"{first} {others.pop(0)}"
@@ -143,7 +143,7 @@ def tally(lines: Sequence[Line]) -> str:
 
 
 def days(measured_at: str) -> str:
-    """The first and the last day that a text names; the text itself where it names none."""
+    """Return the first and the last day that a text names; the text itself where it names none."""
     found = sorted(_DAY.findall(measured_at))
     return measured_at if not found else found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
 

@@ -1,4 +1,4 @@
-"""Stage `report`: one page of all devices and pairs, and the figures of merit of each in one file.
+"""Stage `report`: write one page of all devices and pairs, and the figures of merit of each in one file.
 
 What people wrote, captions and remarks, is read here and by no stage before.
 """
@@ -61,14 +61,14 @@ def _figure(card: PageCard) -> str:
 
 
 def _complete(path: Path, page: ChapterPage, chapter: str, remarks: Path) -> ChapterPage:
-    """A chapter that a stage handed over, with what people wrote of it."""
+    """Return a chapter that a stage handed over, with what people wrote of it."""
     target, name = path.parent.name, path.name.removesuffix(SUFFIX)
     text = target if name == "prediction" else f"{target}-{name.replace('_', '-')}"
     return with_texts(page, _CHAPTERS / chapter / "captions", remarks_of(remarks, text, page.rows))
 
 
 def _merged(paths: Iterable[Path], pages: Mapping[Path, ChapterPage]) -> dict[str, dict[str, float | str]]:
-    """The figures of merit of all chapters by target, sorted by key, with the machine and the grade of each chapter."""
+    """Merge the figures of merit of all chapters by target, sorted by key, with the machine and the grade of each chapter."""
     found: dict[str, dict[str, float | str]] = {}
     for path in paths:
         if path not in pages:
@@ -90,11 +90,11 @@ _ABOUT = "Rows: "
 
 
 def remarks_of(folder: Path, name: str, rows: Sequence[str]) -> list[str]:
-    """The paragraphs of a text written by people about these rows; none where there is no such text.
+    """Read the paragraphs that people wrote about these rows; return none where there is no such text.
 
     Args:
-        folder: of the texts.
-        name: of the text, without `.md`.
+        folder: folder of the texts.
+        name: name of the text, without `.md`.
         rows: fingerprint and commits of the rows (`ChapterPage.rows`). Of a text about others a sentence says that it is there.
     """
     written = folder / f"{name}.md"

@@ -19,18 +19,18 @@ NO_VALUE = "no value"
 
 
 def value_of(metrics: Mapping[str, Any], key: str) -> float | str | None:
-    """The figure of a name; None where it is absent or not finite."""
+    """Return the figure of a name; None where it is absent or not finite."""
     value = metrics.get(key)
     return value if isinstance(value, str) or (value is not None and math.isfinite(value)) else None
 
 
 def interval_keys(key: str) -> tuple[str, str]:
-    """The names under which the lower and the upper end of a figure's interval stand beside it."""
+    """Return the names under which the lower and the upper end of a figure's interval stand beside it."""
     return f"{key}.low", f"{key}.high"
 
 
 def interval_of(metrics: Mapping[str, Any], key: str) -> tuple[float, float] | None:
-    """The interval of a figure; None where it has none."""
+    """Return the interval of a figure; None where it has none."""
     low, high = (value_of(metrics, name) for name in interval_keys(key))
     return None if low is None or high is None else (float(low), float(high))
 
@@ -50,7 +50,7 @@ class Bar:
         return self.low <= value <= self.high
 
     def verdict(self, metrics: Mapping[str, Any]) -> Verdict:
-        """The figure against this bar: `miss` without a value, `undecided` where its interval lies on both sides of the bar."""
+        """Return the verdict on a figure: `miss` without a value, `undecided` where its interval holds the bar."""
         value = value_of(metrics, self.key)
         if value is None or isinstance(value, str):
             return "miss"
@@ -60,12 +60,12 @@ class Bar:
         return "miss" if ends[1] < self.low or ends[0] > self.high else "undecided"
 
     def limits(self, number: Callable[[float], str]) -> str:
-        """The bar as text, its numbers written by `number`."""
+        """Return the bar as text, its numbers written by `number`."""
         told = [f"{sign} {number(limit)}" for sign, limit in ((">=", self.low), ("<=", self.high)) if math.isfinite(limit)]
         return " and ".join(told)
 
     def told(self, metrics: Mapping[str, Any], number: Callable[[float], str]) -> str:
-        """The figure as text, its interval behind it; `NO_VALUE` where there is none."""
+        """Return the figure as text, its interval behind it; `NO_VALUE` where there is none."""
         value = value_of(metrics, self.key)
         if value is None or isinstance(value, str):
             return value or NO_VALUE
@@ -74,5 +74,5 @@ class Bar:
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """The verdict on several figures together."""
+    """Return the verdict on several figures together."""
     return "miss" if "miss" in verdicts else "undecided" if "undecided" in verdicts else "pass"

@@ -1,4 +1,4 @@
-"""Captions: a text beside the chapter, read when a report is written and by no stage that makes a table or draws a figure."""
+"""Reads captions: texts beside the chapter, read when a report is written and by no stage that makes a table or figure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from edgeplan.errors import FormatError
 
 
 def caption(folder: Path, name: str) -> str:
-    """The caption of a table or figure, as one line.
+    """Read the caption of a table or figure, as one line.
 
     Args:
-        folder: of the captions, one Markdown file each.
+        folder: folder of the captions, one Markdown file each.
         name: id of the table or figure.
 
     Raises:

@@ -87,7 +87,7 @@ class ChapterReport(Generic[Evidence]):
 
         Args:
             target: name of the device or pair.
-            folder: where the stage that measured wrote it.
+            folder: folder that the measuring stage wrote.
 
         Raises:
             FormatError: a file is missing, damaged, of another format version, or lacks a column.
@@ -110,8 +110,8 @@ class ChapterReport(Generic[Evidence]):
         """Write all that the chapter shows of evidence at hand; see `write`.
 
         Args:
-            evidence: of the target.
-            folder: where tables and figures go.
+            evidence: evidence of the target.
+            folder: folder that tables and figures go to.
             metrics: file of the figures of merit.
             chapter: file of the page.
         """
@@ -130,7 +130,7 @@ class ChapterReport(Generic[Evidence]):
 
         Args:
             evidence: the measurements, with the `environment` they were made in.
-            tables: by id; what is absent is left out.
+            tables: tables by id; what is absent is left out.
             figures: SVG by id; likewise.
             metrics: figures of merit.
         """

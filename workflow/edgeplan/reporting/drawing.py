@@ -68,7 +68,7 @@ _VARIANTS: Mapping[str, int] = MappingProxyType(
 
 
 def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
-    """A colour for each name of a figure: its own, else the first that is free, else grey."""
+    """Return a colour for each name of a figure: its own, else the first that is free, else grey."""
     wanted = list(dict.fromkeys(names))
     taken = {places[name] for name in wanted if name in places}
     free = iter(i for i in range(len(PALETTE)) if i not in taken)
@@ -76,14 +76,14 @@ def colours(names: Iterable[str], places: Mapping[str, int]) -> dict[str, str]:
 
 
 def setting_place(name: str) -> tuple[int, int]:
-    """Place of a setting in the palette, by its engine, and a number apart from its others."""
+    """Return the place of a setting in the palette, by its engine, and a number that tells it from the engine's others."""
     plain = name.lower()
     place = next((place for engine, place in _ENGINES.items() if plain.startswith(engine)), len(PALETTE) - 1)
     return place, next((number for word, number in _VARIANTS.items() if word in plain), 0)
 
 
 def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
-    """A figure (inches) with `columns` x `rows` axes, without any global state."""
+    """Create a figure (inches) with `columns` x `rows` axes, without any global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
@@ -98,13 +98,13 @@ def canvas(width: float = 9.0, height: float = 4.6, columns: int = 1, rows: int 
 
 
 def series_style(place: int, variant: int = 0) -> dict[str, str]:
-    """Colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
+    """Return colour, marker and line of a series: variants of a colour have other lines, hollow markers."""
     colour, marker, line = PALETTE[place], MARKERS[(place + variant) % len(MARKERS)], LINES[variant % len(LINES)]
     return {"color": colour, "marker": marker, "linestyle": line, "fillstyle": "none" if variant else "full"}
 
 
 def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
-    """Label an axis in the common font."""
+    """Label both axes in the common font, and set a title."""
     axis.set_xlabel(x, fontsize=_FONT, color=INK)
     axis.set_ylabel(y, fontsize=_FONT, color=INK)
     if title:
@@ -112,18 +112,18 @@ def name_axes(axis: Any, x: str, y: str, title: str = "") -> None:
 
 
 def legend(axis: Any, columns: int = 1, *, beside: bool = False, **place: Any) -> None:
-    """A legend inside the axis, or to its right."""
+    """Add a legend inside the axis, or to its right."""
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else place
     axis.legend(fontsize=_FONT - 1, frameon=False, ncols=columns, labelcolor=INK, **place)
 
 
 def legend_above(axis: Any, columns: int) -> None:
-    """A legend above the axis, in one or few lines."""
+    """Add a legend above the axis, in one or few lines."""
     legend(axis, columns, loc="lower left", bbox_to_anchor=(0.0, 1.0))
 
 
 def log_scale(axis: Any, *, x: bool = False) -> None:
-    """A logarithmic y axis (and x axis) with plain numbers."""
+    """Scale the y axis (and x axis) logarithmically, with plain numbers."""
     axis.set_yscale("log")
     axes = [axis.yaxis]
     if x:
@@ -136,7 +136,7 @@ def log_scale(axis: Any, *, x: bool = False) -> None:
 
 
 def family_ticks(axis: Any, labels: list[str]) -> None:
-    """Long names along the x axis."""
+    """Write long names along the x axis."""
     axis.set_xticks(range(len(labels)))
     axis.set_xticklabels(labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=_FONT)
     axis.grid(visible=False, axis="x")

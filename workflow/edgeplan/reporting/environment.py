@@ -1,4 +1,4 @@
-"""A captured environment as a report shows it."""
+"""Flattens a captured environment for a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 
 def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A captured environment without nesting: names joined by dots, lists as text."""
+    """Return a captured environment without nesting: names joined by dots, lists as text."""
     flat: dict[str, Any] = {}
     for key, value in document.items():
         if isinstance(value, Mapping):
@@ -20,5 +20,5 @@ def flat_environment(document: Mapping[str, Any], prefix: str = "") -> dict[str,
 
 
 def environment_rows(environment: Mapping[str, Any]) -> pd.DataFrame:
-    """A captured environment as rows of property and value; nested names are joined by dots."""
+    """Return a captured environment as rows of property and value; nested names are joined by dots."""
     return pd.DataFrame([(k, str(v)) for k, v in sorted(flat_environment(environment).items())], columns=["property", "value"])

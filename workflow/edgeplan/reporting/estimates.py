@@ -1,4 +1,4 @@
-"""Figures of merit of a chapter: functions of its evidence, each with what chance leaves open of it."""
+"""Computes a chapter's figures of merit: functions of its evidence, each with what chance leaves open of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS = 6  # fewer than processors agree on
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure of merit with the ends of its 95 % interval, not numbers where there is too little to resample."""
+    """Holds a figure of merit with the ends of its 95 % interval, NaN where there is too little to resample."""
 
     value: float
     low: float = math.nan
@@ -27,18 +27,18 @@ class Estimate:
 
 
 def geomean(values: FloatArray) -> float:
-    """The geometric mean of positive values."""
+    """Return the geometric mean of positive values."""
     return float(np.exp(np.log(values).mean()))
 
 
 def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
-    """A figure with its interval by resampling the layers, models or samples that it is of.
+    """Return a figure with its interval by resampling the layers, models or samples that it is of.
 
     The interval says how much the figure hangs on which of them were taken, and on the noise of each; not on what all of one
     run have in common.
 
     Args:
-        statistic: of arrays, one for each part.
+        statistic: function of arrays, one for each part.
         parts: values (n,) that belong together position by position; not a number for none.
     """
     values = [np.asarray(part, dtype=np.float64) for part in parts]
@@ -57,8 +57,8 @@ def figures_of_merit(
 
     Args:
         functions: by name; one that lacks what it is of raises an error of a key or an index, or gives what is no number.
-        evidence: their argument.
-        prefix: of the names.
+        evidence: argument of the functions.
+        prefix: prefix of the names.
     """
     found: dict[str, float] = {}
     for name, function in functions.items():

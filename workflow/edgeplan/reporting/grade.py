@@ -26,14 +26,14 @@ _ALONE, _NEARLY = 0.03, 0.10
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A grade, and why so in a sentence or two."""
+    """Holds a grade, and why so in a sentence or two."""
 
     name: Name
     why: str
 
 
 def of_spread(median: float, most: float) -> Name:
-    """The grade of repeats by the median and the 90th percentile of what they differ by, relative."""
+    """Return the grade of repeats by the median and the 90th percentile of their relative differences."""
     if median <= _GOOD[0] and most <= _GOOD[1]:
         return "good"
     return "fair" if median <= _FAIR[0] and most <= _FAIR[1] else "poor"
@@ -41,12 +41,12 @@ def of_spread(median: float, most: float) -> Name:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Repeats are measurements of the same things again.
+    """Holds measurements of the same things, made again.
 
     Attributes:
-        ratios: of measurements of the same thing to each other (n,); what is not finite does not count.
-        what: they are, as a noun in the plural.
-        least: a grade rests on at least so many.
+        ratios: ratios of measurements of the same thing (n,); what is not finite does not count.
+        what: noun for the things, in the plural.
+        least: number of repeats that a grade needs.
     """
 
     ratios: ArrayLike
@@ -54,12 +54,12 @@ class Repeats:
     least: int = 4
 
     def spread(self) -> tuple[float, float] | None:
-        """The median and the 90th percentile of what they differ by, relative; None where they are too few."""
+        """Return the median and the 90th percentile of the repeats' relative differences; None where they are too few."""
         differ = self._differ()
         return (float(np.median(differ)), float(np.quantile(differ, 0.9))) if len(differ) >= self.least else None
 
     def graded(self) -> Graded | None:
-        """Their grade; None where they are too few."""
+        """Return the grade of the repeats; None where they are too few."""
         if (found := self.spread()) is None:
             return None
         told = f"{100 * found[0]:.1f} % in the median, nine in ten by {100 * found[1]:.1f} % at most"
@@ -71,11 +71,11 @@ class Repeats:
 
 
 def graded(environment: Mapping[str, Any], *repeats: Repeats) -> Graded | None:
-    """The grade of a chapter, the worst of all that tell; None where too little was repeated and nobody watched the processors.
+    """Return a chapter's grade, the worst known; None where too little was repeated and nobody watched the processors.
 
     Args:
-        environment: of the rows, as their stage wrote it.
-        repeats: what was measured again.
+        environment: environment of the rows, as their stage wrote it.
+        repeats: measurements that were made again.
     """
     told = [found for one in repeats if (found := one.graded())]
     share = environment.get(SHARE)

@@ -1,4 +1,4 @@
-"""Every chapter declares its tables and figures by this kit, which makes, writes and hands them over to its page.
+"""Declares, makes and writes every chapter's tables and figures, and hands them over to its page.
 
 What cannot be shown raises `NotMeasuredError` with the reason. A chapter leaves it out, or shows the reason in its place.
 """
@@ -31,7 +31,7 @@ REASON = "not measured"
 
 
 class NotMeasuredError(LookupError):
-    """There is nothing to show; the message says why."""
+    """Reports that there is nothing to show; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Spec(Generic[Evidence, Made]):
         title: one line.
         function: makes it; raises `NotMeasuredError` where the evidence does not hold what it shows.
         needs: attributes of the evidence that it cannot be made without; `models.low_ms`: one column of a table.
-        note: what its caption adds from the evidence; "" for nothing.
+        note: function that returns what the evidence adds to its caption, "" for nothing.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Spec(Generic[Evidence, Made]):
 
 
 class TableSpec(Spec[Evidence, pd.DataFrame]):
-    """A table: units are in the names of its columns."""
+    """Declares a table: units are in the names of its columns."""
 
 
 class FigureSpec(Spec[Evidence, Any]):
@@ -89,7 +89,7 @@ AnySpec = TypeVar("AnySpec", bound=Spec[Any, Any])
 
 
 def registry(*specs: AnySpec) -> Mapping[str, AnySpec]:
-    """Declarations by id, in the order of the report."""
+    """Return declarations by id, in the order of the report."""
     return MappingProxyType({spec.id: spec for spec in specs})
 
 
@@ -112,7 +112,7 @@ def make_or_explain(specs: Mapping[str, TableSpec[Evidence]], evidence: Evidence
 
 
 def draw(specs: Mapping[str, FigureSpec[Evidence]], evidence: Evidence) -> dict[str, bytes]:
-    """The figures that can be drawn, as SVG by id."""
+    """Draw the figures that can be drawn, as SVG by id."""
     return {name: svg(figure) for name, figure in make(specs, evidence)[0].items()}
 
 
@@ -131,11 +131,11 @@ def write_tables(
     """Write tables as csv and md; those of an earlier run that are not among them go.
 
     Args:
-        specs: their declarations.
-        tables: by id.
-        added: of `notes`.
+        specs: declarations of the tables.
+        tables: tables by id.
+        added: additions to captions, from `notes`.
         measured_at: when the measurements of each were made, as text.
-        folder: where they go.
+        folder: folder that they go to.
     """
     for name, frame in tables.items():
         write_table(frame, folder / name, specs[name].title, added.get(name, ""), measured_at[name])
@@ -160,7 +160,7 @@ def _only(folder: Path, names: Iterable[str], *suffixes: str) -> None:
 def page_tables(
     specs: Mapping[str, TableSpec[Any]], tables: Mapping[str, pd.DataFrame], added: Mapping[str, str], *unfolded: str
 ) -> tuple[PageTable, ...]:
-    """Tables as the page shows them, in the order of the report; those named last are unfolded at first."""
+    """Return tables as the page shows them, in the order of the report; those named last are unfolded at first."""
     return tuple(
         table(name, spec.title, added.get(name, ""), tables[name], unfolded=name in unfolded)
         for name, spec in specs.items()
@@ -171,7 +171,7 @@ def page_tables(
 def page_pictures(
     specs: Mapping[str, FigureSpec[Any]], figures: Mapping[str, bytes], added: Mapping[str, str]
 ) -> tuple[Picture, ...]:
-    """Figures as the page shows them, in the order of the report."""
+    """Return figures as the page shows them, in the order of the report."""
     return tuple(
         Picture(name, spec.title, added.get(name, ""), figures[name].decode())
         for name, spec in specs.items()

@@ -1,4 +1,4 @@
-"""Prediction metrics of nn-Meter (section 7.1): RMSE, RMSPE, +-5 % and +-10 % accuracy, and those of intervals."""
+"""Computes nn-Meter's metrics of predictions (section 7.1): RMSE, RMSPE, +-5 % and +-10 % accuracy, and those of intervals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The accuracy of predictions over a set of models.
+    """Holds the accuracy of predictions over a set of models.
 
     Attributes:
         models: number of predictions.
-        rmse: in the unit of the inputs.
-        rmspe: in percent.
+        rmse: root mean square error, in the unit of the inputs.
+        rmspe: root mean square percentage error, in percent.
         within_5pct: share (0..1) of predictions within +-5 % of the measurement.
         within_10pct: share within +-10 %.
     """
@@ -39,7 +39,7 @@ class Accuracy:
 
 
 def pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Measured (positive) and predicted (finite; a linear baseline may go below zero) values of the same length.
+    """Return measured (positive) and predicted values (finite; a linear baseline's may be negative) of the same length.
 
     Raises:
         FormatError: a value is missing, a measurement is not positive, or the lengths differ.
@@ -55,24 +55,24 @@ def pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatAr
 
 
 def relative_error(measured: ArrayLike, predicted: ArrayLike) -> FloatArray:
-    """Signed error over the measurement, shape (n,): 0.1 means predicted 10 % too slow."""
+    """Return the signed error over the measurement, shape (n,): 0.1 means predicted 10 % too slow."""
     truth, guess = pair(measured, predicted)
     return (guess - truth) / truth
 
 
 def rmse(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Root mean square error, in the unit of the inputs."""
+    """Return the root mean square error, in the unit of the inputs."""
     truth, guess = pair(measured, predicted)
     return float(np.sqrt(np.mean((guess - truth) ** 2)))
 
 
 def rmspe(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Root mean square percentage error, in percent of the measurement."""
+    """Return the root mean square percentage error, in percent of the measurement."""
     return float(100 * np.sqrt(np.mean(relative_error(measured, predicted) ** 2)))
 
 
 def within(measured: ArrayLike, predicted: ArrayLike, share: float) -> float:
-    """Share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
+    """Return the share (0..1) of predictions that miss by at most `share` (0.1 for +-10 %) of the measurement."""
     return float(np.mean(np.abs(relative_error(measured, predicted)) <= share + ROUNDING))
 
 
@@ -83,7 +83,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:
 
 
 def coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    """Share (0..1) of measurements inside their interval, bounds included.
+    """Return the share (0..1) of measurements inside their interval, bounds included.
 
     Raises:
         FormatError: the values do not fit.
@@ -94,14 +94,14 @@ def coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
 
 
 def relative_width(predicted: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    """Median width of the intervals over their prediction: 0.2 means +-10 %."""
+    """Return the median width of the intervals over their prediction: 0.2 means +-10 %."""
     guess, lower = pair(predicted, low)
     _, upper = pair(predicted, high)
     return float(np.median((upper - lower) / guess))
 
 
 def by_group(frame: pd.DataFrame, *, predicted: str = "predicted_ms") -> pd.DataFrame:
-    """One row a family in order of first appearance, then `OVERALL`.
+    """Return the accuracy by family: one row a family in order of first appearance, then `OVERALL`.
 
     Returns:
         Columns: family, models, rmse, rmspe (percent), within_5pct and within_10pct (shares).

@@ -28,7 +28,7 @@ SUFFIX = ".page.json"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure against its bar: what, its value, its bar and aim as text, and its verdict (`bars.Verdict`)."""
+    """Holds a figure against its bar: its title, its value, bar and aim as text, and its verdict (`bars.Verdict`)."""
 
     title: str
     value: str
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PageCard:
-    """A figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
+    """Holds a figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
 
     title: str
     value: str
@@ -52,7 +52,7 @@ class PageCard:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure: `svg` is a whole document as `svg.svg` writes it."""
+    """Holds a figure: `svg` is a whole document as `svg.svg` writes it."""
 
     id: str
     title: str
@@ -62,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
+    """Holds a table with its cells as text; `numeric`: columns of numbers, `open`: unfolded at first."""
 
     id: str
     title: str
@@ -75,11 +75,11 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class ChapterPage:
-    """A chapter of the report.
+    """Holds a chapter of the report.
 
     Attributes:
-        id: of its place in the page.
-        title: of the chapter.
+        id: id of its place in the page.
+        title: title of the chapter.
         about: what is measured and how it compares with the paper, a sentence or two.
         measured_at: when, as text.
         headline: id of the picture that opens the chapter, "" for none.
@@ -88,10 +88,10 @@ class ChapterPage:
         metrics: all figures by name, as text.
         told: title of the findings.
         findings: one paragraph each.
-        pictures: in their order, the one that opens the chapter among them.
-        tables: in their order.
+        pictures: pictures in their order, the one that opens the chapter among them.
+        tables: tables in their order.
         environment: property and value of the machine that was measured.
-        machine: what it is, a line.
+        machine: description of the machine, a line.
         rows: fingerprint of the machine and the commits that measured, which remarks about these rows name.
         grade: how far the figures can be trusted (`grade.Name`); "" where nothing tells.
         graded: why so, a sentence.
@@ -117,12 +117,12 @@ class ChapterPage:
 
     @property
     def machine_id(self) -> str:
-        """Fingerprint of the machine that was measured; "" where it is not known."""
+        """Return the fingerprint of the machine that was measured; "" where it is not known."""
         return self.rows[0] if self.rows else ""
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Titles of the headline figures without a value."""
+        """Return the titles of the headline figures without a value."""
         return tuple(card.title for card in self.cards if NO_VALUE in card.value)
 
 
@@ -135,7 +135,7 @@ def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Pa
     Its tables and figures stay where they are: the document names their files, and the digests by which it changes with them.
 
     Args:
-        chapter: of one target.
+        chapter: page of one target.
         path: the document.
         tables: folder of `table.write_table`, by id.
         figures: folder of figures, `<id>.svg`.
@@ -152,7 +152,7 @@ def write_chapter(chapter: ChapterPage, path: Path, *, tables: Path, figures: Pa
 
 
 def _named(file: Path, folder: Path) -> dict[str, str]:
-    """Where a file lies, seen from a folder, and the digest of what it holds."""
+    """Return the path of a file, seen from a folder, and the digest of what it holds."""
     return {"file": os.path.relpath(file, folder), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()[:16]}
 
 
@@ -177,7 +177,7 @@ def read_chapter(path: Path) -> ChapterPage:
 
 
 def _file(part: dict[str, Any], path: Path) -> Path:
-    """The file that a part of a document names; its digest has done its work once the document changed."""
+    """Return the file that a part of a document names; its digest has done its work once the document changed."""
     del part["sha256"]
     return path.parent / str(part.pop("file"))
 
@@ -189,7 +189,7 @@ def _no_chapter(path: Path, why: str) -> FormatError:
 
 
 def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> ChapterPage:
-    """A chapter with what people wrote of it, which no stage before the report reads.
+    """Return a chapter with what people wrote of it, which no stage before the report reads.
 
     Args:
         chapter: whose captions are what its measurements add.
@@ -212,7 +212,7 @@ def _joined(folder: Path, name: str, note: str) -> str:
 
 
 def machine_of(environment: Mapping[str, Any]) -> str:
-    """The machine of a captured environment, as a line; what it does not tell is left out."""
+    """Return the machine of a captured environment, as a line; what it does not tell is left out."""
     versions = " ".join(str(environment[key]) for key in ("engine", "engine_version") if key in environment)
     sizes = (("cores", "{} cores"), ("memory_gib", "{} GiB"))
     parts = [environment.get("cpu"), *(text.format(environment[key]) for key, text in sizes if key in environment)]
@@ -221,19 +221,19 @@ def machine_of(environment: Mapping[str, Any]) -> str:
 
 
 def rows_of(environment: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fingerprint of the machine and the commits that measured, of a captured environment."""
+    """Return the fingerprint of the machine and the commits that measured, of a captured environment."""
     return (str(environment.get("fingerprint", "")), *map(str, environment.get("commits", ())))
 
 
 def table(name: str, title: str, note: str, frame: pd.DataFrame, *, unfolded: bool = False) -> PageTable:
-    """A table with its cells as text."""
+    """Return a frame as a table with its cells as text."""
     numeric = tuple(bool(pd.api.types.is_numeric_dtype(frame[c])) for c in frame.columns)
     rows = tuple(tuple(cell_text(v) for v in row) for row in frame.itertuples(index=False, name=None))
     return PageTable(name, title, note, tuple(str(c) for c in frame.columns), numeric, rows, unfolded)
 
 
 def number(value: float | str, *, share: bool = False) -> str:
-    """A figure as text; a share in percent."""
+    """Return a figure as text; a share in percent."""
     if isinstance(value, str):
         return value
     return f"{cell_text(100 * float(value))} %" if share else cell_text(float(value))
@@ -245,7 +245,7 @@ def metric_texts(metrics: Mapping[str, float | str]) -> tuple[tuple[str, str], .
 
 
 def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[str, ...] = ()) -> list[Line]:
-    """A line for each bar; a figure without a value misses its bar.
+    """Return a line for each bar; a figure without a value misses its bar.
 
     Args:
         held: the bars.
@@ -271,7 +271,7 @@ class CardOf:
 
 
 def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[PageCard]:
-    """The cards, each held against the bars of its figures; one without a value says so."""
+    """Return the cards, each held against the bars of its figures; one without a value says so."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
     for card in wanted:
@@ -291,13 +291,13 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
 
 
 def _interval(metrics: Mapping[str, Any], key: str, *, share: bool) -> str:
-    """The interval of a figure as text; "" where it has none."""
+    """Return the interval of a figure as text; "" where it has none."""
     ends = interval_of(metrics, key)
     return " to ".join(_at_a_glance(end, share=share) for end in ends) + " %" * share if ends else ""
 
 
 def _at_a_glance(value: float | str | None, *, share: bool) -> str:
-    """Three digits; a share in percent, rounded down, so that what is not all does not read 100."""
+    """Return a figure in three digits; a share in percent, rounded down, so that what is not all does not read 100."""
     if value is None or isinstance(value, str):
         return value or NO_VALUE
     return f"{math.floor(1000 * value + 1e-6) / 10:g}" if share else f"{value:.3g}"

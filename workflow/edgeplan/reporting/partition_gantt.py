@@ -1,4 +1,4 @@
-"""A partition plan as a picture: one line for each processor, as text for terminals and as SVG."""
+"""Draws a plan of a pair: one line for each processor, as text for terminals and as SVG."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def letter(position: int, step: PlannedStep | TimedStep) -> str:
 
 
 def parts(plan: PartitionPlan | TimedPlan, processor: int) -> Iterator[tuple[int, PlannedStep | TimedStep, float, float]]:
-    """Position, step, start and end (ms) of all that a processor (0 the CPU) is busy with."""
+    """Yield position, step, start and end (ms) of all that a processor (0 the CPU) is busy with."""
     steps: Sequence[PlannedStep | TimedStep] = plan.steps
     for k, step in enumerate(steps):
         end = (step.cpu_end_ms, step.gpu_end_ms)[processor]
@@ -58,7 +58,7 @@ def parts(plan: PartitionPlan | TimedPlan, processor: int) -> Iterator[tuple[int
 
 
 def text_lines(plan: PartitionPlan | TimedPlan, columns: int = _COLUMNS) -> list[str]:
-    """Both processors over time; each column shows the step that takes the most of it."""
+    """Draw both processors over time as text; each column shows the step that takes the most of it."""
     total = plan.makespan_ms
     labels = [name[:_LONGEST_NAME] for name in plan.processors]
     width = max(map(len, labels))
@@ -110,5 +110,5 @@ def write_svg(plan: PartitionPlan, path: Path) -> None:
 
 
 def _plain(name: str) -> str:
-    """A name without what XML cannot hold and without what starts a formula."""
+    """Return a name without what XML cannot hold and without what starts a formula."""
     return "".join(c if c.isprintable() else "?" for c in name).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Figures as SVG: the same bytes every time, text as text, and colours that follow the page's."""
+"""Writes figures as SVG: the same bytes every time, text as text, and colours that follow the page's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_COLOUR = {colour.lower(): name for colour, name in _VARIABLES.items()}
 
 
 def svg(figure: Any) -> bytes:
-    """A drawn figure as SVG; the same figure always gives the same bytes."""
+    """Return a drawn figure as SVG; the same figure always gives the same bytes."""
     buffer = io.BytesIO()
     with mpl.rc_context(_SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -43,14 +43,14 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 def inline(document: str, name: str) -> str:
-    """A document of `svg` as an element of a page.
+    """Return a document of `svg` as an element of a page.
 
     Ids that are referred to get the figure's name in front, so that figures do not meet in one
     page; others are left out. Colours become variables of the page, named in `style.html.j2`, so
     that a figure is light or dark as the page is; its rules of style are there, too.
 
     Args:
-        document: as `svg` wrote it.
+        document: document that `svg` wrote.
         name: id of the figure.
     """
     # Larger than this its letters would outgrow the page's.
@@ -63,6 +63,6 @@ def inline(document: str, name: str) -> str:
 
 
 def width_pt(document: str) -> float:
-    """Width of a document of `svg`, in points."""
+    """Return the width of a document of `svg`, in points."""
     found = re.search(r'<svg[^>]*\bwidth="([\d.]+)pt"', document)
     return float(found[1]) if found else 0.0

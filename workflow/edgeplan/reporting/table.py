@@ -17,7 +17,7 @@ _AGAIN = "run the stage that writes it again (dvc repro)"
 
 
 def cell_text(value: Any) -> str:
-    """A cell as people read it: four significant digits, nothing for a missing value."""
+    """Return a cell as people read it: four significant digits, nothing for a missing value."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if value is None or value is pd.NA:
@@ -33,7 +33,7 @@ def cell_text(value: Any) -> str:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A table in Markdown; numbers are aligned to the right."""
+    """Return a table in Markdown; numbers are aligned to the right."""
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
@@ -48,7 +48,7 @@ _BETWEEN = re.compile(r"(?<!\\)\|")
 
 
 def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[tuple[str, ...], ...]]:
-    """The cells of a table that `markdown` wrote, as people read them.
+    """Read the cells of a table that `markdown` wrote, as people read them.
 
     Returns:
         Its columns, which of them are of numbers, and its rows.

@@ -24,7 +24,7 @@ _SEED = 20230
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """RMSPE of another predictor less that of ours, in percentage points.
+    """Compares the RMSPE of another predictor with ours: theirs less ours, in percentage points.
 
     Attributes:
         low: lower end of its 95 % interval, NaN where there is too little to resample. Of twenty groups such an interval leaves
@@ -44,7 +44,7 @@ class Difference:
 
 
 def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, groups: ArrayLike) -> Difference:
-    """Interval of a difference in RMSPE by paired percentile bootstrap, and a paired permutation test.
+    """Return the interval of a difference in RMSPE by paired percentile bootstrap, and the p of a paired permutation test.
 
     What is resampled are groups, each with both predictors' errors: kernels of one carrier share its noise, and two predictors
     err alike on a hard one. The test flips which of a group's errors are whose; it holds its level however few the groups are.
@@ -52,8 +52,8 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
     Args:
         measured: shape (n,), positive.
         ours: predictions, in the unit of `measured` (n,).
-        theirs: those of the other predictor (n,).
-        groups: what each row was measured with (n,).
+        theirs: predictions of the other predictor (n,).
+        groups: group of each row: what it was measured with (n,).
 
     Raises:
         FormatError: the values do not fit.
@@ -84,13 +84,13 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
 
 
 def _points(ours: FloatArray, theirs: FloatArray, count: FloatArray, axis: int = -1) -> NDArray[np.float64]:
-    """Difference of the RMSPE from squared errors summed by group, in percentage points."""
+    """Return the difference of the RMSPE from squared errors summed by group, in percentage points."""
     rows = count.sum(axis=axis)
     return np.asarray(100 * (np.sqrt(theirs.sum(axis=axis) / rows) - np.sqrt(ours.sum(axis=axis) / rows)))
 
 
 def with_interval(key: str, statistic: Callable[[NDArray[np.intp]], float], units: int) -> dict[str, float]:
-    """A figure of merit and its 95 % interval by percentile bootstrap, as entries of a document (`bars.interval_keys`).
+    """Return a figure of merit and its 95 % interval by percentile bootstrap, as entries of a document (`bars.interval_keys`).
 
     Args:
         key: name of the figure.

@@ -1,4 +1,4 @@
-"""The control groups around this process, of either version, and the files in them."""
+"""Finds the control groups around this process, of either version, and the files in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROC, ROOT = Path("/proc"), Path("/")
 
 
 def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tuple[int, Path]]:
-    """Version and folder of each group of a controller that holds this process, from its own upwards.
+    """Yield version and folder of each group of a controller that holds this process, from its own upwards.
 
     Args:
         controller: `memory` or `cpu`.

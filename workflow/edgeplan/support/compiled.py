@@ -41,7 +41,7 @@ def compiled(function: Function) -> Function:
 
 
 class _Kept(_Cache):
-    """The compiled forms of one function: numba asks for one by its types first, and hands over what it has to compile."""
+    """Keeps the compiled forms of one function: numba asks for one by its types, and hands over what it has to compile."""
 
     def __init__(self, function: Callable[..., object], options: str) -> None:
         self._function, self._options = function, options
@@ -121,7 +121,7 @@ def _tools() -> tuple[str, ...]:
 
 
 def content(function: Callable[..., object]) -> str:
-    """Digest of all that is compiled when a function is: its code, the functions it calls, and the constants they read.
+    """Return the digest of all that is compiled with a function: its code, what it calls, and the constants they read.
 
     It is the same in every checkout. Comments and docstrings are no part of it.
     """

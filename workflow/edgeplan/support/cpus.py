@@ -1,4 +1,4 @@
-"""Processors that this process may use, and how much of their time: an affinity, a cpuset, a quota of control groups.
+"""Tells the processors that this process may use, and how much of their time: affinity, cpuset, control groups' quota.
 
 A machine has more than a process may use in a container, beside `taskset`, or in a job of a cluster. A quota gives a group of
 processes so much time of all processors in each period, and stops them until the next when it is used up.
@@ -23,7 +23,7 @@ _WORTH_MOVING = 0.15
 
 
 def allowed() -> frozenset[int]:
-    """The numbers of the processors that this process was given when it started; pinned to some, it may go back to all."""
+    """Return the processors that this process was given when it started; pinned to some, it may go back to all."""
     return _STARTED_WITH
 
 
@@ -35,7 +35,7 @@ def workers() -> int:
 
 
 def quota(proc: Path = PROC, root: Path = ROOT) -> float | None:
-    """The processors whose time the control groups of this process give it, such as 0.5; None where none of them limits it.
+    """Return the processors whose time the control groups of this process give it, such as 0.5; None without a limit.
 
     Args:
         proc: where the kernel tells about processes.
@@ -110,7 +110,7 @@ def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, flo
 
     Args:
         cores: the usual processors.
-        spare: of the same kind.
+        spare: further processors of the same kind.
         load: share of each that others use; a processor that is not named stays as it is.
     """
     chosen, free = list(cores), [p for p in spare if p in load and p not in cores]

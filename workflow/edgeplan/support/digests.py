@@ -1,4 +1,4 @@
-"""SHA-256 of small files without OpenSSL, of which `hashlib` keeps 3.4 MiB in memory; large files are for `hashlib`."""
+"""Digests small files by SHA-256 without OpenSSL, which takes 3.4 MiB of memory; large files are for `hashlib`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing files that cross a border: atomic writes, validated YAML and JSON."""
+"""Reads and writes files that cross a border: atomic writes, validated YAML and JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool 
 
 
 def state_folder() -> Path:
-    """Where what outlives any workspace is kept: journals, and who this machine is.
+    """Return the folder of what outlives any workspace: journals, and who this machine is.
 
     Raises:
         StoreError: this user has no home folder.

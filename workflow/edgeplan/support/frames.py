@@ -1,4 +1,4 @@
-"""The tables and documents that one stage hands to the next: atomic writes, and reading that checks what is there."""
+"""Reads and writes the tables and documents that one stage hands to the next: atomically, and checked."""
 
 from __future__ import annotations
 

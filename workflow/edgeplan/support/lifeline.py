@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however it ends.
+"""Ends processes with the one that started them, however it ends.
 
 A process that starts others holds the write ends of two pipes, which close when it ends and which nothing else inherits. In
 their environment its descendants find where the read ends are. Each opens them for itself (`/proc/PID/fd/N`) and has the kernel
@@ -30,7 +30,7 @@ _making = threading.Lock()
 
 
 def address() -> str:
-    """The lifeline of this process as the value of `VARIABLE` for its descendants; it is made when it is first asked for.
+    """Return the lifeline of this process as the value of `VARIABLE` for its descendants; it is made when first asked for.
 
     Returns:
         `PID:FD:FD:INODE`; the inode tells the pipe from one of a later process of the same number.
@@ -105,7 +105,7 @@ def _too_late() -> None:
 
 
 def fork() -> int:
-    """As `os.fork`, of a child that ends with this process."""
+    """Fork as `os.fork` does; the child ends with this process."""
     where = address()
     child = os.fork()
     if not child:

@@ -21,7 +21,7 @@ def _read(path: str) -> str:
 
 
 def cpu_info() -> dict[str, str]:
-    """Name, family and ISA flags of the first processor (Linux; elsewhere what `platform` tells)."""
+    """Return the name, family and ISA flags of the first processor (Linux; elsewhere what `platform` tells)."""
     fields: dict[str, str] = {}
     for line in _read("/proc/cpuinfo").splitlines():
         if not line.strip():

@@ -1,4 +1,4 @@
-"""Machine code that was compiled before is mapped and called: the process that runs it needs no compiler.
+"""Maps and calls machine code that was compiled before: the process that runs it needs no compiler.
 
 An image is position-independent code with its constants, the offsets of its functions, and the words that addresses of the C
 libraries' functions go to (`support.object_code` makes images). It is kept under a key of the processor, the compiler's version
@@ -57,7 +57,7 @@ class Images(NamedTuple):
 
 
 def addresses(images: Images, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    """Map images, which are compiled if none are kept: by their names the addresses of their functions by name.
+    """Map images, compiled if none are kept; return for each the addresses of its functions by name.
 
     Raises:
         DeviceError: an image is neither kept nor can it be compiled here.
@@ -87,7 +87,7 @@ def _whole(image: bytes) -> bool:
 
 
 def _map(name: str, image: bytes) -> Mapping[str, int]:
-    """Map an image, with the addresses that it lacks; those of its functions."""
+    """Map an image and fill in the addresses that it lacks; return those of its functions."""
     at = len(_MAGIC) + _DIGEST_BYTES
     size = int.from_bytes(image[at : at + _HEAD_BYTES], "little")
     at += _HEAD_BYTES
@@ -107,7 +107,7 @@ def _map(name: str, image: bytes) -> Mapping[str, int]:
 
 
 def _memory(size: int, name: str) -> int:
-    """Memory that is never given back: libraries call the code in it when the process ends, after Python's last object."""
+    """Map memory that is never given back: libraries call the code in it at exit, after Python's last object."""
     take = _LIBC.mmap
     take.restype = ctypes.c_void_p
     take.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
@@ -171,7 +171,7 @@ def _file_name(images: Images, name: str) -> str:
 
 @cache
 def _sources(globs: tuple[str, ...]) -> str:
-    """Digest of what is compiled, and of the versions of what compiles it."""
+    """Return the digest of what is compiled, and of the versions of what compiles it."""
     state = sha256()
     for path in (*(path for glob in globs for path in sorted(_PACKAGE.glob(glob))), *_compilers()):
         state.update(path.read_bytes())
@@ -202,7 +202,7 @@ def processor() -> str:
 
 @cache
 def places() -> tuple[Path, ...]:
-    """Folders that may hold what was compiled: the user's cache, then one beside the sources, as trusted as these are."""
+    """Return folders that may hold what was compiled: the user's cache, then one beside the sources, as trusted as these."""
     base, found = cache_base(), [_PACKAGE / "__pycache__" / "compiled"]
     if base:
         folder = Path(base) / "edgeplan" / "compiled"
@@ -241,7 +241,7 @@ def prune(folder: Path) -> None:
 
 @cache
 def say_compiling(*, keeps: bool) -> None:
-    """Say it once a process, when something is compiled indeed."""
+    """Log once a process that something is being compiled."""
     if keeps:
         log.info(
             "compiling for this processor, once (half a minute, longer beside other work; `edgeplan compile` does it ahead)"
@@ -270,7 +270,7 @@ def _compiled(images: Images, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Compile images of a builder, both named on the command line: their sizes, then themselves, on stdout."""
+    """Compile a builder's images, both named on the command line; write their sizes, then the images, to stdout."""
     builder, *names = sys.argv[1:]
     try:
         images = [importlib.import_module(builder).build(name) for name in names]

@@ -1,4 +1,4 @@
-"""Resident memory of this process by kind. Imports nothing heavy: what it says is not changed by asking."""
+"""Reads the resident memory of this process by kind. Imports nothing heavy: what it says is not changed by asking."""
 
 from __future__ import annotations
 

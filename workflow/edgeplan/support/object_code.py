@@ -52,7 +52,7 @@ def image_of(entries: Mapping[str, Entry], more: str = "") -> bytes:
     """Compile functions into one image.
 
     Args:
-        entries: by the names that they are called by.
+        entries: entries by the names that they are called by.
         more: further functions as LLVM assembly, whose names begin with `entry.`.
 
     Raises:
@@ -155,7 +155,7 @@ class _Layout:
     stubs: dict[str, int] = field(default_factory=dict)
 
     def add(self, content: bytes, align: int = 8) -> int:
-        """Append bytes; where they lie."""
+        """Append bytes; return where they lie."""
         self.code += bytes(-len(self.code) % max(1, align))
         at = len(self.code)
         self.code += content
@@ -198,7 +198,7 @@ def linked(elf: bytes) -> bytes:
 
 
 def _targets(layout: _Layout, symbols: list[_Symbol]) -> dict[int, int]:
-    """Where symbols lie, by number; room is made for variables that have none."""
+    """Return the addresses of symbols in the image, by number; room is made for variables that have none."""
     found = {}
     for k, one in enumerate(symbols):
         if one.section == _COMMON:

@@ -1,4 +1,4 @@
-"""Names of measuring protocols: what a stored number means, without looking at source files.
+"""Names the measuring protocols: what a stored number means, without looking at source files.
 
 A row is keyed by the name of the protocol that measured it. A change to the code that cannot change
 numbers leaves the name, and every stored row is found again; a change that can gets a new name, in
@@ -50,7 +50,7 @@ class Protocol:
 
 
 def files_of(folder: str, *names: str) -> tuple[str, ...]:
-    """Python files of a folder, by the names of their modules."""
+    """Return the Python files of a folder, by the names of their modules."""
     return tuple(f"{folder}/{name}.py" for name in names)
 
 
@@ -176,7 +176,7 @@ def all_protocols() -> Mapping[str, Protocol]:
 
 
 def digest(sources: tuple[str, ...]) -> str:
-    """Digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
+    """Return the digest of what the files say, wherever they stand: without comments, docstrings, imports and white space."""
     state = hashlib.sha256()
     for path in _source_files(sources):
         text = path.read_text(encoding="utf-8")
@@ -185,9 +185,9 @@ def digest(sources: tuple[str, ...]) -> str:
 
 
 def essence(source: str) -> str:
-    """Python source without what cannot change a number: comments, docstrings, imports and white space.
+    """Return Python source without what cannot change a number: comments, docstrings, imports and white space.
 
-    Names, literals and the order of statements stay. The same on every version of Python.
+    Names, literals and the order of statements stay. The result is the same on every version of Python.
     """
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
@@ -201,12 +201,12 @@ def essence(source: str) -> str:
 
 
 def kernel_essence(source: str) -> str:
-    """OpenCL source without comments; white space, which ends macros there, as single characters."""
+    """Return OpenCL source without comments; white space, which ends macros there, as single characters."""
     return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
 
 
 def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:
-    """Line and byte of the begin and the end of what is left out."""
+    """Yield line and byte of the begin and the end of what a digest leaves out."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield _span(node)

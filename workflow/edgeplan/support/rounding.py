@@ -1,4 +1,4 @@
-"""Results of linear algebra, to as many digits as are the same everywhere."""
+"""Rounds results of linear algebra to as many digits as are the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def nine_digits(value: float) -> float:
 
 
 def nine_digits_each(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Each of some numbers to nine significant digits (n,)."""
+    """Round each of some numbers to nine significant digits (n,)."""
     return np.array([nine_digits(float(value)) for value in values], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Temporary folders that are gone afterwards, those of processes that were killed included.
+"""Makes temporary folders that are gone afterwards, those of processes that were killed included.
 
 A folder is locked by the process that uses it (`flock`), and the system frees the lock when the process ends, however it ends.
 Who makes a folder deletes those beside it that nobody holds.
@@ -25,7 +25,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
     """A scratch folder is temporary, as of `tempfile`; its leftovers are removed by the next one.
 
     Args:
-        what: it is for, a part of its name.
+        what: purpose of the folder, a part of its name.
         within: the folder that it is made in, where `what` is the beginning of its name; None: that of temporary files.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The one store of what was measured or made once: values by key in files, found again for ever.
+"""Stores what was measured or made once: values by key in files, found again for ever.
 
 A store has the verbs of TVM's database of tuning records, `has`, `get`, `query`, `commit` and
 `len`, and `merge`, which brings what was committed part by part together in few files. A key is a
@@ -45,7 +45,7 @@ def nothing_stored(what: str, folder: Path) -> StoreError:
 
     Args:
         what: is lacking, as a sentence.
-        folder: where it should be.
+        folder: folder where it should be.
     """
     step = f"unset {STORED_ROWS_ONLY} to measure here, or restore them: git checkout -- {folder}"
     return StoreError(f"nothing may be measured, and {what}", where=str(folder), next_step=step)

@@ -1,4 +1,4 @@
-"""Processes of the package's own modules, and programs; they end with this process, however it ends."""
+"""Starts processes of the package's own modules, and programs; they end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def start(
     """Start a command that ends with this process, in a process group of its own; `end` ends it earlier.
 
     Args:
-        command: of `module_command` or `program_command`.
+        command: command of `module_command` or `program_command`.
         stdin: as of `subprocess.Popen`, as are the next.
         stdout: its standard output.
         stderr: its error output.
-        variables: of its environment beside this one's.
+        variables: variables of its environment beside this one's.
         cwd: its working folder.
     """
     return subprocess.Popen(  # noqa: S603  our own interpreter, no shell
@@ -85,11 +85,11 @@ def run(
     """Run a command as `subprocess.run` does; it ends with this process, and nothing that it has started is left afterwards.
 
     Args:
-        command: of `module_command` or `program_command`.
+        command: command of `module_command` or `program_command`.
         input: its standard input; None: nothing.
         capture_output: whether what it prints is kept instead of printed.
         timeout: in seconds.
-        variables: of its environment beside this one's.
+        variables: variables of its environment beside this one's.
         cwd: its working folder.
 
     Raises:

@@ -20,7 +20,7 @@ def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = 
 
     Args:
         folder: where the files lie; it may be absent.
-        columns: of every table, besides its key.
+        columns: columns of every table, besides its key.
         later: columns that tables of before they were kept lack, with their values there.
 
     Raises:

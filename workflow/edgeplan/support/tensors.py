@@ -1,4 +1,4 @@
-"""Tensors that users give and get: .npz and .npy files of inputs, held against what a model expects, and .npz files of outputs.
+"""Reads and writes users' tensors: .npz and .npy inputs, held against what a model expects, and .npz outputs.
 
 Files are untrusted: names, shapes and element types are read from the headers and checked before any data is, and nothing is
 unpickled.
@@ -61,7 +61,7 @@ def _form(dtype: object, shape: Sequence[int]) -> str:
 
 
 def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
-    """The inputs of a run from a file.
+    """Read the inputs of a run from a file.
 
     Args:
         path: .npz with one array for each input, by name; or .npy for a model of one input.

@@ -1,4 +1,4 @@
-"""SIGTERM to processes that run others, and the end of what started them: they end, and what they run ends before them."""
+"""Handles SIGTERM in processes that run others, and the end of what started them: they end after what they run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def end_with_starter() -> None:
 
 
 def _dvc() -> str:
-    """The number of the DVC that runs this process: of the nearest ancestor that is not of its stage, as shells between are."""
+    """Return the number of the DVC process that runs this one: of the nearest ancestor outside its stage, behind shells."""
     if DVC_STAGE not in os.environ:
         return ""
     mark = f"{DVC_STAGE}=".encode()

@@ -1,4 +1,4 @@
-"""The order in which things that wait for each other can run."""
+"""Sorts things that wait for each other into an order in which they can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that do one job of this package: a document on stdin, another on stdout, and what is said where they fail."""
+"""Runs one job of this package in a process: a document on stdin, another on stdout, and what is said where it fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STDERR_LINES = 6
 
 
 class ColdRunError(EdgeplanError):
-    """A worker crashed, hung or answered nonsense."""
+    """Reports that a worker crashed, hung or answered nonsense."""
 
     exit_code = 10
 

@@ -1,4 +1,4 @@
-"""Suites of tests hold what others add to what edgeplan asks of it. They need pytest.
+"""Tests what others add against what edgeplan asks of it. They need pytest.
 
 Modules:
 

@@ -35,7 +35,7 @@ class EngineContract:
 
     @pytest.fixture
     def engine(self) -> Engine:
-        """The engine on one thread; the tests are skipped where it is not installed."""
+        """Return the engine on one thread; the tests are skipped where it is not installed."""
         try:
             return engine_class(self.name)(EngineSettings(threads=1))
         except DeviceError as error:
@@ -78,7 +78,7 @@ class EngineContract:
     def test_an_activation_that_ends_the_graph_is_mapped(
         self, engine: Engine, tmp_path: Path, last: str, channels: int
     ) -> None:
-        """So is one that nothing reads."""
+        """An activation that ends the graph, which nothing reads, is mapped to a node, too."""
         b = GraphBuilder("last", (1, 16, 7, 7))
         graph = b.build(b.conv_bn(b.input, channels, 3, act=last))
         require_mapped(graph, executed(engine, graph, tmp_path))
@@ -125,7 +125,7 @@ class EngineContract:
         require_close(outputs_of(threaded, graph, tmp_path), outputs_of(engine, graph, tmp_path), 1e-5)
 
     def test_an_engine_knows_its_version(self, engine: Engine) -> None:
-        """Rows are keyed by it."""
+        """Engines tell their version: rows are keyed by it."""
         assert engine.version()[0].isdigit()
         assert engine.name
 
@@ -148,7 +148,7 @@ def everything() -> Graph:
 
 
 def reference_outputs(graph: Graph) -> dict[str, Array]:
-    """Outputs computed operator by operator, without any fusion or blocked layout."""
+    """Return outputs computed operator by operator, without any fusion or blocked layout."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -157,7 +157,7 @@ def reference_outputs(graph: Graph) -> dict[str, Array]:
 
 
 def outputs_of(engine: Engine, graph: Graph, folder: Path, *, profiled: bool = False) -> dict[str, Array]:
-    """Outputs of one run of a graph."""
+    """Return the outputs of one run of a graph."""
     model = save_onnx(graph, folder / "model.onnx")
     with engine.load_profiled(model, graph) if profiled else engine.load(model, graph) as session:
         session.run()

@@ -68,9 +68,9 @@ class ProcessorContract:
     """A contract holds a processor to its interface.
 
     Attributes:
-        name: of the engine that it is of.
-        options: of a device file.
-        cores: of a pair file.
+        name: name of the engine that it is of.
+        options: options of a device file.
+        cores: cores of a pair file.
         profiling: whether it is to note times.
     """
 
@@ -101,7 +101,7 @@ class ProcessorContract:
         assert processor.numbers["block"] == Dnnl().info.block
 
     def test_its_dispatcher_tells_what_it_does(self, processor: Processor, tmp_path: Path) -> None:
-        """From the numbers alone: what is refused, and of what is not the kernels and their features."""
+        """The dispatcher tells from numbers alone what is refused, and the kernels and features of the rest."""
         dispatcher = processor.dispatcher(json.loads(json.dumps(dict(processor.numbers))))
         assert dispatcher.block == processor.numbers["block"]
         for graph in (_plain(), _dense(), _varied()):
@@ -121,7 +121,7 @@ class ProcessorContract:
             processor.dispatcher({})
 
     def test_what_the_tuning_space_holds_computes_the_same(self, processor: Processor, tmp_path: Path) -> None:
-        """Each alternative of a layer in place of the dispatcher's own kernel."""
+        """Each alternative of a layer computes the same as the dispatcher's own kernel."""
         b = GraphBuilder("tuned", (1, 16, 12, 12))
         graph = b.build(b.gap(b.conv_bn(b.conv_bn(b.input, 32, 3), 32, 1)))
         program = default_program(Dnnl(), save_onnx(graph, tmp_path / "model.onnx"), graph, BLOCKED)
@@ -164,7 +164,7 @@ class ProcessorContract:
 
     @pytest.mark.parametrize("graph", [_plain(), _dense(), _varied()], ids=lambda graph: graph.name)
     def test_steps_compute_what_the_graph_says(self, processor: Processor, graph: Graph, tmp_path: Path) -> None:
-        """One after the other without waiting, in the order that they are enqueued."""
+        """Steps run one after the other without waiting, in the order that they are enqueued."""
         model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
         lowered = lower(graph)
         layouts = activation_layouts(lowered, BLOCKED)
@@ -176,7 +176,7 @@ class ProcessorContract:
 
     @pytest.mark.parametrize(("channels", "at"), [(40, 16), (24, 8), (32, 16), (36, 16)])
     def test_a_part_of_a_step_leaves_the_rest_alone(self, processor: Processor, tmp_path: Path, channels: int, at: int) -> None:
-        """Also where the last block of channels is not full, as zeros fill it up."""
+        """A part writes nothing else, also where the last block of channels is not full, as zeros fill it up."""
         b = GraphBuilder("part", (1, 16, 6, 6))
         graph = b.build(b.relu(b.conv(b.conv_bn(b.input, channels, 3), 16, 1)))
         model, dnnl = save_onnx(graph, tmp_path / "model.onnx"), Dnnl()
@@ -234,7 +234,7 @@ class ProcessorContract:
         processor.finish()
 
     def test_spans_are_as_many_as_kernels_or_none(self, processor: Processor) -> None:
-        """In order, by the clock of the host."""
+        """Spans are in order, by the clock of the host."""
         processor.give()
         begin = time.perf_counter_ns()
         for _ in range(3):
@@ -247,7 +247,7 @@ class ProcessorContract:
         assert not processor.spans()
 
     def test_counters_are_seen_both_ways(self, processor: Processor) -> None:
-        """A queue waits for what the host stores while it waits; those that cannot say so."""
+        """A queue waits for what the host stores while it waits; processors without shared counters say so."""
         counters = processor.allocate(128)
         if not processor.capabilities.atomics:
             with pytest.raises(DeviceError):

@@ -50,7 +50,7 @@ class SettingContract:
         assert setting(self.name).title
 
     def test_outputs_are_those_of_onnx_runtime(self, artefact: Artefact, model: Path, tmp_path: Path) -> None:
-        """In single precision, on one thread and on two."""
+        """Outputs agree in single precision, on one thread and on two."""
         wanted = tmp_path / "outputs.npz"
         _started(_REFERENCE, _prepared(_REFERENCE, model, tmp_path / "reference"), save_outputs=wanted)
         for threads in (1, 2):

@@ -5,18 +5,18 @@ model here runs none of them again, and no predictor learns from any.
 
 Modules:
 
-* `batches`: Networks of images for several images at once.
-* `exported`: Models as exporters write them: nodes named after modules, constants where frameworks
-  have them, any element types.
-* `models`: The one list of named models: whatever a table, a headline or a document of the project
-  names can be written as a file.
-* `recurrent`: Language models of recurrent layers, one step or several at a time, with their states
-  in and out.
-* `registry`: The models that chapters on planning run, by name, and how they are counted and
+* `batches`: Builds networks of images for several images at once.
+* `exported`: Builds models as exporters write them: nodes named after modules, constants as in
+  frameworks, any element types.
+* `models`: Lists all named models: whatever a table, a headline or a document of the project names
+  can be written as a file.
+* `recurrent`: Builds language models of recurrent layers, one step or several at a time, with their
+  states in and out.
+* `registry`: Lists the models that chapters on planning run, by name, and how they are counted and
   written.
-* `transformers`: Transformers as torch.onnx writes them: ViT, GPT-2 and BERT at published sizes, or
-  narrower and shallower.
-* `unrolled`: Recurrent layers written as the operators that they are made of, as TVM unrolls them
+* `transformers`: Builds transformers as torch.onnx writes them: ViT, GPT-2 and BERT at published
+  sizes, or narrower and shallower.
+* `unrolled`: Builds recurrent layers as the operators that they are made of, as TVM unrolls them
   (EOP, tables 1 and 5).
 * `yolov3`: This module builds YOLOv3 on Darknet-53.
 """

@@ -1,4 +1,4 @@
-"""Networks of images for several images at once."""
+"""Builds networks of images for several images at once."""
 
 from __future__ import annotations
 

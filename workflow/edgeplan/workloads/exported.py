@@ -1,4 +1,4 @@
-"""Models as exporters write them: nodes named after modules, constants where frameworks have them, any element types.
+"""Builds models as exporters write them: nodes named after modules, constants as in frameworks, any element types.
 
 A `Graph` knows weights by their shapes, and only operators that the package runs; here ONNX itself is
 the form, so that models come as they come from elsewhere. Weights are drawn when the file is written.
@@ -30,18 +30,18 @@ class Uniform:
     centre: float = 0.0
 
     def draw(self, name: str, elements: int, seed: int) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
+        """Yield float32 values of a weight of this name, chunk by chunk; each weight draws from a stream of its own."""
         for chunk in uniform(np.random.default_rng((seed, zlib.crc32(name.encode()))), elements):
             yield (chunk - np.float32(0.5)) * np.float32(2 * self.spread) + np.float32(self.centre)
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported model has no values of its weights.
+    """Describes an exported model whose weights have no values yet.
 
     Attributes:
         model: the model; its weights are initialisers that hold no values yet.
-        weights: how each is drawn, by name.
+        weights: distribution that each weight is drawn from, by name.
     """
 
     model: onnx.ModelProto
@@ -49,7 +49,7 @@ class Exported:
 
     @property
     def parameters(self) -> int:
-        """Return elements of all weights; one that several nodes read counts once."""
+        """Count the elements of all weights; one that several nodes read counts once."""
         shapes = {tensor.name: tensor.dims for tensor in self.model.graph.initializer}
         return sum(math.prod(shapes[name]) for name in self.weights)
 
@@ -111,7 +111,7 @@ class ExportBuilder:
         return name
 
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, scope: str, **attributes: Any) -> tuple[str, ...]:
-        """Add a node; the names of its outputs."""
+        """Add a node; return the names of its outputs."""
         plain = f"{scope}/{op_type}"
         name = f"{plain}_{self._used[plain]}" if self._used[plain] else plain
         self._used[plain] += 1
@@ -120,7 +120,7 @@ class ExportBuilder:
         return made
 
     def node(self, op_type: str, inputs: Sequence[str], scope: str, **attributes: Any) -> str:
-        """Add a node with one output; its name."""
+        """Add a node with one output; return its name."""
         return self.nodes(op_type, inputs, 1, scope, **attributes)[0]
 
     def reshape(self, x: str, shape: Sequence[int], scope: str) -> str:
@@ -146,7 +146,7 @@ class ExportBuilder:
         return self.weight(f"{scope}.bias", (size,), 0.1)
 
     def layer_norm(self, x: str, width: int, scope: str, epsilon: float) -> str:
-        """Layer normalisation of the last axis."""
+        """Add a layer normalisation of the last axis."""
         scale = self.weight(f"{scope}.weight", (width,), 0.25, 1.0)
         return self.node("LayerNormalization", [x, scale, self.bias(scope, width)], scope, axis=-1, epsilon=epsilon)
 

@@ -1,4 +1,4 @@
-"""The one list of named models: whatever a table, a headline or a document of the project names can be written as a file."""
+"""Lists all named models: whatever a table, a headline or a document of the project names can be written as a file."""
 
 from __future__ import annotations
 

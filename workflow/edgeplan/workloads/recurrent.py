@@ -1,4 +1,4 @@
-"""Language models of recurrent layers, one step or several at a time, with their states in and out."""
+"""Builds language models of recurrent layers, one step or several at a time, with their states in and out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def recurrent_language_model(
     name: str, cell: Literal["LSTM", "GRU"], *, batch: int = 1, tokens: int = 1, vocabulary: int = 32000, embedding: int = 80,
     hidden: int = 64, layers: int = 2,
 ) -> Exported:  # fmt: skip
-    """Token ids (tokens, batch) and states to logits (tokens, batch, vocabulary) and the states behind.
+    """Build a recurrent language model: token ids (tokens, batch) and states to logits (tokens, batch, vocabulary), states.
 
     The layers are those of EOP's table 3: one step, 80 inputs, two layers of 64 units, at a batch of 16;
     the paper's vocabulary of 32,000 is that of its BERT. It counts no parameters: by hand, with LSTM

@@ -1,4 +1,4 @@
-"""The models that chapters on planning run, by name, and how they are counted and written.
+"""Lists the models that chapters on planning run, by name, and how they are counted and written.
 
 Networks behind the prior, and those held out, are the very graphs of these lists (`zoo`); all have
 published sizes. `workloads.models` is the one list of all models that have names.

@@ -1,4 +1,4 @@
-"""Transformers as torch.onnx writes them: ViT, GPT-2 and BERT at published sizes, or narrower and shallower.
+"""Builds transformers as torch.onnx writes them: ViT, GPT-2 and BERT at published sizes, or narrower and shallower.
 
 What follows from constants alone (position ids, the embedding of positions) is folded, as exporters fold it.
 """
@@ -21,7 +21,7 @@ def vit(
     name: str = "vit_b_16", *, layers: int = 12, width: int = 768, heads: int = 12, hidden: int = 3072, patch: int = 16,
     image: int = _IMAGE, classes: int = 1000,
 ) -> Exported:  # fmt: skip
-    """ViT-B/16 (Dosovitskiy et al., 2021, table 1) on an image (1, 3, 224, 224); scores (1, classes).
+    """Build ViT-B/16 (Dosovitskiy et al., 2021, table 1): an image (1, 3, 224, 224) to scores (1, classes).
 
     Published: 86,567,656 parameters, 17.56 G multiply-adds (torchvision's documentation of `vit_b_16`).
     """
@@ -58,7 +58,7 @@ def gpt2(
     name: str = "gpt2", *, tokens: int = 128, layers: int = 12, width: int = 768, heads: int = 12,
     vocabulary: int = 50257, batch: int = 1,
 ) -> Exported:  # fmt: skip
-    """GPT-2 small (Radford et al., 2019): token ids (batch, tokens) to logits (batch, tokens, vocabulary), one forward pass.
+    """Build GPT-2 small (Radford et al., 2019): token ids (batch, tokens) to logits (batch, tokens, vocabulary), one pass.
 
     Published: 124,439,808 parameters (the checkpoint `gpt2` of Hugging Face), of which `tokens` rows of
     the 1024 positions remain; 84,934,656 multiply-adds a token without embeddings, attention scores and
@@ -92,7 +92,7 @@ def bert(
     name: str = "bert_base", *, tokens: int = 128, layers: int = 12, width: int = 768, heads: int = 12, hidden: int = 3072,
     vocabulary: int = 30522, batch: int = 1,
 ) -> Exported:  # fmt: skip
-    """BERT-base (Devlin et al., 2019): token ids and their mask to the states of tokens and their pool.
+    """Build BERT-base (Devlin et al., 2019): token ids and their mask to the states of tokens and their pool.
 
     Inputs are (batch, tokens), states (batch, tokens, width), the pool (batch, width). The mask
     holds 1 for tokens that count, 0 for padding. EOP runs it with a vocabulary of 32,000 (table 3).
@@ -133,7 +133,7 @@ def _attention(b: ExportBuilder, x: str, shape: tuple[int, int, int], heads: int
 def _scores(
     b: ExportBuilder, parts: tuple[str, ...], shape: tuple[int, int, int], heads: int, scope: str, mask: str = ""
 ) -> str:
-    """Attention of queries, keys and values (batch, tokens, width), by heads; the two transpositions of keys are one."""
+    """Add attention of queries, keys and values (batch, tokens, width), by heads; the keys' two transpositions are merged."""
     batch, tokens, width = shape
     each = width // heads
     split = [b.reshape(part, (batch, tokens, heads, each), scope) for part in parts]
@@ -166,13 +166,13 @@ def _token(b: ExportBuilder, x: str, scope: str) -> str:
 
 
 def _gelu(b: ExportBuilder, x: str, scope: str) -> str:
-    """GELU (Hendrycks and Gimpel, 2016), exact: x (1 + erf(x / sqrt 2)) / 2."""
+    """Add GELU (Hendrycks and Gimpel, 2016), exact: x (1 + erf(x / sqrt 2)) / 2."""
     error = b.node("Erf", [b.scalar("Div", x, math.sqrt(2), scope)], scope)
     return b.scalar("Mul", b.node("Mul", [x, b.scalar("Add", error, 1.0, scope)], scope), 0.5, scope)
 
 
 def _gelu_by_tanh(b: ExportBuilder, x: str, scope: str) -> str:
-    """GELU by its tangent, `NewGELUActivation` of `transformers`."""
+    """Add GELU by its tangent, `NewGELUActivation` of `transformers`."""
     half = b.scalar("Mul", x, 0.5, scope, first=True)
     inner = b.node("Add", [x, b.scalar("Mul", b.scalar("Pow", x, 3.0, scope), 0.044715, scope, first=True)], scope)
     tangent = b.node("Tanh", [b.scalar("Mul", inner, math.sqrt(2 / math.pi), scope, first=True)], scope)

@@ -1,4 +1,4 @@
-"""Recurrent layers written as the operators that they are made of, as TVM unrolls them (EOP, tables 1 and 5)."""
+"""Builds recurrent layers as the operators that they are made of, as TVM unrolls them (EOP, tables 1 and 5)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def unrolled_language_model(
     name: str, cell: Literal["LSTM", "GRU"], *, batch: int = 1, tokens: int = 1, vocabulary: int = 32000, embedding: int = 80,
     hidden: int = 64, layers: int = 2,
 ) -> Exported:  # fmt: skip
-    """As `recurrent_language_model`, of as many parameters: products, sums, gates and what they are made of, step by step.
+    """Build the model of `recurrent_language_model`, with as many parameters, of products, sums and gates, step by step.
 
-    Token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden) of each layer, `hidden_0`, and
-    `cell_0` of LSTMs; they come out joined, (layers * batch, hidden).
+    It maps token ids (tokens, batch) to logits (tokens * batch, vocabulary). States are (batch, hidden) of each layer,
+    `hidden_0`, and `cell_0` of LSTMs; they come out joined, (layers * batch, hidden).
     """
     b = ExportBuilder(name)
     ids = b.input("input_ids", (tokens, batch), TensorProto.INT64)

@@ -13,7 +13,7 @@ _ANCHORS, _BOX = 3, 5
 def yolov3(
     name: str = "yolov3", *, image: int = 416, width: int = 32, blocks: tuple[int, ...] = DARKNET_53, classes: int = 80
 ) -> Graph:
-    """YOLOv3 (Redmon and Farhadi, 2018; the authors' yolov3.cfg): three maps of boxes, at strides 32, 16 and 8.
+    """Build YOLOv3 (Redmon and Farhadi, 2018; the authors' yolov3.cfg): three maps of boxes, at strides 32, 16 and 8.
 
     Published, at 416 x 416: 65.86 G operations, two a multiply-add (the authors' page on YOLO); 61,949,149
     parameters (the 248,007,048 bytes of the authors' weights less a head of 20 and the running statistics).

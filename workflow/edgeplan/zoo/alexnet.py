@@ -1,4 +1,4 @@
-"""AlexNet in torchvision's one-tower form (Krizhevsky, 2014): no local response normalisation, biases in every layer."""
+"""Builds AlexNet in torchvision's one-tower form (Krizhevsky, 2014): no local response normalisation, biases in every layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeplan.zoo.layers import CLASSES, IMAGE, kept_padding
 
 
 def alexnet(choices: Choices, name: str) -> Graph:
-    """AlexNet; every convolution and both hidden fully connected layers are free."""
+    """Build AlexNet; every convolution and both hidden fully connected layers are free."""
     b = GraphBuilder(name, IMAGE)
     kernel = choices.kernel(11)
     x = b.relu(b.conv(b.input, choices.channels(64), kernel, 4, pad=kept_padding(kernel, 11, 2), bias=True))

@@ -1,4 +1,4 @@
-"""AlexNet and GoogLeNet as in Caffe's model zoo, and in ncnn's after it: local response normalisation, biases everywhere."""
+"""Builds AlexNet and GoogLeNet as Caffe's and ncnn's model zoos have them: local response normalisation, biases everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeplan.zoo.layers import CLASSES, IMAGE
 
 
 def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
-    """AlexNet with its two groups (Krizhevsky et al., 2012); input 227 x 227 as in Caffe, whose first layer does not pad."""
+    """Build AlexNet with its two groups (Krizhevsky et al., 2012) for 227 x 227 as in Caffe; its first layer does not pad."""
     b = GraphBuilder(name, (1, 3, 227, 227))
     x = _conv(b, b.input, 96, 11, 4, pad=0)
     x = b.maxpool(b.lrn(x), 3, 2)
@@ -24,7 +24,7 @@ def caffe_alexnet(name: str = "caffe_alexnet") -> Graph:
 
 
 def caffe_googlenet(name: str = "caffe_googlenet") -> Graph:
-    """GoogLeNet (Szegedy et al., 2015) with its 5 x 5 convolutions, without auxiliary classifiers."""
+    """Build GoogLeNet (Szegedy et al., 2015) with its 5 x 5 convolutions, without auxiliary classifiers."""
     b = GraphBuilder(name, IMAGE)
     x = _conv(b, b.input, 64, 7, 2)
     x = b.lrn(b.maxpool(x, 3, 2, ceil=True))

@@ -1,4 +1,4 @@
-"""The free dimensions of a family: builders ask for each output channel count and kernel size, and get it from here.
+"""Offers the free dimensions of a family: builders ask for each output channel count and kernel size, and get it from here.
 
 A builder is written once, with the published sizes as defaults. `Choices()` answers with the defaults and notes what was asked;
 `Choices(channels, kernels)` answers from a variant's spec in the same order. So nothing but the builder says which layers are
@@ -27,12 +27,12 @@ class Choices:
         self.kernel_defaults: list[int] = []
 
     def channels(self, default: int) -> int:
-        """Output channels of the next free layer."""
+        """Return the output channels of the next free layer: the base model's or the variant's."""
         self.channel_defaults.append(default)
         return default if self._channels is None else self._channels[len(self.channel_defaults) - 1]
 
     def kernel(self, default: int) -> int:
-        """Kernel size of the next convolution; one of size 1 is no question and stays 1.
+        """Return the kernel size of the next convolution; one of size 1 is no question and stays 1.
 
         With 1 x 1 convolutions resampled, MobileNetV1 variants would average thirty times the multiply-adds the paper reports.
         """
@@ -44,17 +44,17 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Every free dimension of a base model, in the order its builder asks."""
+    """Lists every free dimension of a base model, in the order its builder asks."""
 
     channels: tuple[int, ...]
     kernels: tuple[int, ...]
 
     def draw(self, random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
+        """Draw channels and kernel sizes of a variant: each independent and uniform (nn-Meter, section 3)."""
         channels = tuple([random.randint(*channel_bounds(c)) for c in self.channels])
         return channels, tuple([random.choice(KERNEL_SIZES) for _ in self.kernels])
 
 
 def channel_bounds(default: int) -> tuple[int, int]:
-    """Smallest and largest channel count of a layer whose base has `default`: within [0.2, 1.8] x default, at least 1."""
+    """Return the smallest and largest channel count of a layer: within [0.2, 1.8] x the base's `default`, at least 1."""
     return max(1, -(-default * LOWEST_TENTHS // 10)), max(1, default * HIGHEST_TENTHS // 10)

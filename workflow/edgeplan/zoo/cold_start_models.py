@@ -1,4 +1,4 @@
-"""The models of NNV12's Table 4, on which cold starts are planned and measured, beside the paper's figures.
+"""Lists the models of NNV12's Table 4, on which cold starts are planned and measured, beside the paper's figures.
 
 The paper takes them "mainly from the official model zoo of those libraries", ncnn's above all, so where several published
 versions of a model differ the one nearest to Table 4 is built: Caffe's AlexNet and GoogLeNet, ResNet-50 with strides in its
@@ -29,7 +29,7 @@ from edgeplan.zoo.squeezenet import squeezenet
 
 @dataclass(frozen=True, slots=True)
 class Table4Row:
-    """A row of NNV12's Table 4, as printed.
+    """Holds a row of NNV12's Table 4, as printed.
 
     Attributes:
         paper_name: the model's name there.

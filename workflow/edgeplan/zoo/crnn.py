@@ -1,7 +1,7 @@
-"""CRNN-lite: the text recogniser of chineseocr_lite (github.com/ouyanghuiyu/chineseocr_lite, `crnn_lite`, with LSTM).
+"""Builds CRNN-lite, the text recogniser of chineseocr_lite (github.com/ouyanghuiyu/chineseocr_lite, `crnn_lite`, with LSTM).
 
-A CRNN (Shi et al., 2017) whose convolutions are depthwise separable. With the published hidden size of 256 and 5,530 classes it
-has 2.38 M parameters, the 2.4 M of NNV12's Table 4 and the 9.5 MB that the project states for its `crnn_lite_lstm`.
+It is a CRNN (Shi et al., 2017) with depthwise separable convolutions. With the published hidden size of 256 and 5,530 classes
+it has 2.38 M parameters, the 2.4 M of NNV12's Table 4 and the 9.5 MB that the project states for its `crnn_lite_lstm`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEIGHT = 32
 
 
 def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530) -> Graph:
-    """CRNN-lite on a line of grey-scale text of 32 x `width` pixels: (width / 4 + 1, 1, classes) scores.
+    """Build CRNN-lite for a line of grey-scale text of 32 x `width` pixels; its output is (width / 4 + 1, 1, classes) scores.
 
     Args:
         name: name of the graph.
@@ -46,7 +46,7 @@ def crnn_lite(name: str = "crnn_lite", *, width: int = 320, classes: int = 5530)
 
 
 def _bidirectional(b: GraphBuilder, x: str, hidden: int, out: int) -> str:
-    """A bidirectional LSTM and a fully connected layer on every step: (steps, batch, features) to (steps, batch, out)."""
+    """Add a bidirectional LSTM and a fully connected layer on every step: (steps, batch, features) to (steps, batch, out)."""
     steps, batch, _ = b.shape(x)
     y = b.transpose(b.lstm(x, hidden, bidirectional=True), (0, 2, 1, 3))
     y = b.fc(b.reshape(y, (steps * batch, 2 * hidden)), out)

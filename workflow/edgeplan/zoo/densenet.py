@@ -1,4 +1,4 @@
-"""DenseNet-BC (Huang et al., 2017)."""
+"""Builds DenseNet-BC (Huang et al., 2017)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOTTLENECK = 4 * _GROWTH
 
 
 def densenet(choices: Choices, name: str, *, depth: int = 121) -> Graph:
-    """DenseNet of 121, 169 or 201 layers.
+    """Build DenseNet of 121, 169 or 201 layers.
 
     A dense layer joins its output to everything before it by a concatenation of two tensors, as Keras exports it. Free: the
     stem, each layer's bottleneck and growth, each transition.

@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le, 2019): inverted residuals with squeeze-and-excitation and swish."""
+"""Builds EfficientNet-B0 (Tan and Le, 2019): inverted residuals with squeeze-and-excitation and swish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SQUEEZE = 4
 
 
 def efficientnet_b0(name: str = "efficientnet_b0") -> Graph:
-    """EfficientNet-B0; swish is a sigmoid and a product, as exporters write it."""
+    """Build EfficientNet-B0; swish is a sigmoid and a product, as exporters write it."""
     b = GraphBuilder(name, IMAGE)
     x = _swish(b, b.conv_bn(b.input, 32, 3, 2, act=""))
     for expansion, kernel, out, repeats, first_stride in _STAGES:

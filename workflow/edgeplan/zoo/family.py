@@ -1,4 +1,4 @@
-"""A model family: a builder, its base model, and how variants are drawn."""
+"""Describes a model family: a builder, its base model, and how variants are drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _published(builder: Builder, name: str) -> Graph:
 
 @dataclass(frozen=True)
 class Family:
-    """A family whose variants resample channels and kernel sizes (nn-Meter, section 3).
+    """Builds the models of one family, whose variants resample channels and kernel sizes (nn-Meter, section 3).
 
     Attributes:
         id: short name, e.g. `resnet`.
@@ -45,23 +45,23 @@ class Family:
 
     @cached_property
     def slots(self) -> Slots:
-        """The free dimensions of the base model."""
+        """Return the free dimensions of the base model, with their published values."""
         choices = Choices()
         self.builder(choices, self.base_name)
         return Slots(tuple(choices.channel_defaults), tuple(choices.kernel_defaults))
 
     def base(self) -> Graph:
-        """The base model, as published."""
+        """Build the base model, as published."""
         return _published(self.builder, self.base_name)
 
     def variant(self, seed: int, index: int) -> VariantSpec:
-        """Variant number `index` of this family under `seed`, whatever other variants are drawn."""
+        """Draw variant number `index` of this family under `seed`, whatever other variants are drawn."""
         # Random hashes a text seed with SHA-512: the same on every platform and Python version.
         channels, kernels = self.slots.draw(Random(f"{seed}/{self.id}/{index}"))  # noqa: S311 - not cryptography
         return VariantSpec(self.id, self.base_name, seed, index, channels, kernels)
 
     def build(self, spec: VariantSpec) -> Graph:
-        """The graph of a variant.
+        """Build the graph of a variant.
 
         Raises:
             FormatError: the spec has more or fewer choices than the base model.

@@ -1,4 +1,4 @@
-"""GoogLeNet (Szegedy et al., 2015) in torchvision's form: batch normalisation, and 3 x 3 in place of 5 x 5 convolutions."""
+"""Builds GoogLeNet (Szegedy et al., 2015) in torchvision's form: batch normalisation, 3 x 3 in place of 5 x 5 convolutions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INCEPTION_STAGES = (
 
 
 def googlenet(choices: Choices, name: str) -> Graph:
-    """GoogLeNet without its auxiliary classifiers; every convolution is free."""
+    """Build GoogLeNet without its auxiliary classifiers; every convolution is free."""
     b = GraphBuilder(name, IMAGE)
     x = _conv(b, choices, b.input, 64, 7, 2)
     x = b.maxpool(x, 3, 2, ceil=True)

@@ -1,4 +1,4 @@
-"""MnasNet-B1 (Tan et al., 2019), in torchvision's form."""
+"""Builds MnasNet-B1 (Tan et al., 2019), in torchvision's form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAST = 1280
 
 
 def mnasnet(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
-    """MnasNet with a width multiplier (the last convolution always has 1280 channels); free as in MobileNetV2."""
+    """Build MnasNet with a width multiplier (the last convolution always has 1280 channels); free as in MobileNetV2."""
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(make_divisible(32 * width)), choices.kernel(3), 2)
     base_in = make_divisible(16 * width)

@@ -1,4 +1,4 @@
-"""Two detectors of the MobileNet-YOLO family (github.com/eric612/MobileNet-YOLO), as ncnn's benchmark has them.
+"""Builds two detectors of the MobileNet-YOLO family (github.com/eric612/MobileNet-YOLO), as ncnn's benchmark has them.
 
 The layers are those of ncnn's `mobilenet_yolo.param` and `mobilenetv2_yolov3.param`, checked against their weight counts. Both
 detect at strides 32 and 16; the box decoding behind the last convolutions is no part of the graph.
@@ -16,7 +16,7 @@ _PER_ANCHOR = 25
 
 
 def mobilenet_yolo(name: str = "mobilenet_yolo", *, size: int = 224) -> Graph:
-    """MobileNet-YOLO: MobileNetV1, then YOLOv2 heads of five anchors at two scales.
+    """Build MobileNet-YOLO: MobileNetV1, then YOLOv2 heads of five anchors at two scales.
 
     ncnn's file upsamples by a transposed convolution (4 x 4, stride 2, 1024 to 256 channels in 256 groups, 16,384 weights). A
     grouped 1 x 1 convolution (1,024 weights) and a nearest-neighbour resize stand for it here: 0.14 % fewer parameters.
@@ -36,7 +36,7 @@ def mobilenet_yolo(name: str = "mobilenet_yolo", *, size: int = 224) -> Graph:
 
 
 def mobilenetv2_yolov3(name: str = "mobilenetv2_yolov3", *, size: int = 224) -> Graph:
-    """MobileNetV2-YOLOv3 ("lite"): depthwise separable heads of three anchors at two scales, joined by a sum.
+    """Build MobileNetV2-YOLOv3 ("lite"): depthwise separable heads of three anchors at two scales, joined by a sum.
 
     The fine scale starts from the expansion at stride 16 of the first block with 160 channels. ncnn's file upsamples by a
     transposed convolution of stride 2 with one weight a channel and a 2 x 2 max pooling, which spreads each (non-negative)

@@ -1,4 +1,4 @@
-"""MobileNetV1 (Howard et al., 2017): depthwise separable convolutions."""
+"""Builds MobileNetV1 (Howard et al., 2017): depthwise separable convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAYERS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)]
 
 
 def mobilenetv1(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
-    """MobileNetV1 with a width multiplier; the stem and every pointwise convolution's channels are free."""
+    """Build MobileNetV1 with a width multiplier; the stem and every pointwise convolution's channels are free."""
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(int(32 * width)), choices.kernel(3), 2)
     for channels, stride in LAYERS:

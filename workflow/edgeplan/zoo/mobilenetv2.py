@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al., 2018): inverted residuals with linear bottlenecks."""
+"""Builds MobileNetV2 (Sandler et al., 2018): inverted residuals with linear bottlenecks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3,
 
 
 def mobilenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
-    """MobileNetV2 with a width multiplier; the last convolution does not shrink below 1280 channels.
+    """Build MobileNetV2 with a width multiplier; the last convolution does not shrink below 1280 channels.
 
     Free: the stem, each stage's output (tied over its residual sums), each block's expanded channels, the last convolution.
     """

@@ -1,4 +1,4 @@
-"""MobileNetV3 (Howard et al., 2019): squeeze-and-excitation with hard sigmoid, hard swish."""
+"""Builds MobileNetV3 (Howard et al., 2019): squeeze-and-excitation with hard sigmoid, hard swish."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def mobilenetv3(choices: Choices, name: str, *, size: str = "large") -> Graph:
 
 
 def squeeze_excite(b: GraphBuilder, x: str) -> str:
-    """Channel weights from the global average, by two pointwise convolutions, applied to `x`."""
+    """Multiply `x` by channel weights that two pointwise convolutions compute from its global average."""
     channels = b.channels(x)
     y = b.relu(b.conv(b.gap(x), make_divisible(channels // _SQUEEZE), 1, bias=True))
     return b.mul(x, b.activation(b.conv(y, channels, 1, bias=True), "hsigmoid"))

@@ -1,4 +1,4 @@
-"""NAS-Bench-201 (Dong and Yang, 2020): three stages of one searched cell, on 32 x 32 images of ten classes.
+"""Builds networks of NAS-Bench-201 (Dong and Yang, 2020): three stages of one searched cell, on 32 x 32 images of ten classes.
 
 A cell has nodes 0 (input) to 3 (output); each of its six edges i -> j (i < j) carries one of five operations, and a node is the
 sum of its edges. An architecture is written as in the benchmark: `|op~0|+|op~0|op~1|+|op~0|op~1|op~2|`.
@@ -40,7 +40,7 @@ Cell = tuple[str, ...]
 
 
 def parse_cell(text: str) -> Cell:
-    """The six operations of an architecture string, in the order of `EDGES`.
+    """Return the six operations of an architecture string, in the order of `EDGES`.
 
     Raises:
         FormatError: the string is not an architecture of the benchmark.
@@ -57,13 +57,13 @@ def parse_cell(text: str) -> Cell:
 
 
 def format_cell(cell: Cell) -> str:
-    """The architecture string of six operations."""
+    """Return the architecture string of six operations."""
     parts = iter(f"{op}~{edge[0]}" for op, edge in zip(cell, EDGES, strict=False))
     return "+".join("|" + "|".join(itertools.islice(parts, node)) + "|" for node in (1, 2, 3))
 
 
 def prune_cell(cell: Cell) -> Cell:
-    """The cell with `none` on every edge that the output does not see; all `none` where no path joins output and input."""
+    """Return the cell with `none` on every edge that the output does not see; all `none` where no path joins its ends."""
     alive = {edge for op, edge in zip(cell, EDGES, strict=True) if op != "none"}
     from_input, to_output = {0}, {3}
     for node in (1, 2, 3):
@@ -78,7 +78,7 @@ def prune_cell(cell: Cell) -> Cell:
 
 
 def nasbench201(name: str, architecture: str = RESNET_CELL) -> Graph:
-    """The network of an architecture string: stem, 3 x 5 cells of 16, 32 and 64 channels, a residual block between stages.
+    """Build the network of an architecture string: stem, 3 x 5 cells of 16, 32, 64 channels, residual blocks between stages.
 
     Edges of `none`, and edges that reach the output only through them, are left out.
 
@@ -142,7 +142,7 @@ def _build_base(_: Choices, name: str) -> Graph:
 
 @dataclass(frozen=True)
 class CellFamily(Family):
-    """NAS-Bench-201: variants are distinct cells; channels and kernel sizes stay."""
+    """Draws variants of NAS-Bench-201: they are distinct cells; channels and kernel sizes stay."""
 
     id: str = "nasbench201"
     paper_name: str = "NASBench201"
@@ -151,7 +151,7 @@ class CellFamily(Family):
     input_size: int = 32
 
     def variant(self, seed: int, index: int) -> VariantSpec:
-        """Cell number `index` in the order of `seed`.
+        """Return cell number `index` in the order of `seed` as a variant.
 
         Raises:
             ParamsError: there are not so many distinct cells.
@@ -165,13 +165,13 @@ class CellFamily(Family):
         return VariantSpec(self.id, self.base_name, seed, index, cell=order[index])
 
     def build(self, spec: VariantSpec) -> Graph:
-        """The graph of a cell."""
+        """Build the graph of a cell."""
         return nasbench201(spec.name, spec.cell)
 
 
 @lru_cache(maxsize=8)
 def cell_order(seed: int) -> tuple[str, ...]:
-    """Every distinct working cell once: first the paper's number of them, rich in 3 x 3 convolutions, then the others."""
+    """Return every distinct working cell once: first the paper's number of them, rich in 3 x 3 convolutions, then others."""
     random = Random(f"{seed}/nasbench201")  # noqa: S311 - not cryptography
     pruned = {prune_cell(cell) for cell in itertools.product(OPERATIONS, repeat=len(EDGES))}
     cells = sorted(format_cell(cell) for cell in pruned if set(cell) != {"none"})

@@ -1,4 +1,4 @@
-"""Base models behind the prior distribution of kernel configurations (nn-Meter, section 5)."""
+"""Lists the base models behind the prior distribution of kernel configurations (nn-Meter, section 5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edgeplan.zoo.vgg import vgg
 
 
 def prior_models() -> Mapping[str, Callable[[], Graph]]:
-    """Graph builders of the published models by name: the families at several depths and widths, none of them a variant."""
+    """Return the published models' graph builders by name: the families at several depths and widths, no variants."""
     builders: dict[str, Builder] = {
         "alexnet": alexnet,
         "googlenet": googlenet,

@@ -1,4 +1,4 @@
-"""ProxylessNAS (Cai et al., 2019): the networks found for a phone, a GPU and a CPU."""
+"""Builds ProxylessNAS (Cai et al., 2019): the networks found for a phone, a GPU and a CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeplan.zoo.mobilenetv2 import inverted_residual
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Blocks of one output width as (kernel, expansion); blocks the search left out are not listed."""
+    """Lists blocks of one output width as (kernel, expansion); blocks the search left out are not listed."""
 
     channels: int
     stride: int
@@ -64,7 +64,7 @@ _NETWORKS: dict[str, tuple[int, tuple[_Stage, ...], int]] = {
 
 
 def proxylessnas(choices: Choices, name: str, *, target: str = "mobile") -> Graph:
-    """ProxylessNAS found for `mobile`, `gpu` or `cpu`; free as in MobileNetV2."""
+    """Build the ProxylessNAS network found for `mobile`, `gpu` or `cpu`; free as in MobileNetV2."""
     stem, stages, last = _NETWORKS[target]
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, choices.channels(stem), choices.kernel(3), 2, act="relu6")

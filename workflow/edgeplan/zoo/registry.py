@@ -1,4 +1,4 @@
-"""The families of the paper's Table 2 and their variants.
+"""Lists the families of the paper's Table 2 and draws their variants.
 
 The paper does not say which depth or width of a family it resamples; each family's base here is the published one whose
 variants come nearest to Table 2. With 2,000 variants each, their average multiply-adds over Table 2's are VGGs 0.96,
@@ -59,7 +59,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({family.id: family for family 
 
 
 def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:
-    """The first `count` variants of a family under a seed: distinct, and the same whatever `count` is."""
+    """Yield the first `count` variants of a family under a seed: distinct, and the same whatever `count` is."""
     seen: set[tuple[object, ...]] = set()
     index = 0
     while len(seen) < count:
@@ -71,7 +71,7 @@ def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:
 
 
 def build_variant(spec: VariantSpec) -> Graph:
-    """The graph of any variant, by the family its spec names.
+    """Build the graph of any variant, by the family its spec names.
 
     Raises:
         FormatError: the family is unknown, or the spec does not fit it.

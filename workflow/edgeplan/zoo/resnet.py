@@ -1,4 +1,4 @@
-"""ResNet (He et al., 2016), in torchvision's form (a bottleneck strides in its 3 x 3 convolution) unless told otherwise."""
+"""Builds ResNet (He et al., 2016) in torchvision's form (bottlenecks stride in their 3 x 3 convolution) unless told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EXPANSION = 4
 
 
 def resnet(choices: Choices, name: str, *, depth: int = 18, reduction_strides: bool = False) -> Graph:
-    """ResNet of 18, 34, 50, 101 or 152 layers.
+    """Build ResNet of 18, 34, 50, 101 or 152 layers.
 
     The channels of a stage's output are free once, and tied over its residual sums; where the first shortcut of a stage is the
     identity (ResNet-18 and 34, stage 1), they are tied to the stem's too. The inner convolutions of each block are free.

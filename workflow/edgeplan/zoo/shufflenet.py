@@ -1,4 +1,4 @@
-"""ShuffleNet (Zhang et al., 2018): grouped pointwise convolutions with channel shuffle."""
+"""Builds ShuffleNet (Zhang et al., 2018): grouped pointwise convolutions with channel shuffle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOTTLENECK = 4
 
 
 def shufflenet(name: str = "shufflenet", *, width: float = 1.0) -> Graph:
-    """ShuffleNet 0.5x, 1x, 1.5x or 2x with three groups; stem channels as in its authors' published code."""
+    """Build ShuffleNet 0.5x, 1x, 1.5x or 2x with three groups; stem channels are those of its authors' published code."""
     stem, stages = _WIDTHS[width]
     b = GraphBuilder(name, IMAGE)
     x = b.maxpool(b.conv_bn(b.input, stem, 3, 2), 3, 2, 1)
@@ -35,7 +35,7 @@ def shufflenet(name: str = "shufflenet", *, width: float = 1.0) -> Graph:
 
 
 def _unit(b: GraphBuilder, x: str, out: int, first_groups: int, *, downsamples: bool) -> str:
-    """Figure 2: b where the size stays (residual sum), c where it halves (concatenated with the pooled input)."""
+    """Add a unit of Figure 2: b where the size stays (residual sum), c where it halves (pooled input concatenated)."""
     produced = out - b.channels(x) if downsamples else out
     y = b.conv_bn(x, out // _BOTTLENECK, 1, groups=first_groups)
     y = b.channel_shuffle(y, _GROUPS)

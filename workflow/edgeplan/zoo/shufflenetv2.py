@@ -1,4 +1,4 @@
-"""ShuffleNetV2 (Ma et al., 2018): channel split and channel shuffle."""
+"""Builds ShuffleNetV2 (Ma et al., 2018): channel split and channel shuffle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEM = 24
 
 
 def shufflenetv2(choices: Choices, name: str, *, width: float = 1.0) -> Graph:
-    """ShuffleNetV2 0.5x, 1.0x, 1.5x or 2.0x.
+    """Build ShuffleNetV2 0.5x, 1.0x, 1.5x or 2.0x.
 
     Free: the stem, a stage's branch (both branches of all its units are tied by the shuffle), each unit's inner channels, the
     last convolution.

@@ -1,4 +1,4 @@
-"""A variant of a model family, kept as the choices that make it: a few integers rather than a graph."""
+"""Describes a variant of a model family by the choices that make it: a few integers rather than a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = Annotated[int, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One variant (nn-Meter, section 3).
+    """Describes one variant of a family (nn-Meter, section 3).
 
     Attributes:
         family: family id, e.g. `resnet`.
@@ -39,7 +39,7 @@ class VariantSpec:
 
     @property
     def name(self) -> str:
-        """A name unique among all variants, also the graph's."""
+        """Return a name unique among all variants, which is also the graph's."""
         return f"{self.family}_s{self.seed}_{self.index:05d}"
 
     @property
@@ -48,7 +48,7 @@ class VariantSpec:
         return self.base, self.channels, self.kernels, self.cell
 
     def to_json(self) -> str:
-        """One compact line of JSON; `from_json` gives back an equal spec."""
+        """Return one compact line of JSON; `from_json` gives back an equal spec."""
         document: dict[str, Any] = {"format_version": FORMAT_VERSION, **asdict(self)}
         for name in ("channels", "kernels") if self.cell else ("cell",):
             del document[name]

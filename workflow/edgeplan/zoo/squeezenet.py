@@ -1,4 +1,4 @@
-"""SqueezeNet (Iandola et al., 2016): fire modules; no batch normalisation, biases instead."""
+"""Builds SqueezeNet (Iandola et al., 2016): fire modules; no batch normalisation, biases instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEMS = {"1.0": (96, 7), "1.1": (64, 3)}
 
 
 def squeezenet(choices: Choices, name: str, *, version: str = "1.0") -> Graph:
-    """SqueezeNet 1.0 or 1.1; every convolution's channels are free but the classifier's."""
+    """Build SqueezeNet 1.0 or 1.1; every convolution's channels are free but the classifier's."""
     b = GraphBuilder(name, IMAGE)
     stem, base_kernel = _STEMS[version]
     kernel = choices.kernel(base_kernel)

@@ -1,4 +1,4 @@
-"""VGG (Simonyan and Zisserman, 2015): no batch normalisation, biases in every layer."""
+"""Builds VGG (Simonyan and Zisserman, 2015): no batch normalisation, biases in every layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTHS = (64, 128, 256, 512, 512)
 
 
 def vgg(choices: Choices, name: str, *, depth: int = 11) -> Graph:
-    """VGG of 11, 13, 16 or 19 layers; every convolution and both hidden fully connected layers are free."""
+    """Build VGG of 11, 13, 16 or 19 layers; every convolution and both hidden fully connected layers are free."""
     b = GraphBuilder(name, IMAGE)
     x = b.input
     for width, convs in zip(_WIDTHS, _CONVS_PER_STAGE[depth], strict=True):

@@ -1,4 +1,4 @@
-"""The chapter on adaptation: what it keeps of devices, computes and shows."""
+"""Declares the chapter on adaptation: what it keeps of devices, computes and shows."""
 
 from __future__ import annotations
 

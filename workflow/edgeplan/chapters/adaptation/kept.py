@@ -39,7 +39,7 @@ _MODEL_COLUMNS = ("model_id", "family", "use", "spec", "measured_ms", "seconds")
 
 
 class About(BaseModel):
-    """The origin of a device's rows: engine, processor, and constants of its counters."""
+    """Records the origin of a device's rows: engine, processor, and constants of its counters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,10 +58,10 @@ class About(BaseModel):
 
 @dataclass(frozen=True)
 class KeptDevice:
-    """The measurements of a device.
+    """Holds the measurements of a device.
 
     Attributes:
-        about: their origin.
+        about: the origin of the rows.
         kernels: labelled kernels, a row each.
         carriers: seconds that each measured carrier took, by its subject.
         models: whole models, a row each.
@@ -107,17 +107,17 @@ class KeptDevice:
         return KeptDevice(about, kernels, seconds.loc[kernels["subject"].unique()], models, read_rules(folder / RULES))
 
     def of(self, use: str) -> pd.DataFrame:
-        """The whole models that are measured for a use."""
+        """Return the whole models that are measured for a use."""
         return self.models[self.models["use"] == use].reset_index(drop=True)
 
     @cached_property
     def calibrating(self) -> pd.DataFrame:
-        """Whole models that factors and intervals may be taken from."""
+        """Return whole models that factors and intervals may be taken from."""
         return self.of(CALIBRATING)
 
 
 def model_kernels(models: pd.DataFrame, rules: FusionRules) -> list[ModelKernels]:
-    """The kernels of whole models (`use`, `model_id`, `spec`), split by rules."""
+    """Return the kernels of whole models (`use`, `model_id`, `spec`), split by rules."""
     found = []
     for use, model_id, spec in zip(models["use"], models["model_id"], models["spec"], strict=True):
         graph = simplify(UNSEEN[model_id](model_id) if use == UNSEEN_MODEL else build_variant(VariantSpec.from_json(spec)))
@@ -127,7 +127,7 @@ def model_kernels(models: pd.DataFrame, rules: FusionRules) -> list[ModelKernels
 
 
 def tables_of(kernels: list[ModelKernels], chosen: npt.NDArray[np.int64] | None = None) -> KernelTables:
-    """The kernel tables of some models; all without a choice."""
+    """Return the kernel tables of some models; all without a choice."""
     return KernelTables.of(kernels if chosen is None else [kernels[i] for i in chosen])
 
 

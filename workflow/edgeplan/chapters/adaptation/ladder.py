@@ -1,4 +1,4 @@
-"""The ladder of budgets: predictors of a new device from so many seconds of measuring, adapted and from scratch.
+"""Climbs the ladder of budgets: predictors of a new device from so many seconds of measuring, adapted and from scratch.
 
 Rungs are cut out of kept rows: carriers and small whole models are drawn as a device is adapted live, until their recorded
 seconds are spent. Every draw of a rung serves all that is compared.
@@ -46,12 +46,12 @@ _JOB, _FOUND = "job.json", "found.parquet"
 
 @dataclass(frozen=True)
 class Drawn:
-    """The carriers and whole models that a budget holds.
+    """Holds the carriers and whole models that a budget pays for.
 
     Attributes:
         subjects: carriers.
         models: numbers of calibrating models.
-        seconds: what all took, the start included.
+        seconds: time that all of it took to measure, the start included.
     """
 
     subjects: frozenset[str]
@@ -61,13 +61,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class LadderDevice:
-    """A device that is adapted to, as rungs know it.
+    """Describes a device that is adapted to, as rungs know it.
 
     Attributes:
         kept: its measurements.
         calibrating: kernels of its calibrating models, in their order.
         judged: whole models that predictors are judged by.
-        tables: their kernels.
+        tables: kernel tables of the models.
     """
 
     kept: KeptDevice
@@ -101,12 +101,12 @@ class LadderDevice:
 
 @dataclass(frozen=True)
 class Pool:
-    """The carriers that are drawn from, by the strata of their kernels.
+    """Holds the carriers that are drawn from, by the strata of their kernels.
 
     Attributes:
-        seconds: of each carrier, by its subject.
+        seconds: measuring time of each carrier, by its subject.
         apart: whether it is drawn with all rows alone (`_NOT_DRAWN`).
-        strata: of the calibrating models' kernels.
+        strata: strata of the calibrating models' kernels.
         samples: kernels of each carrier by stratum.
     """
 
@@ -117,7 +117,7 @@ class Pool:
 
     @staticmethod
     def of(target: LadderDevice, guide: DevicePredictor) -> Pool:
-        """The pool of a device; an old device's predictor, the guide, tells the strata."""
+        """Make the pool of a device; an old device's predictor, the guide, tells the strata."""
         rows, seconds = target.kept.kernels, target.kept.carriers
         sampler = rows.drop_duplicates("subject").set_index("subject")["sampler"]
         kind, said = rows["kind"].to_numpy(), said_us(guide, rows)
@@ -164,7 +164,7 @@ def _spent(order: Sequence[int], seconds: npt.NDArray[np.float64], budget_s: flo
 
 
 def _by_family(models: pd.DataFrame, rng: np.random.Generator) -> list[int]:
-    """Numbers of models at random, so that each family has its n-th before any has its next."""
+    """Draw the order of models at random, so that each family has its n-th before any has its next."""
     order = rng.permutation(len(models))
     family = models["family"].to_numpy()[order]
     turn = pd.Series(family).groupby(family).cumcount().to_numpy()
@@ -172,7 +172,7 @@ def _by_family(models: pd.DataFrame, rng: np.random.Generator) -> list[int]:
 
 
 def old_predictor(target: LadderDevice) -> DevicePredictor:
-    """The predictor of a device from all its rows, as others are adapted from."""
+    """Train the predictor of a device from all its rows, as others are adapted from."""
     every = Drawn(frozenset(target.kept.carriers.index), np.arange(len(target.calibrating)), ALL_SECONDS)
     new = target.new(every)
     trained = from_scratch(new)
@@ -189,7 +189,7 @@ def old_predictor(target: LadderDevice) -> DevicePredictor:
 
 
 def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
-    """A predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
+    """Return a predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
     return fitted_to_models(
         AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), KernelTables.of(new.models), new.measured_ms
     )
@@ -198,7 +198,7 @@ def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
 def rungs(
     target: LadderDevice, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
 ) -> Iterator[pd.DataFrame]:
-    """Every rung of a device: a row for each judged model and each predictor.
+    """Climb every rung of a device: a row for each judged model and each predictor.
 
     Args:
         target: the device.
@@ -249,7 +249,7 @@ def _judged(
 
 
 def in_processes(kept: Path, devices: Sequence[str], settings: AdaptationSettings, folder: Path) -> pd.DataFrame:
-    """The ladder of all devices, a process each: first what others are adapted from, then the rungs.
+    """Climb the ladder of all devices, a process each: first what others are adapted from, then the rungs.
 
     Args:
         kept: folder of the devices.

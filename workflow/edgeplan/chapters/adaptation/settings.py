@@ -1,4 +1,4 @@
-"""The `adaptation` section of params.yaml."""
+"""Declares the `adaptation` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 
 
 class AdaptationSettings(Section):
-    """Settings of the ladder of budgets say what is held against what.
+    """Settings of the ladder of budgets say which devices, budgets and draws are compared.
 
     Attributes:
         devices: devices of this workspace whose measurements are put into `data/transfer`, beside those measured elsewhere.

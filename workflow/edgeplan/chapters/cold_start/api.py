@@ -1,4 +1,4 @@
-"""The interface for programs of the chapter on cold starts: `edgeplan.plan_cold_start`."""
+"""Offers the chapter on cold starts to programs: `edgeplan.plan_cold_start`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _BYTES_PER_MB = 1e6
 
 @dataclass(frozen=True)
 class ColdStartPlan:
-    """A plan that was written.
+    """Holds a plan of a cold start that was written, and what it was made from.
 
     Attributes:
-        folder: what `run` executes.
+        folder: the plan folder that `run` executes.
         plan: the plan document.
         profiles: the costs that it was made from, by layout.
         program: what was built from it.

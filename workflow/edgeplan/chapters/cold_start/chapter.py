@@ -1,4 +1,4 @@
-"""The chapter on cold starts: what it measures, plans and shows."""
+"""Declares the chapter on cold starts: what it measures, plans and shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell how long the stages of the chapter take."""
+"""Estimates how long the stages of the chapter take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLD_PROFILE_S, _COLD_PLANS_S, _COLD_RUN_S = 20.0, 30.0, 1.2  # a block of a mo
 
 
 def estimate(params: ColdStartParams, engines: Sequence[str]) -> dict[str, float]:
-    """Seconds that cold starts take on all their devices, where nothing is stored yet; `engines` are those of the devices."""
+    """Estimate the seconds of cold starts on all their devices, where nothing is stored yet; `engines` are the devices'."""
     del engines
     cold = params.cold_start
     kinds = len(cold.settings) + 1 + len(cold.plans)

@@ -1,4 +1,4 @@
-"""The numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4 is beside the models of the zoo."""
+"""Holds the numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section; Table 4 is in the zoo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE1_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """A row of Table 2, in ms: preparation on little cores, execution on big ones (conv 3x3, stride 1, 64 -> 192 channels)."""
+    """Holds a row of Table 2, in ms: preparation on little cores, execution on big ones (conv 3x3, stride 1, 64 -> 192)."""
 
     kernel: str
     read_raw_ms: float
@@ -80,7 +80,7 @@ TABLE4_PLANNING_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """A cell of Table 5: least, largest and mean speed-up over a baseline."""
+    """Holds a cell of Table 5: least, largest and mean speed-up over a baseline."""
 
     least: float
     largest: float

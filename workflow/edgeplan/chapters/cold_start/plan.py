@@ -1,4 +1,4 @@
-"""From a model file to a plan: profile or predict, then plan."""
+"""Plans from a model file: profile or predict, then plan."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Request:
     """A request says how a model is to be planned.
 
     Attributes:
-        device: where.
+        device: the device to plan for.
         costs: "profiled" or "predicted".
         planner: a name in `PLANNERS`.
         layouts: home layouts to plan.
         rows: folder of profiled rows.
         shared: folder of the pipeline's, which are read, too.
-        predictors: of the device, for predicted costs.
+        predictors: predictors of the device, for predicted costs.
         reprofile: whether the planner nnv12 measures again what it tries.
-        settings: of the profile.
+        settings: settings of the profile.
     """
 
     device: DeviceFile
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what it was made from.
+    """Holds a plan with what it was made from.
 
     Attributes:
         plan: the plan.
@@ -92,7 +92,7 @@ def plan_model(model: Path, request: Request) -> Planned:
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
-    """The graph of a model file and its steps; what the runtime cannot compute is refused before any work.
+    """Read the graph of a model file and its steps; what the runtime cannot compute is refused before any work.
 
     Raises:
         ModelError: see `plan_model`.
@@ -135,7 +135,7 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:
-    """The rows to plan from, and the settings of the profile that they are of.
+    """Find the rows to plan from, and the settings of the profile that they are of.
 
     A profile of this model that is there already is taken, the most thorough one, whatever settings it was measured by; so are
     the rows that predictions are learnt from. Who refuses noise gets rows that were measured so.
@@ -159,6 +159,6 @@ def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[P
 
 
 def _disk(model: Path, *, predicted: bool) -> Disk:
-    """Where weights come from: a look alone where nothing may be waited for."""
+    """Measure the disk that weights come from: by a glance alone where nothing may be waited for."""
     files = model_files(model)
     return glance_at_disk(files) if predicted else measure_disk(files, lock_timeout_seconds=LOCK_SECONDS, probes=_PROBES)

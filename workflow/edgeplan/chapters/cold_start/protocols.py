@@ -1,4 +1,4 @@
-"""Names of the chapter's measuring protocols: see `edgeplan.support.protocols`."""
+"""Names the chapter's measuring protocols: see `edgeplan.support.protocols`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `cold_start` section of params.yaml."""
+"""Declares the `cold_start` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ColdStartSettings(Section):
     Attributes:
         devices: devices whose engine is the package's own runtime.
         models: names of `zoo.cold_start_models`.
-        settings: stock settings to stand beside, names of `cold.baselines.registry`; those not installed say so in the tables.
+        settings: stock settings to stand beside, names of `engines.registry`; those not installed say so in the tables.
         threads: thread counts each setting is tried with, our own too; the largest is "all cores".
         states: page cache evicted, cached or both.
         repeats: fresh processes for each combination.
@@ -84,7 +84,7 @@ class ColdStartSettings(Section):
 
     @property
     def fewer_repeats(self) -> int:
-        """Fresh processes for each combination of plans for an asymmetric chip and under load."""
+        """Return how many fresh processes run each combination of plans for an asymmetric chip and under load."""
         return min(self.repeats, self.further_repeats)
 
     @model_validator(mode="after")

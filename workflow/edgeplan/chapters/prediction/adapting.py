@@ -1,4 +1,4 @@
-"""Adapting a device live: `edgeplan device adapt` measures here for seconds, and writes predictors that `predict` finds.
+"""Adapts predictors to this machine: `edgeplan device adapt` measures for seconds and writes predictors that `predict` finds.
 
 The seconds count from the first line that measures: the engine's start, the references' quiet times and discarded batches are
 among them. Carriers come first, drawn at random over strata of kernels (`predictors.strata`), then small whole models, a family
@@ -80,13 +80,13 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True)
 class Adapted:
-    """Adapting gives predictors, and tells how good they are.
+    """Names the predictors that adapting gave, and tells how good they are.
 
     Attributes:
         device, old: names; several old ones where none is of the same engine.
-        folder: where the predictors were written.
-        seconds: that were measured.
-        carriers, kernels, models: how many.
+        folder: folder that the predictors were written to.
+        seconds: time that was measured.
+        carriers, kernels, models: how many of each were measured.
         spread: standard deviation of the log errors of whole models that no factor was fitted on; NaN for too few.
         spread_kernels: of kernels, out of fold, from all carriers and from half of them.
         interval: half width of the interval of a typical model, relative.
@@ -105,12 +105,12 @@ class Adapted:
 
     @property
     def expected_within_10pct(self) -> float:
-        """The share of models that errors of this spread leave within 10 %; NaN where it is not known."""
+        """Return the share of models that errors of this spread leave within 10 %; NaN where it is not known."""
         return math.erf(math.log(1.1) / (self.spread * math.sqrt(2))) if self.spread > 0 else math.nan
 
     @property
     def expected_at_four_times(self) -> float:
-        """The same from four times the seconds, if errors go on to fall as from half of the carriers to all."""
+        """Return that share for four times the seconds, if errors go on to fall as from half of the carriers to all."""
         whole, half = self.spread_kernels
         power = max(0.0, math.log(half / whole) / math.log(2)) if min(whole, half) > 0 else 0.0
         return replace(self, spread=self.spread * 4**-power).expected_within_10pct
@@ -128,11 +128,11 @@ def adapt_device(
     """Measure here for some seconds, and write predictors of a device.
 
     Args:
-        name: of the device, or path of its file; its engine is installed here.
+        name: name of the device, or path of its file; its engine is installed here.
         old: device whose predictors are adapted; "" finds the one of the same engine that errs least on what the first seconds
             measured, or takes all that are known where none is of the engine.
-        seconds: to measure.
-        share: of models within 10 %; it ends early once as many are expected.
+        seconds: time to measure.
+        share: share of models within 10 %; measuring ends early once as many are expected.
         results: folder of the results; without, the workspace's.
         rows: folder of measured rows; likewise.
 
@@ -165,7 +165,7 @@ def adapt_device(
 
 
 def known_devices(engine: str, but: str) -> list[str]:
-    """Names of devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
+    """List devices with predictors, of this workspace and shipped, whose engine is this one; "" for any engine."""
     space = workspace()
     names = [
         p.parent.parent.name for p in sorted(space.results.glob("*/predictors/card.json")) if not (p.parent / ADAPTED).is_file()
@@ -191,7 +191,7 @@ def _sources(device: DeviceFile, old: str) -> list[Source]:
 
 
 class _Live:
-    """Measuring and learning for one device."""
+    """Measures and learns for one device while the time lasts."""
 
     def __init__(self, device: DeviceFile, sources: list[Source], seconds: float, share: float) -> None:
         self.device, self.sources, self.seconds, self.share = device, sources, seconds, share
@@ -203,7 +203,7 @@ class _Live:
 
     @property
     def rules(self) -> FusionRules:
-        """Fusion rules of the first old device: those of the engine, if it is of the same one."""
+        """Return the fusion rules of the first old device: those of the engine, if it is of the same one."""
         return self.sources[0].rules
 
     def prepare(self) -> None:
@@ -238,7 +238,7 @@ class _Live:
         self.spent = time.monotonic() - began
 
     def _fitting(self, until: float, most: int = _SETTINGS.batch_size) -> int:
-        """Subjects of the next batch: as many as the time left holds, by the mean of those before."""
+        """Return how many subjects the next batch has: as many as the time left holds, by the mean of those before."""
         left = until - time.monotonic()
         done = [m.seconds for m in self.measured]
         if not done:
@@ -251,7 +251,7 @@ class _Live:
 
     @cached_property
     def carriers(self) -> list[Graph]:
-        """Carriers of published and of scaled convolutions, in the order of the strata that they fill."""
+        """Draw carriers of published and of scaled convolutions, in the order of the strata that they fill."""
         prior = ConvPrior(conv_shapes(build() for build in prior_models().values()))
         count = min(_MOST_CARRIERS, max(30, round(_CARRIERS_A_SECOND * self.seconds)))
         guide = self.sources[0].predictor
@@ -270,14 +270,14 @@ class _Live:
 
     @cached_property
     def zoo(self) -> list[tuple[Graph, ModelKernels]]:
-        """Variants of each family in turn, under a seed that no evaluated one has."""
+        """Build variants of each family in turn, under a seed that no evaluated one has."""
         drawn_of = [list(variants(f, _MODELS, _MODELS_SEED)) for f in FAMILIES.values()]
         graphs = [simplify(build_variant(spec)) for turn in zip(*drawn_of, strict=True) for spec in turn]
         return [(g, kernel_table(g, split(g, self.rules))) for g in graphs]
 
     @cached_property
     def small_models(self) -> list[tuple[Graph, ModelKernels]]:
-        """Small models, one of a family after one of another, the families in an order by chance."""
+        """Return small models, one of a family after one of another, the families in an order by chance."""
         guide, families = self.sources[0].predictor, len(FAMILIES)
         small = [
             weight_bytes(graph) <= _SMALL_BYTES and guide.predict(kernels, allow_partial=True).latency_ms <= _SMALL_MS
@@ -314,7 +314,7 @@ class _Live:
         return told.expected_within_10pct >= self.share
 
     def result(self, version: str, *, scratch: bool = True) -> tuple[AdaptedPredictor, Adapted]:
-        """The predictors from all that was measured so far, and what to expect of them."""
+        """Return the predictors from all that was measured so far, and what to expect of them."""
         new = self._new(version)
         olds = [s.predictor for s in self.sources]
         predictor = adapt(new, olds, from_scratch(new) if scratch else None, _SEED)
@@ -334,7 +334,7 @@ class _Live:
         return predictor, told
 
     def _spreads(self, new: NewDevice) -> tuple[float, float]:
-        """Median log errors of kernels out of fold, from all carriers and from half of them."""
+        """Return the median log errors of held-out kernels, from all carriers and from half of them."""
         labels = read_labels(new.kernels)
         rows = rows_of(self.sources[0].predictor, labels)
         halves = rows.take(rows.group % 2 == 0)
@@ -346,7 +346,7 @@ class _Live:
 
 
 def _judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
-    """Spread of the errors of whole models by factors of others, and the half width of the interval of the middle one."""
+    """Return the spread of whole models' errors by factors of others, and the half width of a typical model's interval."""
     if len(new.measured_ms) < 3:
         return math.nan, math.nan
     plain = replace(predictor, card=predictor.card.model_copy(update={"factors": {}}))

@@ -1,4 +1,4 @@
-"""The interface for programs of the chapter on prediction: `edgeplan.predict` and `edgeplan.measure`."""
+"""Offers the chapter on prediction to programs: `edgeplan.predict` and `edgeplan.measure`."""
 
 from __future__ import annotations
 

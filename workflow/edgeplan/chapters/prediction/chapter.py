@@ -1,4 +1,4 @@
-"""The chapter on prediction: what it measures, learns and shows."""
+"""Declares the chapter on prediction: what it measures, learns and shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model measured on this machine, beside what was predicted for it: whole, and kernel by kernel."""
+"""Compares a model measured on this machine with what was predicted for it: whole, and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _US_PER_MS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class KernelComparison:
-    """One kernel, or several where the engine runs other parts together than was predicted. Milliseconds; None: not known.
+    """Compares one kernel, or several that the engine runs otherwise than predicted, in ms; None: not known.
 
     Attributes:
-        name: of the predicted kernels, else of the engine's operators.
+        name: names of the predicted kernels, else of the engine's operators.
         type: kinds of the operators; "reorder" for a layout conversion.
-        predicted_ms: what the predictors say.
-        measured_ms: what the engine counted, brought to the plain run: counters inflate small kernels.
+        predicted_ms: latency that the predictors give.
+        measured_ms: latency that the engine counted, brought to the plain run: counters inflate small kernels.
     """
 
     name: str
@@ -42,13 +42,13 @@ class KernelComparison:
 
     @property
     def deviation(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Return predicted over measured latency, less 1."""
         return self.predicted_ms / self.measured_ms - 1 if self.predicted_ms is not None and self.measured_ms else None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model that was measured.
+    """Holds what was measured of a model.
 
     Attributes:
         model, device: names.
@@ -59,7 +59,7 @@ class Measured:
         waited: share of the time that others had this process's processors: what it took then is in the figures.
         throttled: share of the time that a CPU quota of a control group stopped it, which is in them as well.
         seconds: how long it took.
-        prediction: for the device, None where there is none.
+        prediction: prediction for the device, None where there is none.
         without_prediction: why, and `next_step` what to do.
         other_machine: the processor that the predictions are for, "" if it is this machine or not known.
         kernels: predicted beside measured; empty without node times.
@@ -85,7 +85,7 @@ class Measured:
 
     @property
     def deviation(self) -> float | None:
-        """Predicted over measured, less 1; None without a prediction of the whole model."""
+        """Return predicted over measured latency, less 1; None without a prediction of the whole model."""
         whole = self.prediction is not None and self.prediction.coverage == 1
         return self.prediction.latency_ms / self.latency_ms - 1 if self.prediction is not None and whole else None
 
@@ -133,7 +133,7 @@ def measure_model(model: Path, device: str | Path, *, seconds: float, results: P
 def compare_kernels(
     graph: Graph, kernels: Sequence[Kernel], prediction: Prediction | None, measurement: Measurement
 ) -> tuple[KernelComparison, ...]:
-    """Predicted beside measured, in the order of the engine's nodes; what was predicted and not run comes last.
+    """Compare predicted with measured kernels in the order of the engine's nodes; what was predicted and not run comes last.
 
     Args:
         graph: the model.
@@ -173,7 +173,7 @@ def compare_kernels(
 def _not_run(
     prediction: Prediction | None, kernels: Sequence[Kernel], group: Mapping[str, str], rows: Mapping[tuple[bool, str], object]
 ) -> Iterator[KernelComparison]:
-    """Predictions of what the engine has no node for."""
+    """Yield the predictions of kernels and conversions that the engine has no node for."""
     place = {kernel.name: group[kernel.members[0]] for kernel in kernels}
     for line in prediction.kernels if prediction else ():
         conversion = line.type == _REORDER
@@ -182,7 +182,7 @@ def _not_run(
 
 
 def _groups(members: Iterable[Sequence[str]]) -> dict[str, str]:
-    """For each operator the first one of all that kernels and nodes hold together with it, directly or through others."""
+    """Return for each operator the least name among those that share kernels or nodes with it, also through others."""
     found: dict[str, set[str]] = {}
     for names in members:
         joined = set(names).union(*(found[name] for name in names if name in found))

@@ -1,4 +1,4 @@
-"""The package ships of a device: file, fusion rules, distilled predictors, the kernels behind them, costs of preparation."""
+"""Writes what the package ships of a device: file, fusion rules, distilled predictors, their kernels, costs of preparation."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _TOLERANCES = (0.0, 1e-4, 2e-4, 3e-4)
 
 @dataclass(frozen=True)
 class Distilled:
-    """The change of predictions that distilling caused.
+    """Reports the change of predictions that distilling caused.
 
     Attributes:
-        size_bytes: of the trees.
-        median_change, largest_change: of the latencies of the models, relative.
-        models: how many.
+        size_bytes: size of the trees.
+        median_change, largest_change: changes of the models' latencies, relative.
+        models: number of models.
     """
 
     size_bytes: int
@@ -58,7 +58,7 @@ class Distilled:
 
 
 def _sampled(measurements: Path) -> pd.DataFrame:
-    """The distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
+    """Return the distinct kernels that the predictors were trained on: never a frozen one, nor one of a whole model."""
     mode = str(read_document(measurements / "sampling.json", "mode")["mode"])
     table = read_parquet(measurements / "kernels.parquet", "mode", "sampler", "subject", *COLUMNS)
     return table.loc[trained_on(table, mode), list(COLUMNS)].drop_duplicates("config", ignore_index=True)
@@ -70,7 +70,7 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
     Args:
         profiles: folder of profiled rows, of one machine.
         environment: what is known of the machine that measured the device.
-        folder: where to.
+        folder: folder to write to.
 
     Returns:
         Candidates behind the fits; 0 where nothing is profiled, and nothing written.
@@ -116,7 +116,7 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         device: its file.
         results: its folder of results.
         models: table of the zoo's models, on which the change is looked at.
-        folder: where to.
+        folder: folder to write to.
 
     Raises:
         FormatError: a file is missing or does not fit, or the distilled predictors are too large or too far off.

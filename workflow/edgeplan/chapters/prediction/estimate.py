@@ -1,4 +1,4 @@
-"""The chapter's stages take the budgets of params.yaml, and elsewhere the time of earlier runs."""
+"""Estimates the time of the chapter's stages: the budgets of params.yaml, and elsewhere the time of earlier runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNSEEN_S = 120.0  # the architectures outside the zoo's families, on one device
 
 
 def estimate(params: PredictionParams, engines: Sequence[str]) -> dict[str, float]:
-    """Seconds that each part of a run takes on all devices, where nothing is stored yet; `engines` are those of the devices."""
+    """Estimate the seconds of each part of a run on all devices, where nothing is stored yet; `engines` are the devices'."""
     measurement, sampling = params.measurement, params.sampling
     devices, evaluated_models = len(params.devices), params.zoo.variants_per_family * len(FAMILIES)
     calibrating_models = params.calibration.variants_per_family * len(FAMILIES)

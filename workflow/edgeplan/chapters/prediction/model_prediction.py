@@ -1,4 +1,4 @@
-"""Predicting a model file's latency on a device with the predictors that were trained there."""
+"""Predicts a model file's latency on a device with the predictors that were trained there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgeplan.predictors.source import Source
 
 @dataclass(frozen=True, slots=True)
 class KernelLatency:
-    """The latency of one kernel, or of one layout conversion.
+    """Holds the predicted latency of one kernel, or of one layout conversion.
 
     Attributes:
-        name: of its anchor operator; of a conversion what it converts.
+        name: name of its anchor operator; for a conversion, the tensor that it converts.
         type: kinds of its operators, joined by "++"; "reorder" for a conversion.
         implementation: the engine's kernel, "" where the engine does not tell.
         latency_ms, low_ms, high_ms: prediction and interval.
-        share: of the whole model.
+        share: share of the whole model's latency.
     """
 
     name: str
@@ -34,7 +34,7 @@ class KernelLatency:
 
 @dataclass(frozen=True, slots=True)
 class PredictedFor:
-    """Whose machine a prediction is for.
+    """Names the machine that a prediction is for.
 
     Attributes:
         cpu: its processor; "" if nobody has noted it.
@@ -49,7 +49,7 @@ class PredictedFor:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Latency of a model on a device.
+    """Holds the predicted latency of a model on a device.
 
     Attributes:
         model, device: names.
@@ -62,9 +62,9 @@ class Prediction:
         unfamiliar: nodes unlike anything that was measured, each with why: the interval does not cover them.
         stand_ins: nodes of a kind that was not measured: node, kind, and the other kind that they are predicted as, or "bytes"
             for those predicted by the bytes that they move.
-        stand_in_share: of the latency, what these nodes take.
+        stand_in_share: share of the latency that these nodes take.
         call_ms: constant cost of the call, part of the latency.
-        kernels: in topological order, then layout conversions.
+        kernels: kernels in topological order, then layout conversions.
     """
 
     model: str

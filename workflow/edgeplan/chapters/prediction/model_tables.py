@@ -1,4 +1,4 @@
-"""The models of a table as tables of kernels."""
+"""Turns the models of a table into tables of kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 
 
 def named_graphs(table: pd.DataFrame) -> Iterator[Graph]:
-    """The graphs of the rows, one at a time, each called by its `model_id`."""
+    """Yield the graphs of the rows, one at a time, each called by its `model_id`."""
     for model_id, graph in zip(table["model_id"], graphs(table), strict=True):
         yield Graph(model_id, graph.operators, graph.inputs, graph.outputs, graph.tensors)
 
 
 def kernels_of(table: pd.DataFrame, rules: FusionRules) -> KernelTables:
-    """The kernels of all rows, split by the rules."""
+    """Return the kernels of all rows' models, split by the rules."""
     return KernelTables.of(kernel_table(graph, split(graph, rules)) for graph in named_graphs(table))

@@ -1,4 +1,6 @@
-"""The numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section. Shares are in percent, as printed.
+"""Holds the numbers that nn-Meter (MobiSys 2021) reports, each with its table, figure or section.
+
+Shares are in percent, as printed.
 
 Its tables lie in `printed/`, with the columns that they have beside ours; "nan" stands where the paper has no number.
 """
@@ -30,7 +32,7 @@ CONV_FUSED_MS: Mapping[str, float] = MappingProxyType({"conv": 0.404, "conv++bn"
 
 @cache
 def printed(table: str, index: str | None = None) -> pd.DataFrame:
-    """A table of the paper, such as "table_08"; families and kernels are called as here.
+    """Read a table of the paper, such as "table_08"; families and kernels are called as here.
 
     The last row of Tables 8 and 11 is of sections 7.2.2 and 7.2.3, "AlexNets" of Table 10 of section 7.3. Squeeze-and-excite is
     one kernel in the paper, several here; its channel shuffle is the transpose here, its average pooling of Table 4 the global
@@ -41,7 +43,7 @@ def printed(table: str, index: str | None = None) -> pd.DataFrame:
 
 
 def family_key(name: str) -> str:
-    """This project's name of a family, whatever the spelling: `MobileNet_V2`, `MobileNetv2s` -> `mobilenetv2`."""
+    """Return this project's name of a family, whatever the spelling: `MobileNet_V2`, `MobileNetv2s` -> `mobilenetv2`."""
     plain = "".join(c for c in name.lower() if c.isalnum())
     known = printed("table_02", "family").index
     return plain[:-1] if plain not in known and plain.endswith("s") and plain[:-1] in known else plain

@@ -1,4 +1,4 @@
-"""The sections of params.yaml that the chapter on prediction reads, with their bounds."""
+"""Declares the sections of params.yaml that the chapter on prediction reads, with their bounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TruthSettings(Section):
 
 
 class CalibrationSettings(Section):
-    """The whole models on which the intervals of predictions are calibrated.
+    """Sets the whole models on which the intervals of predictions are calibrated.
 
     Attributes:
         variants_per_family: variants of each of the 13 families; none is evaluated.
@@ -71,7 +71,7 @@ class EvaluationSettings(Section):
 
 
 class UnseenSettings(Section):
-    """The architectures outside the zoo's families (`edgeplan.zoo.unseen`).
+    """Names the devices that predict architectures outside the zoo's families (`edgeplan.zoo.unseen`).
 
     Attributes:
         devices: devices on which they are measured and predicted.
@@ -81,7 +81,7 @@ class UnseenSettings(Section):
 
 
 class TransferSettings(Section):
-    """Attributes: `source`, `target`: predictors of one device are tried on the other (Table 11)."""
+    """Names the devices of Table 11: predictors of `source` are tried on `target`."""
 
     source: DeviceName
     target: DeviceName

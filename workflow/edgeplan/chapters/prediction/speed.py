@@ -1,4 +1,4 @@
-"""The speed of predictions: the command as a whole process, the call inside one, and the paper's 26,000 models at once."""
+"""Measures the speed of predictions: the command as a process, the call inside one, and the paper's 26,000 models at once."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _FILE = "speed.json"
 
 
 class Speed(BaseModel):
-    """The measured speed of predictions, and its machine (evaluation/speed.json).
+    """Records the measured speed of predictions, and its machine (evaluation/speed.json).
 
     Attributes:
         format_version: version of this document.
-        figures: as from `measure_speed`.
+        figures: figures that `measure_speed` returned.
         predictors: digest of the predictors that were timed.
         measured_at: when, in UTC.
         cpu, cores, fingerprint: the machine; it need not be the one whose kernels were measured.
@@ -58,7 +58,7 @@ class Speed(BaseModel):
     fingerprint: str
 
     def told(self, predictor: DevicePredictor) -> str:
-        """When and where, as a sentence; "" without figures."""
+        """Return when and where the speed was measured, as a sentence; "" without figures."""
         if not self.figures:
             return ""
         whose = "these predictors" if self.predictors == _digest(predictor) else "earlier predictors of this device"
@@ -67,7 +67,7 @@ class Speed(BaseModel):
 
 
 def speed_of(params: PredictionParams, device: str, rules: FusionRules, predictor: DevicePredictor, evaluation: Path) -> Speed:
-    """The figures of speed: measured and written, or read where nothing may be measured.
+    """Return the figures of speed: measured and written, or read where nothing may be measured.
 
     Args:
         params: how many runs and models.
@@ -156,7 +156,7 @@ def measure_speed(params: PredictionParams, device: str, rules: FusionRules, pre
 
 
 def batch_tables(seed: int, count: int, rules: FusionRules, description: str = "models") -> list[KernelTables]:
-    """Kernel tables of so many variants, an equal share of each family, built on all cores; the bar shows `description`."""
+    """Build kernel tables of so many variants, an equal share of each family, on all cores; the bar shows `description`."""
     shares = [len(range(i, count, len(FAMILIES))) for i in range(len(FAMILIES))]
     # forked: the scripts of the stages are no importable modules; the children build tables and touch no engine or OpenMP
     forked = multiprocessing.get_context("fork")

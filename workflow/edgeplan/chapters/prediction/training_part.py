@@ -1,4 +1,4 @@
-"""One training in a process of its own: `python -m edgeplan.chapters.prediction.training_part FOLDER`.
+"""Runs one training in a process of its own: `python -m edgeplan.chapters.prediction.training_part FOLDER`.
 
 LightGBM does not hold trainings in several threads of one process apart: now and then one ended in a segmentation fault. Nor
 can they be forked from a process that has started threads of OpenMP, or run in a pool that imports `__main__`, which is a
@@ -30,7 +30,7 @@ _ROWS, _JOB, _PREDICTORS, _HELD_OUT, _ERROR = "rows.parquet", "job.json", "predi
 def train_in_process(
     folder: Path, rows: pd.DataFrame, settings: TrainingSettings, about: Mapping[str, Any]
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    """As `train_predictor`, in a process of its own.
+    """Train as `train_predictor` does, in a process of its own.
 
     Args:
         folder: empty; what the two processes tell each other goes there.

@@ -1,4 +1,4 @@
-"""Measuring whole models, plain and unprofiled: those that are evaluated and those that calibrate the intervals."""
+"""Measures whole models, plain and unprofiled: those that are evaluated and those that calibrate the intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APART_SECONDS = 120.0
 
 
 def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Bench:
-    """A bench whose blocks of one model lie at least `truth.min_gap_seconds` apart."""
+    """Open a bench whose blocks of one model lie at least `truth.min_gap_seconds` apart."""
     settings = params.measurement.model_copy(update={"min_gap_seconds": params.truth.min_gap_seconds})
     return Bench(device, settings, rows)
 
@@ -24,7 +24,7 @@ def open_bench(params: PredictionParams, device: DeviceFile, rows: Path) -> Benc
 def measure_shuffled(
     bench: Bench, subjects: Sequence[Subject], seed: int, repeat: int, description: str
 ) -> list[Measurement | None]:
-    """Measurements in the order of the subjects, made in a seeded order of its own; None where the time did not suffice.
+    """Measure subjects in a seeded order; return measurements in the subjects' own order, None where time did not suffice.
 
     A batch is gone through block by block. Family by family, one of small models would be through within seconds, and the
     blocks of a model would meet the same moment of the machine; large models among them keep its blocks apart.

@@ -1,6 +1,6 @@
-"""LiteRT (TensorFlow Lite) on the CPU through XNNPACK, f32, with and without XNNPACK's weight cache.
+"""Starts LiteRT (TensorFlow Lite) cold on the CPU through XNNPACK, f32, with and without XNNPACK's weight cache.
 
-The public converters need TensorFlow, so the model is converted by `tflite_lowering`.
+The public converters need TensorFlow, so the model is converted by `lowering.py`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _channels_last(value: Array) -> Array:
 
 
 def _channels_first(value: Array, shape: tuple[int, ...]) -> Array:
-    """Flat values of a channels-last tensor in the shape of the ONNX model."""
+    """Return the flat values of a channels-last tensor in the shape of the ONNX model."""
     if len(shape) != _IMAGE_AXES:
         return value.reshape(shape)
     n, c, h, w = shape

@@ -1,4 +1,4 @@
-"""The context of a lowering to TFLite: the graph, its values, the file being built, and fusion of operators that follow."""
+"""Keeps the context of a lowering to TFLite: the graph, its values, the file being built, and fusion of operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUSED = MappingProxyType({"relu": RELU, "relu6": RELU6})
 
 
 def layout(rank: int) -> tuple[int, ...]:
-    """Which ONNX axis each stored axis of a tensor holds."""
+    """Return the ONNX axis that each stored axis of a tensor holds."""
     return _LAYOUTS.get(rank, tuple(range(rank)))
 
 

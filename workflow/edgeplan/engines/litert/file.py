@@ -1,4 +1,4 @@
-"""A writer of TFLite files: tensors, constants and operators of one f32 subgraph, by the schema that LiteRT ships."""
+"""Writes TFLite files: tensors, constants and operators of one f32 subgraph, by the schema that LiteRT ships."""
 
 from __future__ import annotations
 

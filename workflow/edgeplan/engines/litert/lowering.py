@@ -1,4 +1,4 @@
-"""ONNX to TFLite: what a converter does offline, without TensorFlow. f32, static shapes, activations in NHWC.
+"""Converts ONNX to TFLite as a converter does offline, without TensorFlow: f32, static shapes, activations in NHWC.
 
 BatchNormalization is folded into the convolution before it and clipping activations are fused, as TFLite's own converter does.
 """
@@ -133,7 +133,7 @@ class _Lowering(Windows, Recurrent):
         return layout(rank).index(axis % rank)
 
     def reshape(self, op: Operator) -> None:
-        """Straight where the order of elements is the same in both layouts, else through ONNX's order."""
+        """Reshape a tensor directly where the order of elements is the same in both layouts, else through ONNX's order."""
         before, after = self._graph.shape(op.inputs[0]), self._graph.shape(op.outputs[0])
         x = self._index[op.inputs[0]]
         if not _keeps_order(before, after):

@@ -1,4 +1,4 @@
-"""`LSTM` in TFLite, step by step.
+"""Writes an `LSTM` in TFLite, step by step.
 
 TFLite has an operator for it, but that keeps its states in variable tensors, which LiteRT's compiled models refuse to load.
 So the steps are written out, as LiteRT's converter of PyTorch models does: one product for the inputs of all steps, and one a
@@ -24,7 +24,7 @@ class Recurrent(LoweringContext):
     """This class lowers `LSTM` to operators of TFLite."""
 
     def lstm(self, op: Operator) -> None:
-        """Forward, backward or both, over a sequence (steps, batch, features), from zero states."""
+        """Lower an LSTM that runs forward, backward or both ways over a sequence (steps, batch, features), from zero states."""
         if op.outputs[1:]:
             raise UnsupportedError(f"an LSTM whose last states are read ({op.name})")
         weight, recurrence, *rest = self._weights(op)
@@ -81,7 +81,7 @@ class Recurrent(LoweringContext):
     def _cell(
         self, op: Operator, prefix: str, gates: tuple[int, int], cell: int, shape: tuple[int, int, int]
     ) -> tuple[int, int]:
-        """State and cell after a step, from the sums that enter its gates (and the axis of the gates) and the cell before."""
+        """Return state and cell after a step, from the sums that enter its gates (and their axis) and the cell before."""
 
         def emit(code: str, inputs: Sequence[int], role: str, options: str = "") -> int:
             out = self._scratch(op, f"{prefix}/{role}", shape)
@@ -99,7 +99,7 @@ class Recurrent(LoweringContext):
         return emit("MUL", [leave, emit("TANH", [new], "squashed")], "state", "Mul"), new
 
     def _directions_apart(self, op: Operator, joined: int, shape: Sequence[int]) -> None:
-        """ONNX keeps directions apart, (steps, directions, batch, hidden); what joins them again right away is left out."""
+        """Move directions apart, as ONNX keeps them: (steps, directions, batch, hidden), unless what follows joins them."""
         transpose = self._only_reader(op.outputs[0], "Transpose")
         if transpose is not None and transpose.integers("perm", ()) == _DIRECTIONS_LAST:
             reshape = self._only_reader(transpose.outputs[0], "Reshape")

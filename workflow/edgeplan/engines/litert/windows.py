@@ -1,4 +1,4 @@
-"""Windowed operators in TFLite: convolutions and pools, and the padding TFLite cannot say."""
+"""Lowers windowed operators to TFLite: convolutions and pools, and the padding TFLite cannot say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Windows(LoweringContext):
     """This class lowers convolutions and pools."""
 
     def conv(self, op: Operator) -> None:
-        """`Conv` with what can be fused into it."""
+        """Lower a `Conv` with what can be fused into it."""
         weight, *rest = self._weights(op)
         if weight.ndim != 4:  # 2-D convolutions have 4 axes
             raise UnsupportedError(f"only 2-D convolutions ({op.name})")
@@ -60,7 +60,7 @@ class Windows(LoweringContext):
             self._file.operator("CONV_2D", [x, kernel, shift_index], [self._out(name)], "Conv2D", **common)
 
     def _padded(self, op: Operator, x: int, value: float) -> tuple[int, int]:
-        """Input and padding mode of a windowed operator: SAME where its arithmetic gives ONNX's pads, else a PAD before it."""
+        """Return input and padding mode of a windowed operator: SAME where that gives ONNX's pads, else after a PAD."""
         top, left, bottom, right = op.integers("pads", (0, 0, 0, 0))
         _, h, w, c = self._file.shape(x)
         oh, ow = self._graph.shape(op.outputs[0])[2:]

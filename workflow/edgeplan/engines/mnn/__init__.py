@@ -2,8 +2,8 @@
 
 Modules:
 
-* `cold`: MNN on the CPU, f32 (its "high" precision).
-* `convert`: ONNX to MNN by the converter of MNN's wheel.
+* `cold`: Starts MNN cold on the CPU, f32 (its "high" precision).
+* `convert`: Converts ONNX to MNN by the converter of MNN's wheel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MNN on the CPU, f32 (its "high" precision)."""
+"""Starts MNN cold on the CPU, f32 (its "high" precision)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX to MNN by the converter of MNN's wheel.
+"""Converts ONNX to MNN by the converter of MNN's wheel.
 
 It is called in its native module: the Python wrapper around it, `MNN.tools.mnnconvert`, installs a package and reports the
 machine's identity to a server whenever it is imported.

@@ -2,8 +2,9 @@
 
 Modules:
 
-* `cold`: ncnn on the CPU, f32: the engine the paper extends.
-* `convert`: ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its own.
+* `cold`: Starts ncnn cold on the CPU, f32: the engine that NNV12 extends.
+* `convert`: Converts ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its
+  own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ncnn on the CPU, f32: the engine the paper extends."""
+"""Starts ncnn cold on the CPU, f32: the engine that NNV12 extends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its own."""
+"""Converts ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its own."""
 
 from __future__ import annotations
 

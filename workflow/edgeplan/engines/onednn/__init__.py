@@ -1,10 +1,11 @@
-"""oneDNN, through the package's own runtime: measured by node, and started cold by plans.
+"""Runs models by oneDNN, through the package's own runtime: measured by node, and started cold by plans.
 
 Modules:
 
-* `cold`: Our own runtime: a plan folder, built elsewhere, executed as it was planned.
-* `session`: The package's own runtime on oneDNN, as an engine like the others: f32, the likely
-  fastest kernel of every step.
+* `cold`: Starts the package's own runtime cold: a plan folder, built elsewhere, executed as it was
+  planned.
+* `session`: Runs models by the package's own runtime on oneDNN, as an engine like the others: f32,
+  the likely fastest kernels.
 """
 
 from __future__ import annotations

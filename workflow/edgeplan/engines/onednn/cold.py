@@ -1,4 +1,4 @@
-"""Our own runtime: a plan folder, built elsewhere, executed as it was planned."""
+"""Starts the package's own runtime cold: a plan folder, built elsewhere, executed as it was planned."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EdgeplanFixed(Edgeplan):
 
 
 class EdgeplanContinuous(Edgeplan):
-    """Idle cores prepare the kernels of later runs (section 3.5, Figure 14)."""
+    """This baseline prepares the kernels of later runs on idle cores (section 3.5, Figure 14)."""
 
     continuous = True
 

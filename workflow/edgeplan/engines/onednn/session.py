@@ -1,4 +1,4 @@
-"""The package's own runtime on oneDNN, as an engine like the others: f32, the likely fastest kernel of every step.
+"""Runs models by the package's own runtime on oneDNN, as an engine like the others: f32, the likely fastest kernels.
 
 The option `layout` of a device file fixes the home layout of activations: `nhwc` (the default), `blocked16` or `nchw`.
 """

@@ -1,13 +1,13 @@
-"""ONNX Runtime: measured by node, and started cold.
+"""Runs models by ONNX Runtime: measured by node, and started cold.
 
 Modules:
 
-* `cold`: ONNX Runtime, CPU execution provider, f32: its default, and what it offers for a faster
-  start.
-* `nodes`: Which operators of the original graph ONNX Runtime runs in each node of its optimised
-  model.
+* `cold`: Starts ONNX Runtime cold on its CPU execution provider, f32: its default, and what it
+  offers for a faster start.
+* `nodes`: Tells which operators of the original graph ONNX Runtime runs in each node of its
+  optimised model.
 * `reference`: ONNX Runtime's outputs are the reference that outputs of plans are checked against.
-* `session`: ONNX Runtime on the CPU.
+* `session`: Runs and times models by ONNX Runtime on the CPU.
 """
 
 from __future__ import annotations

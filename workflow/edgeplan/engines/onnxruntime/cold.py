@@ -1,4 +1,4 @@
-"""ONNX Runtime, CPU execution provider, f32: its default, and what it offers for a faster start."""
+"""Starts ONNX Runtime cold on its CPU execution provider, f32: its default, and what it offers for a faster start."""
 
 from __future__ import annotations
 

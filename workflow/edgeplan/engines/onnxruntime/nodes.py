@@ -1,4 +1,4 @@
-"""Which operators of the original graph ONNX Runtime runs in each node of its optimised model.
+"""Tells which operators of the original graph ONNX Runtime runs in each node of its optimised model.
 
 Its blocked (NCHWc) nodes are named after the last operator fused before blocking (`<output>_nchwc`); sums and activations fused
 later show as a fourth input or an attribute only, and its activations become `reorder_token_N`.
@@ -66,7 +66,7 @@ def map_nodes(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> tuple[EngineNode
 
 
 def _named_members(graph: Graph, name: str, node: onnx.NodeProto) -> list[str]:
-    """The operators a node names: its last one, by its output or name, and where its name is an earlier one, all between."""
+    """Return the operators that a node names: its last, by output or name; if its name is an earlier one, all between."""
     stem = name.removesuffix("_nchwc").removesuffix("_bn")
     last = graph.producer.get(node.output[0]) or graph.by_name.get(stem) or graph.producer.get(stem)
     first = graph.by_name.get(name)
@@ -118,7 +118,7 @@ def _inlined_hard_swish(
 def _original_tensors(
     graph: Graph, nodes: Mapping[str, onnx.NodeProto], members: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Engine tensor -> original activation it carries."""
+    """Map each engine tensor to the original activation that it carries."""
     source: dict[str, str] = {}
     for name, node in nodes.items():
         for output in node.output:

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU."""
+"""Runs and times models by ONNX Runtime on the CPU."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _OrtProfiledSession(_OrtSession, ProfiledSession):
 
 
 def _rename_unnamed(durations: Mapping[str, list[float]], known: set[str]) -> dict[str, list[float]]:
-    """Counters of unnamed nodes are called `<type>_<index>`; give them the names `_with_names` gives, in order of index."""
+    """Give counters of unnamed nodes, called `<type>_<index>`, the names that `_with_names` gives, in order of index."""
     renamed = {name: series for name, series in durations.items() if name in known}
     seen: Counter[str] = Counter()
     unnamed = [name.rpartition("_") for name in durations if name not in known]

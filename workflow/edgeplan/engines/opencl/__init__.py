@@ -2,9 +2,9 @@
 
 Modules:
 
-* `session`: A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
+* `session`: Runs a model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
   activations in blocks of channels.
-* `trial`: A process that tries vectors of one width: a model of the kernels is run and held against
+* `trial`: Tries vectors of one width in a process: a model of the kernels is run and checked by
   ONNX Runtime (`opencl.widest`).
 """
 

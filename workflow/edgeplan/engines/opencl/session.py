@@ -1,4 +1,4 @@
-"""A model on an OpenCL device alone: f32, the kernels that the dispatcher chooses, activations in blocks of channels.
+"""Runs a model on an OpenCL device alone: f32, the kernels that the dispatcher chooses, activations in blocks of channels.
 
 Steps that the device has no kernels for run on the host, through oneDNN, and their nodes say so: `host.` and its kernel.
 """
@@ -80,7 +80,7 @@ class Opencl(Engine):
 
 
 def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
-    """Return the steps of a model with activations in blocks, and where they lie; of the host as many threads compute.
+    """Build the program of a model with activations in blocks; the host computes its steps on so many threads.
 
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
@@ -92,7 +92,7 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
 
 
 def _blocked_convolutions(lowered: Lowered) -> Lowered:
-    """Convolutions write blocks also where the model ends, whose outputs are row-major: a copy behind them puts them there."""
+    """Let convolutions write blocks where the model ends, too; a copy behind them makes the outputs row-major."""
     ends = {step.outputs[0] for step in lowered.steps if step.kind == "conv"} & set(lowered.outputs)
     names = {tensor: f"{tensor}{_BLOCKED}" for tensor in ends}
     steps: list[Step] = []
@@ -134,7 +134,7 @@ class Loaded:
         self.processor.give()
 
     def run(self) -> Iterator[tuple[Any, ...] | int]:
-        """Run all steps on the inputs bound: of each the events of its launches, or the nanoseconds that the host took."""
+        """Run all steps on the bound inputs; return for each its launches' events, or the nanoseconds that the host took."""
         processor = self.processor
         for step in self.steps:
             if isinstance(step, Kernel):
@@ -152,7 +152,7 @@ class Loaded:
         processor.take()
 
     def outputs(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
+        """Return copies of the outputs of the last run."""
         return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
 
 

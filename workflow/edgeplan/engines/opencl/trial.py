@@ -1,4 +1,4 @@
-"""A process that tries vectors of one width: a model of the kernels is run and held against ONNX Runtime (`opencl.widest`)."""
+"""Tries vectors of one width in a process: a model of the kernels is run and checked by ONNX Runtime (`opencl.widest`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def model() -> Graph:
 
 
 def _limit(*, memory: bool) -> None:
-    """A compiler that never ends is ended. Only PoCL compiles in this memory: drivers of GPUs map what they please."""
+    """Limit this process's CPU time and, if told, its memory, so that a compiler that never ends is ended.
+
+    Only PoCL compiles in this memory: drivers of GPUs map what they please.
+    """
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used) + _SECONDS,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -56,13 +59,13 @@ def _limit(*, memory: bool) -> None:
 
 
 def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
-    """The largest, as a share of the largest value; what is no number is infinitely far."""
+    """Return the largest difference, as a share of the largest value; what is no number is infinitely far."""
     each = [np.abs(found[name] - value).max() / np.abs(value).max() for name, value in wanted.items()]
     return float(np.nan_to_num(max(each, key=lambda one: np.inf if np.isnan(one) else one), nan=np.inf))
 
 
 def tried(options: OpenclOptions) -> str:
-    """Why vectors of the width that the options name are not to be used, or "".
+    """Return why vectors of the width that the options name are not to be used, or "".
 
     Raises:
         EdgeplanError: the device is not there, or its driver refuses a kernel.

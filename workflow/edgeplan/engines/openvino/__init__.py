@@ -1,11 +1,12 @@
-"""OpenVINO: measured by node, and started cold.
+"""Runs models by OpenVINO: measured by node, and started cold.
 
 Modules:
 
-* `cold`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16), with and without
-  its model cache.
-* `nodes`: Which operators of the original graph OpenVINO runs in each node of its runtime model.
-* `session`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
+* `cold`: Starts OpenVINO cold on the CPU, held to f32 (its default on this hardware is bf16), with
+  and without its model cache.
+* `nodes`: Tells which operators of the original graph OpenVINO runs in each node of its runtime
+  model.
+* `session`: Runs models by OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, held to f32 (its default on this hardware is bf16), with and without its model cache."""
+"""Starts OpenVINO cold on the CPU, held to f32 (its default on this hardware is bf16), with and without its model cache."""
 
 from __future__ import annotations
 

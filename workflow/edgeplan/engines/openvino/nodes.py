@@ -1,4 +1,4 @@
-"""Which operators of the original graph OpenVINO runs in each node of its runtime model."""
+"""Tells which operators of the original graph OpenVINO runs in each node of its runtime model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def map_nodes(graph: Graph, ops: Sequence[Any]) -> tuple[EngineNode, ...]:
 
 
 def _sequences(graph: Graph, active: Sequence[Any]) -> dict[str, list[str]]:
-    """Nodes of LSTMs, which the engine names anew, one for each direction: each is of the first LSTM as wide that lacks one."""
+    """Map the nodes of LSTMs, which the engine names anew, one a direction, each to the first LSTM as wide that lacks one."""
     lacking = {op.name: graph.shape(op.outputs[0])[1] for op in graph.operators if op.op_type == "LSTM"}
     found = {}
     for op in active:

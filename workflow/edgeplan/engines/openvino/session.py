@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
+"""Runs models by OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
 
 Its per-node counters are averages over all runs so far, in whole microseconds; the time of a block of runs is the slope of
 (runs x average) over the block.
@@ -88,7 +88,7 @@ class _OvProfiledSession(_OvSession, ProfiledSession):
 
 
 def _slope(x: Times, y: Times) -> float:
-    """Median of the slopes between the first and second halves of the points: one disturbed run cannot move it far."""
+    """Return the median of the slopes between the first and second halves of the points: one disturbed run moves it little."""
     half = len(x) // 2
     near, far = slice(0, half), slice(len(x) - half, len(x))
     return float(np.median((y[far] - y[near]) / (x[far] - x[near])))

@@ -24,7 +24,7 @@ _EPOCH = "1577836800"
 
 
 def bundle_digest(engine: str, target: BoardTarget) -> str:
-    """Digest of what a bundle would hold, without making it: a board that has it is left alone.
+    """Return the digest of what a bundle would hold, without making it: a board that has it is left alone.
 
     Raises:
         DeviceError: this is no checkout, or the board is none that wheels are made for.
@@ -87,7 +87,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _root() -> Path:
-    """The checkout that this package runs from.
+    """Return the checkout that this package runs from.
 
     Raises:
         DeviceError: it is installed.

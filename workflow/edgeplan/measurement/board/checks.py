@@ -1,4 +1,4 @@
-"""A row from a board is held against what was asked for: a worker is believed its times, and nothing else."""
+"""Checks a row from a board against what was asked for: a worker is believed its times, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board:
     """Make a measurement of a row.
 
     Args:
-        row: as it came.
-        subject: that it claims to be of.
-        batch: that was asked for.
+        row: the row, as it came.
+        subject: the subject that it claims to be of.
+        batch: the batch that was asked for.
         now: time at which the row arrived, seconds since the epoch.
-        board: for messages.
+        board: name of the board, for messages.
 
     Raises:
         FormatError: it is not what was asked for: wrong sample, shape, range, operators or date, or not finite.

@@ -1,4 +1,4 @@
-"""The host's side of a board: it asks a worker for batches, and goes on where a link was cut."""
+"""Asks a board's worker for batches, on the host's side, and goes on where a link was cut."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class BoardMeasurer:
         return self._facts
 
     def held(self) -> AbstractContextManager[None]:
-        """Leave it to the worker, which holds the board for a batch at a time."""
+        """Leave the lock to the worker, which holds the board for a batch at a time."""
         return nullcontext()
 
     def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
@@ -226,7 +226,7 @@ class BoardMeasurer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _opened_link(self) -> Link:
-        """The link, opened where there is none; a board that was never reached is not waited for.
+        """Return the link, opened where there is none; a board that was never reached is not waited for.
 
         Raises:
             DeviceError: it cannot be reached, and never could.

@@ -25,7 +25,7 @@ _MOST_BYTES = 100_000
 
 
 class BoardProbe(BaseModel):
-    """The board's Python tells this of itself."""
+    """Holds what a board's Python tells of the board and of itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,9 +41,9 @@ class Deployed:
 
     Attributes:
         target: the kind of board.
-        digest: of the bundle that is there now.
+        digest: digest of the bundle that is there now.
         fresh: whether it was brought now; else it was there.
-        size_bytes: of what was sent.
+        size_bytes: size of what was sent.
     """
 
     target: BoardTarget

@@ -1,4 +1,6 @@
-"""Runs on a board, by whatever Python is there, and installs a bundle that comes on standard input. Standard library only.
+"""Runs on a board, by whatever Python is there, and installs a bundle that comes on standard input.
+
+It imports nothing but the standard library.
 
 It is sent as text: `python -c TEXT probe`, or `python -c TEXT install` with a tar archive. It prints one line of JSON.
 What is there already is left alone; what fails leaves the environment that was there before.

@@ -1,4 +1,4 @@
-"""The journal of a board: each row is in it, synced, before it is sent, so that a link that is cut loses none."""
+"""Keeps the journal of a board: each row is in it, synced, before it is sent, so that a link that is cut loses none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEPT_SECONDS = 14 * 86400.0
 
 
 class JournalLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row, and the batch that it was measured for."""
+    """Holds a row, and the batch that it was measured for."""
 
     batch: BatchId
     row: MeasuredRow
@@ -30,7 +30,7 @@ _LINE = msgspec.json.Decoder(JournalLine)
 
 
 class BoardJournal:
-    """Rows of one key that this board has measured, by whichever worker.
+    """Keeps the rows of one key that this board has measured, by whichever worker.
 
     Args:
         device: name of the device.

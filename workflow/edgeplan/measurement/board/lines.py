@@ -1,4 +1,4 @@
-"""Reading lines of bounded length from a descriptor."""
+"""Reads lines of bounded length from a descriptor."""
 
 from __future__ import annotations
 

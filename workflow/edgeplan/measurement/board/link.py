@@ -1,4 +1,4 @@
-"""A link to a worker: a process whose input and output are the worker's, and what its error output says of failures."""
+"""Links this host to a worker: a process whose input and output are the worker's, whose error output tells of failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LinkCutError(Exception):
 
 
 class Link:
-    """A process that reaches a worker. It is not ended with this one: the worker ends its batch.
+    """Runs a process that reaches a worker. It is not ended with this one: the worker ends its batch.
 
     Args:
         command: words of the command; no shell sees them.

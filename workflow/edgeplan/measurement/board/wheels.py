@@ -1,4 +1,4 @@
-"""Which wheels a worker needs on a board: picked from the hashed lock, for the board's Python, processor and C library."""
+"""Picks the wheels that a worker needs on a board from the hashed lock, for its Python, processor and C library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BoardTarget:
 
     Attributes:
         python: version of the interpreter, e.g. (3, 11).
-        architecture: of the processor, as Python calls it.
+        architecture: name of the processor's architecture, as Python calls it.
         glibc: minor version of the GNU C library 2.
     """
 
@@ -137,7 +137,7 @@ def pinned(lock: str, engine: str, target: BoardTarget) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A package of a lock."""
+    """Describes a package of a lock."""
 
     name: str
     requirement: str

@@ -1,4 +1,4 @@
-"""Lines between a host and a worker: one JSON document each, of the types below, and nothing else.
+"""Defines the lines between a host and a worker: one JSON document each, of the types below, and nothing else.
 
 Both sides decode strictly and refuse what they do not know. Bounds of sizes hold for lines, texts and lists. Graphs
 travel, weights do not: they are seeded. Another meaning of a message takes another `WIRE_VERSION`.
@@ -49,14 +49,14 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="is", kw_on
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True, array_like=True):
-    """A part of a line, written as a list."""
+    """Encodes a part of a line, written as a list."""
 
 
 # what a host asks
 
 
 class GraphTensor(_Part):
-    """A tensor of a graph."""
+    """Describes a tensor of a graph."""
 
     name: Name
     shape: Annotated[tuple[_Size, ...], Meta(max_length=64)]
@@ -64,7 +64,7 @@ class GraphTensor(_Part):
 
 
 class GraphOperator(_Part):
-    """An operator of a graph."""
+    """Describes an operator of a graph."""
 
     name: Name
     op_type: Name
@@ -75,7 +75,7 @@ class GraphOperator(_Part):
 
 
 class GraphDocument(_Part):
-    """A graph document holds no weights."""
+    """Describes a graph without the values of its weights."""
 
     name: Name
     operators: Annotated[tuple[GraphOperator, ...], Meta(max_length=100_000)]
@@ -86,7 +86,7 @@ class GraphDocument(_Part):
 
 
 class AskedSubject(_Part):
-    """A subject, with the digest of its graph as the host computed it."""
+    """Describes a subject, with the digest of its graph as the host computed it."""
 
     name: StoredName
     id: Annotated[str, Meta(pattern="^[0-9a-f]{20}(-nodes)?$")]
@@ -99,7 +99,7 @@ class OpenDevice(_Message, tag="open"):
 
     Attributes:
         wire: version of the lines.
-        version: of the host's package.
+        version: version of the host's package.
         device: fields of the device file that the board needs.
         client: who asks, for those who wait.
         now: the host's clock, which dates rows whatever the board's clock says.
@@ -113,7 +113,7 @@ class OpenDevice(_Message, tag="open"):
 
 
 class TimeReferences(_Message, tag="nominal"):
-    """The host asks what the references take."""
+    """The host asks for the reference loads' times."""
 
     runs: Annotated[int, Meta(ge=1, le=1000)]
     seconds: Annotated[float, Meta(ge=0, le=600)] | None = None
@@ -124,11 +124,11 @@ class AskedBatch(_Message, tag="measure"):
 
     Attributes:
         batch: a number drawn for it.
-        key: of the rows.
+        key: key of the rows.
         sample: number of the repetition.
-        settings: of measuring.
+        settings: settings of measuring.
         compute_us, bandwidth_us: nominal times of the references.
-        subjects: what to time.
+        subjects: subjects to time.
         wait_s: how long to wait for another process that is measuring there.
     """
 
@@ -146,9 +146,9 @@ class AskedNames(_Message, tag="kept"):
     """The host asks what the journal holds of some subjects, from any batch.
 
     Attributes:
-        key: of the rows.
+        key: key of the rows.
         sample: number of the repetition.
-        names: of the subjects in the store.
+        names: names of the subjects in the store.
     """
 
     key: Key
@@ -184,7 +184,7 @@ class Hello(_Message, tag="hello"):
 
 
 class BoardEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The state of a board, as `edgeplan.support.machine.environment` tells it."""
+    """Describes the state of a board, as `edgeplan.support.machine.environment` tells it."""
 
     cpu: Annotated[str, Meta(max_length=200)]
     cpu_family_model: Annotated[str, Meta(max_length=64)]
@@ -210,7 +210,7 @@ class OpenedDevice(_Message, tag="opened"):
         engine_version: of the device's engine.
         sources: digest of the sources that measure, as they are there.
         environment: state of the board, with its fingerprint.
-        clock: what the board's own clock says.
+        clock: time by the board's own clock.
     """
 
     engine_version: Annotated[str, Meta(max_length=200, pattern=r"^[\x21-\x7e][\x20-\x7e]*$")]
@@ -220,14 +220,14 @@ class OpenedDevice(_Message, tag="opened"):
 
 
 class ReferencesTimed(_Message, tag="references"):
-    """Nominal times of the references."""
+    """Reports the nominal times of the references."""
 
     compute_us: Microseconds
     bandwidth_us: Microseconds
 
 
 class RowNode(_Part):
-    """A node that an engine executed."""
+    """Describes a node that an engine executed."""
 
     name: Name
     op_type: Name
@@ -254,7 +254,7 @@ class MeasuredRow(_Message, tag="row"):
 
 
 class ExecutedNodeMembers(_Message, tag="nodes"):
-    """The members of the nodes of one graph."""
+    """Lists the members of the nodes of one graph."""
 
     members: Annotated[tuple[tuple[Name, ...], ...], Meta(max_length=100_000)]
 
@@ -270,7 +270,7 @@ class CheckedBoard(_Message, tag="checked"):
 
 
 class Note(_Message, tag="note"):
-    """A word for people, or a sign of life if it is empty."""
+    """Carries a word for people, or a sign of life if it is empty."""
 
     text: Text = ""
 

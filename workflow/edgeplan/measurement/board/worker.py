@@ -77,7 +77,7 @@ class HostGoneError(Exception):
 
 
 class Answers:
-    """Lines to the host; once the link is cut they go nowhere.
+    """Sends lines to the host; once the link is cut they go nowhere.
 
     Args:
         descriptor: of the output.
@@ -99,7 +99,7 @@ class Answers:
 
 
 class Requests:
-    """Lines from the host, read by a thread of their own: the end of the input tells that the host is gone.
+    """Reads lines from the host in a thread of its own: the end of the input tells that the host is gone.
 
     Args:
         descriptor: of the input.
@@ -134,7 +134,7 @@ class Requests:
 
 
 class SteadyClock:
-    """The host's time: what it said at the beginning, and what has passed since, whatever becomes of the board's clock."""
+    """Tells the host's time: what it said at the beginning, and what has passed since, whatever the board's clock does."""
 
     def __init__(self, now: float) -> None:
         self._now, self._began = now, time.monotonic()

@@ -1,4 +1,4 @@
-"""A background load on one core: a process that is busy for a share of the time (NNV12 section 4.2, Figure 11)."""
+"""Loads one core in the background by a process that is busy for a share of the time (NNV12, section 4.2, Figure 11)."""
 
 from __future__ import annotations
 

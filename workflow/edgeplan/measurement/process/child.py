@@ -1,4 +1,4 @@
-"""A fresh process for every run: cold inference is measured where nothing of the model, the engine or its caches is left."""
+"""Starts a fresh process for every cold run, where nothing of the model, the engine or its caches is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _work(job: BaseModel, result: type[Result], what: str, timeout_seconds: floa
 
 
 class Forks:
-    """Fresh processes, forked from one that has imported everything: to import takes seconds, to fork none.
+    """Forks fresh processes from one that has imported everything: to import takes seconds, to fork none.
 
     The first job waits for the imports. Use it as a context manager.
     """
@@ -61,7 +61,7 @@ class Forks:
         self._said.close()
 
     def run_cold(self, job: RunJob) -> RunResult:
-        """As `run_cold`, of our own runtime.
+        """Run a plan of our own runtime cold, as `run_cold` does.
 
         Raises:
             ColdRunError: the process failed or answered nonsense.

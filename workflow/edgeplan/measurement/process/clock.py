@@ -27,13 +27,13 @@ NOMINAL_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Clock:
-    """The references with their nominal times.
+    """Times the references beside their nominal times.
 
     Attributes:
         references: the loads.
-        nominal: what slowness is relative to.
-        watch: of the processors that measure; None waits for nobody.
-        runs: of each load, each time.
+        nominal: times that slowness is relative to.
+        watch: watch over the processors that measure; None waits for nobody.
+        runs: runs of each load, each time.
     """
 
     references: References
@@ -59,7 +59,7 @@ def least(looks: Iterable[ReferenceTimes]) -> ReferenceTimes:
 
 
 def calibrate(references: References, runs: int, seconds: float = NOMINAL_SECONDS) -> ReferenceTimes:
-    """The usual times of the references: medians of pairs of looks, as they are taken around what is measured.
+    """Return the usual times of the references: medians of pairs of looks, as they are taken around what is measured.
 
     The least time ever seen would be another statistic than a pair of looks gives, and make all that is measured seem slow.
     """

@@ -1,4 +1,4 @@
-"""The system's counters of this process: faults, resident memory, bytes from the disk."""
+"""Reads the system's counters of this process: faults, resident memory, bytes from the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KIB = 1024
 
 
 def _fields(path: str) -> dict[str, str]:
-    """`key: value` lines of a file of /proc; empty where the system has none."""
+    """Read the `key: value` lines of a file of /proc; empty where the system has none."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
@@ -27,7 +27,7 @@ def _kib(fields: dict[str, str], key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """State of this process at one moment; sizes in bytes.
+    """Holds the state of this process at one moment; sizes in bytes.
 
     `peak_rss` is VmHWM rather than getrusage's ru_maxrss: the latter is inherited over fork and exec, so a large parent would
     show up in a small child.
@@ -58,7 +58,7 @@ def reset_peak() -> None:
 
 
 def first_touch_ms(size_bytes: int) -> float:
-    """Milliseconds to map and touch fresh memory of that size, a page at a time.
+    """Measure the milliseconds to map and touch fresh memory of that size, a page at a time.
 
     It is done twice, and the second time counts: a virtual machine's host has backed the memory by then, as it has when a start
     begins (`host_memory.back_memory`).

@@ -1,4 +1,4 @@
-"""Energy by the processor's own counters (RAPL, Linux powercap), where the machine exposes them."""
+"""Measures energy by the processor's own counters (RAPL, Linux powercap), where the machine exposes them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A package's energy counter: its value wraps around at `range_uj`."""
+    """Names a package's energy counter, whose value wraps around at `range_uj`."""
 
     path: Path
     range_uj: int
 
 
 def counters(folder: Path = _POWERCAP) -> tuple[Counter, ...]:
-    """The energy counters of all processor packages.
+    """Find the energy counters of all processor packages.
 
     Raises:
         DeviceError: there are none, or they cannot be read.
@@ -33,7 +33,7 @@ def counters(folder: Path = _POWERCAP) -> tuple[Counter, ...]:
 
 
 def read_uj(of: tuple[Counter, ...]) -> tuple[int, ...]:
-    """The counters now, in microjoules.
+    """Read the counters now, in microjoules.
 
     Raises:
         DeviceError: they cannot be read.
@@ -42,7 +42,7 @@ def read_uj(of: tuple[Counter, ...]) -> tuple[int, ...]:
 
 
 def spent_joules(of: tuple[Counter, ...], before: tuple[int, ...], after: tuple[int, ...]) -> float:
-    """Joules between two readings, a counter that wrapped around once included."""
+    """Return the joules between two readings, a counter that wrapped around once included."""
     return sum((b - a) % (counter.range_uj + 1) for counter, a, b in zip(of, before, after, strict=True)) / 1e6
 
 

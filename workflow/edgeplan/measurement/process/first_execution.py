@@ -1,4 +1,4 @@
-"""The first execution of a step in a process, beside its second: `edgeplan.profiling.first_call_costs` has it measured."""
+"""Times the first execution of a step in a process beside its second, for `edgeplan.profiling.first_call_costs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a run, and their comparison."""
+"""Draws the inputs of a run and compares its outputs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def random_inputs(
     types: Mapping[str, str] = MappingProxyType({}),
     below: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Array]:
-    """Seeded inputs in [0.05, 1): no zeros, no denormals. The same values as the engines of the first chapter get.
+    """Draw seeded inputs in [0.05, 1): no zeros, no denormals. The values are those that measured engines get.
 
     Args:
-        shapes: by name.
-        seed: of all.
-        types: of inputs that are not of float32; these are 0 and 1.
-        below: what the values of such an input stay below, where it is known: they pick places of an axis of that size.
+        shapes: shapes by name.
+        seed: seed of all inputs.
+        types: types of inputs that are not of float32; their values are 0 and 1.
+        below: limit that an integer input's values stay below, where it is known: they are indices of an axis of that
+            size.
     """
     rng = np.random.default_rng(seed)
 
@@ -43,13 +44,13 @@ def random_inputs(
 
 
 def random_inputs_of(borders: Iterable[ModelInput], seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs of a program, see `random_inputs`."""
+    """Draw seeded inputs of a program, see `random_inputs`."""
     fields = job_inputs(borders)
     return random_inputs(fields["inputs"], seed, fields["types"], fields["below"])
 
 
 def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
-    """The fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
+    """Return the fields of a job that say which inputs a program takes: shapes, types, and what integers stay below."""
     known = tuple(borders)
     return {
         "inputs": {border.name: border.shape for border in known},
@@ -59,7 +60,7 @@ def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
 
 
 def digest(outputs: Mapping[str, Array]) -> str:
-    """Digest of the bytes of all outputs, in order."""
+    """Return the digest of the bytes of all outputs, in order."""
     state = hashlib.sha256()
     for value in outputs.values():
         state.update(np.ascontiguousarray(value).tobytes())
@@ -67,12 +68,12 @@ def digest(outputs: Mapping[str, Array]) -> str:
 
 
 def not_finite(inputs: Mapping[str, Array]) -> tuple[str, ...]:
-    """Names of the inputs that hold infinities or what is no number."""
+    """Return the names of the inputs that hold infinities or what is no number."""
     return tuple(name for name, value in inputs.items() if value.dtype.kind == "f" and not np.isfinite(value).all())
 
 
 def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
+    """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
 
     What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
     """

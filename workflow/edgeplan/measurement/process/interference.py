@@ -1,4 +1,4 @@
-"""This module tells whether the processors of a run are its own, or share their cores with someone.
+"""Tells whether the processors of a run are its own, or share their cores with someone.
 
 The processors of a virtual machine are threads of its host. Two of them may be put on the two hardware threads of one core, and
 other guests come and go on the hardware thread beside one: for hundredths of a second up to several seconds, and for six to
@@ -41,13 +41,13 @@ _MATRICES, _SIZE = 64, 64  # products that small are done by one thread, whateve
 
 
 def _hashes() -> Callable[[], object]:
-    """Integer work of about 0.1 ms that keeps all of a core busy."""
+    """Return a load of integer work, about 0.1 ms, that keeps all of a core busy."""
     data = bytes(_HASHED_BYTES)
     return lambda: hashlib.sha3_256(data)
 
 
 def _products() -> Callable[[], object]:
-    """Floating-point work of about 0.3 ms that is bound by the core's multipliers."""
+    """Return a load of floating-point work, about 0.3 ms, that is bound by the core's multipliers."""
     values = np.random.default_rng(0).random((2, _SIZE, _SIZE), dtype=np.float32)
     left, right = (np.broadcast_to(value, (_MATRICES, _SIZE, _SIZE)) for value in values)
     products = np.empty((_MATRICES, _SIZE, _SIZE), np.float32)
@@ -69,7 +69,7 @@ def _time_us(work: Callable[[], object]) -> float:
 
 
 def together_us(processors: Sequence[int], load: str = HASHES) -> float:
-    """A load on all processors at once: the time of the slowest of them, in microseconds.
+    """Run a load on all processors at once; return the time of the slowest of them, in microseconds.
 
     Raises:
         DeviceError: one of them may not be used.
@@ -121,7 +121,7 @@ def wait_until_free(processors: Sequence[int], usual_us: float, load: str = HASH
 
 
 class Interference:
-    """Looks at the processors of what is measured.
+    """Watches whether others use the processors of what is measured.
 
     Args:
         processors: to be had at once; the first and the last alone tell what is usual, since chips of several kinds of cores
@@ -140,19 +140,19 @@ class Interference:
 
     @property
     def usual_us(self) -> float:
-        """Time of the load on the slowest processor alone: its least in the last looks, so that drift is followed.
+        """Return the load's time on the slowest processor alone, in us: its least in the last looks, so that drift is followed.
 
         A median would be a disturbed time in hours when most of them are.
         """
         return max(min(times) for times in self._alone.values())
 
     def wait(self) -> float:
-        """Wait by `wait_until_free` for all processors."""
+        """Wait by `wait_until_free` for all processors; return the last look at them over the usual time."""
         self.look()
         return wait_until_free(self._processors, self.usual_us, self._load)
 
     def now(self) -> float:
-        """The load on all processors over its usual time."""
+        """Run the load on all processors once; return its time over the usual one."""
         return together_us(self._processors, self._load) / self.usual_us
 
     def look(self) -> None:

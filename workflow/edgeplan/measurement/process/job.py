@@ -1,4 +1,7 @@
-"""The documents that pass between the measuring process and its workers: a job in, a result out. Times are in milliseconds."""
+"""Defines the documents that pass between the measuring process and its workers: a job in, a result out.
+
+Times are in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ class _Document(BaseModel):
 
 
 class _Job(_Document):
-    """Every job tells its worker these settings.
+    """Holds the settings that every job tells its worker.
 
     Attributes:
-        setting: name of the baseline, see `baselines.registry`.
+        setting: name of the baseline, see `engines.registry`.
         threads: threads of the engine.
         cpus: logical processors the worker is pinned to before it imports anything; empty leaves it free.
     """
@@ -43,7 +46,7 @@ class _Job(_Document):
 
 
 class PrepareJob(_Job):
-    """Build once what a setting loads: a converted or optimised model, a filled cache.
+    """Asks to build once what a setting loads: a converted or optimised model, a filled cache.
 
     Attributes:
         model: the ONNX file.
@@ -58,13 +61,13 @@ class PrepareJob(_Job):
 
 
 class RunJob(_Job):
-    """One cold run, and warm runs after it in the same process.
+    """Asks for one cold run, and warm runs after it in the same process.
 
     Attributes:
-        artefact: what the setting loads.
+        artefact: artefact that the setting loads.
         inputs: shape of each input of the ONNX model.
-        types: element type of those that are not of f32.
-        below: what the values of those stay below that pick places of an axis.
+        types: element types of the inputs that are not of f32.
+        below: limits that indices among the inputs stay below.
         seed: seed of the inputs.
         state: what the page cache holds when the clock starts.
         warm_runs: runs after the cold one.
@@ -87,11 +90,11 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """One step of a linked program, executed for the first time in its process (`profiling.first_call_costs`).
+    """Asks for the first execution of one step of a linked program in its process (`profiling.first_call_costs`).
 
     Attributes:
-        folder: of the program and its steps.
-        number: of the step.
+        folder: folder of the program and its steps.
+        number: number of the step.
     """
 
     kind: Literal["once"] = "once"
@@ -100,14 +103,14 @@ class OnceJob(_Document):
 
 
 class OnceResult(_Document):
-    """The extra time of the first execution over the second, in ms."""
+    """Reports the extra time of the first execution over the second, in ms."""
 
     kind: Literal["once"] = "once"
     time_ms: float
 
 
 class Resident(_Document):
-    """Resident memory, bytes: all, the peak so far, and the parts."""
+    """Records resident memory in bytes: all, the peak so far, and the parts."""
 
     rss: Annotated[int, Field(ge=0)]
     peak: Annotated[int, Field(ge=0)]
@@ -117,7 +120,7 @@ class Resident(_Document):
 
 
 class PrepareResult(_Document):
-    """Preparing gave an artefact, or the one-line reason why there is none."""
+    """Reports the artefact that preparing gave, or the one-line reason why there is none."""
 
     kind: Literal["prepare"] = "prepare"
     engine_version: str = ""
@@ -127,10 +130,10 @@ class PrepareResult(_Document):
 
 
 class RunResult(_Document):
-    """A worker's measurements of one run; `reason` is set, and the rest is not, where the setting cannot run the model.
+    """Reports a worker's measurements of one run; `reason` alone is set where the setting cannot run the model.
 
     Attributes:
-        cold_ms: from opening the model to the first output.
+        cold_ms: time from opening the model to the first output.
         warm_ms: each warm run.
         stages_ms: parts of the cold run where the engine tells: `open`, `first_run`, or finer ones.
         first_touch_ms: time this process needs to touch as much fresh memory as the cold run added: memory allocation as a

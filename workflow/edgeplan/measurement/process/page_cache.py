@@ -1,4 +1,4 @@
-"""The page cache of Linux, file by file: evict, fill, look, and the bandwidth of the disk behind it."""
+"""Manages the page cache of Linux file by file: evict, fill, look, and time the disk behind it."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def read_through(files: Iterable[Path]) -> tuple[int, float]:
 
 
 def read_bandwidth_mb_per_s(files: Iterable[Path]) -> float:
-    """Sequential read of the evicted files in MB/s (10^6 bytes).
+    """Measure the bandwidth of reading the evicted files from end to end, MB/s (10^6 bytes).
 
-    0 where they could not be evicted, since that would time memory.
+    It is 0 where they could not be evicted, since that would time memory.
     """
     paths = tuple(files)
     if evict(paths) > 0.0:
@@ -71,7 +71,7 @@ def read_bandwidth_mb_per_s(files: Iterable[Path]) -> float:
 
 
 def cached_share(files: Iterable[Path]) -> float:
-    """Share of the files' bytes in the page cache, 0 to 1, by mincore(2)."""
+    """Return the share of the files' bytes in the page cache, 0 to 1, by mincore(2)."""
     resident = pages = 0
     for path in files:
         found, total = _resident_pages(path)

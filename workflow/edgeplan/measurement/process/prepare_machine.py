@@ -1,4 +1,4 @@
-"""This is done last before the clock starts: page cache and memory are made what they are to be, and processors free."""
+"""Prepares the machine last before the clock starts: page cache and memory are as they should be, processors free."""
 
 from __future__ import annotations
 

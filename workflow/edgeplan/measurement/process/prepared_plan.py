@@ -1,4 +1,4 @@
-"""A plan folder as the worker of cold starts takes it."""
+"""Turns a plan folder into an artefact that the worker of cold starts loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cold starts of a plan folder, each in a fresh process of its own."""
+"""Starts a plan folder cold, each time in a fresh process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stock engines beside a plan: what they take of memory, and how long."""
+"""Runs stock engines beside a plan: what memory they take, and how long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Shapes of a model's inputs, the types of those that are not of float32, and what indices among them stay below."""
+    """Describes a model's inputs: shapes, the types of those not of float32, and what indices among them stay below."""
 
     shapes: dict[str, tuple[int, ...]]
     types: dict[str, str]
@@ -73,7 +73,7 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
 def stock_job(
     setting: str, artefact: Artefact, inputs: Inputs, processors: tuple[int, ...], runs: int, gate: str = ""
 ) -> StockJob:
-    """A job that runs a model by a setting, on the processors that a plan computes on."""
+    """Return a job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
         setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, below=inputs.below,
         threads=len(processors), processors=processors, runs=runs, gate=gate,
@@ -81,7 +81,7 @@ def stock_job(
 
 
 def run_stock(job: StockJob) -> StockResult:
-    """Run it in a process of its own.
+    """Run the job of a stock engine in a process of its own.
 
     Raises:
         ColdRunError: the process failed.

@@ -28,11 +28,11 @@ class _Document(BaseModel):
 
 
 class StockJob(_Document):
-    """A model run by a stock engine.
+    """Asks for a model to be run by a stock engine.
 
     Attributes:
         setting: name of the engine's setting.
-        artefact: what it loads.
+        artefact: artefact that the setting loads.
         inputs: shape of each input.
         types: of those that are not of float32.
         seed: of the inputs.
@@ -58,15 +58,15 @@ class StockJob(_Document):
 
 
 class StockResult(_Document):
-    """The answer of such a process about its memory and times.
+    """Reports the memory and times of a stock engine's process.
 
     Attributes:
         idle, peak: memory before the model was opened, and after the inferences.
-        open_ms, run_ms: to open the model, and each inference.
-        major_faults: since `idle`.
-        cpu_ms: of the process during the inferences.
-        digest: of the outputs.
-        version: of the engine.
+        open_ms, run_ms: times to open the model, and of each inference.
+        major_faults: major page faults since `idle`.
+        cpu_ms: processor time of the process during the inferences.
+        digest: digest of the outputs.
+        version: version of the engine.
     """
 
     idle: Resident

@@ -1,4 +1,4 @@
-"""A cold start whose processors were its own, if there was one."""
+"""Finds a cold start that had its processors for itself, if there was one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class ObservedStart:
-    """A cold start and what was seen around it.
+    """Holds a cold start and what was seen around it.
 
     Attributes:
-        result: of the worker.
-        references: least of two looks, before and after.
+        result: result of the worker.
+        references: least times of two looks, before and after.
     """
 
     result: RunResult
@@ -41,9 +41,9 @@ def start_cold(
     What disturbs is looked for beside the start, never in its own time, so that this favours no engine.
 
     Args:
-        job: what to start.
+        job: the job of the start.
         look: times the references.
-        watch: of the job's processors, or more; None where they are loaded on purpose.
+        watch: watch over the job's processors, or more; None where they are loaded on purpose.
         timeout_seconds: bound on one process.
         attempts: most starts.
 

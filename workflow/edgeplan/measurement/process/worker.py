@@ -1,6 +1,7 @@
-"""One job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin, JSON on stdout.
+"""Executes one job in a process of its own, `python -m edgeplan.measurement.process.worker`: JSON on stdin and stdout.
 
-With `--fork` one job a line, each done by a child of this process, which has imported everything and loaded no library.
+With `--fork` it takes one job a line, each done by a child of this process, which has imported everything and loaded no
+library.
 
 Engines write to stdout as they please, so the worker keeps the real stdout to itself and sends theirs to stderr.
 """
@@ -105,7 +106,7 @@ def prepare(job: PrepareJob) -> PrepareResult:
 
 
 def run(job: RunJob) -> RunResult:
-    """One cold run and the warm runs after it."""
+    """Run a model cold once, and warm after it."""
     files = job.artefact.files
     if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
         page_cache.read_through(files)
@@ -174,7 +175,7 @@ def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
 
 
 def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
-    """Engines rebuild a cache that they reject, and say nothing: that would be timed as a start from the cache."""
+    """Refuse a run that wrote its files again: an engine that rejects a cache rebuilds it, and says nothing."""
     changed = [path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new]
     if changed:
         raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")

@@ -1,4 +1,4 @@
-"""Buffers with half-open lifetimes, and the layouts that are found for them."""
+"""Defines buffers with half-open lifetimes, and the layouts that are found for them."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Buffers:
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """A layout comes with its proven bound.
+    """Holds a layout with its proven bound.
 
     Attributes:
         verdict: about `capacity`; `fits` without one.
         offsets: one a buffer; None without a layout.
         height: largest end of a buffer; None without a layout.
         lower_bound: no layout is lower, proven.
-        capacity: that was given, None if the smallest was asked for.
+        capacity: capacity that was given, None if the smallest was asked for.
         seconds: spent.
     """
 
@@ -103,7 +103,7 @@ def buffers(lower: object, upper: object, size: object, alignment: object = None
 
 
 def max_live(all_of: Buffers) -> int:
-    """Largest sum of sizes that live at one time: no layout is lower."""
+    """Return the largest sum of sizes that live at one time: no layout is lower."""
     times = np.concatenate([all_of.upper, all_of.lower])
     changes = np.concatenate([-all_of.size, all_of.size])
     order = np.argsort(times, kind="stable")  # what ends at a time ends before what begins then

@@ -1,4 +1,4 @@
-"""Exact search for a layout within a capacity.
+"""Searches exactly for a layout within a capacity.
 
 It follows MiniMalloc (Moffitt, ASPLOS 2023), with stronger inference. Only layouts in which no
 buffer can fall are searched, and each is built in one order alone: by offset, then by position. So
@@ -37,10 +37,10 @@ class State(NamedTuple):
     """A state holds a search that can be paused. Buffers are numbered in the order that breaks ties.
 
     Attributes:
-        size, alignment: of the buffers.
+        size, alignment: size and alignment of the buffers.
         first, last: sections of each buffer.
         pointer, neighbour: see `parts.InterferenceGraph`.
-        offset: of the placed buffers, -1 of the others.
+        offset: offset of the placed buffers, -1 for the others.
         hard: the highest end of placed neighbours, aligned.
         low: lower bound of the offset of a buffer to come, at least `hard`.
         trail, old: what was changed, buffer + n * kind, and its value before; kinds are `hard`,
@@ -76,7 +76,7 @@ def begin(graph: InterferenceGraph, part: Buffers, order: Ints, room: int) -> St
     """Return a search that has not begun.
 
     Args:
-        graph: of the part.
+        graph: interference graph of the part.
         part: its buffers.
         order: positions of the buffers, the first to try first.
         room: entries in the trail and in the pool; a search that needs more gives up.
@@ -229,7 +229,7 @@ def _place(s: State, k: int, capacity: int) -> bool:
 
 @compiled
 def _skip(s: State, frame: Ints, chosen_at: int, capacity: int) -> bool:  # noqa: C901  likewise
-    """Candidates before the placed one come later, each above something that blocks it."""
+    """Raise skipped candidates above what can block them; tell whether each can still be blocked and fit."""
     n = len(s.size)
     offset = s.low[s.pool[chosen_at]]
     changed = True

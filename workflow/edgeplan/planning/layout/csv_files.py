@@ -1,4 +1,4 @@
-"""The common CSV of static memory planning: id, lower, upper, size; and alignment, hint, gaps and offset.
+"""Reads and writes the common CSV of static memory planning: id, lower, upper, size; and alignment, hint, gaps and offset.
 
 A hint, an address that another planner begins with, is kept and not used. Gaps, in which a buffer is
 not alive, change what fits: a file that has any is refused.
@@ -33,7 +33,7 @@ class BufferTable:
     Attributes:
         header: its columns, in order.
         rows: its cells, as they are written.
-        buffers: what they say.
+        buffers: buffers that the rows describe.
     """
 
     header: tuple[str, ...]

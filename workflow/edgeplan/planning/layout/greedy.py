@@ -1,4 +1,4 @@
-"""Greedy layouts: one buffer after the other, each at the lowest address where it fits."""
+"""Lays buffers out greedily: one after the other, each at the lowest address where it fits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgeplan.support.compiled import compiled
 
 
 def orders(part: Buffers) -> dict[str, Ints]:
-    """Return orders in which buffers are worth placing, by name."""
+    """Return orders in which buffers are worth placing, by name: positions of all buffers (n,)."""
     length = part.upper - part.lower
     area = part.size.astype(float) * length.astype(float)
     keys = {
@@ -24,12 +24,12 @@ def orders(part: Buffers) -> dict[str, Ints]:
 
 
 def first_fit(graph: InterferenceGraph, part: Buffers, order: Ints) -> Ints:
-    """Return offsets by placing in this order; O(sum of degree log degree)."""
+    """Return offsets (n,) by placing in this order; O(sum of degree log degree)."""
     return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
 
 
 def lowest(graph: InterferenceGraph, part: Buffers) -> Ints:
-    """Return offsets by placing in the order that gives the lowest layout."""
+    """Return offsets (n,) by placing in the order that gives the lowest layout."""
     found = [first_fit(graph, part, order) for order in orders(part).values()]
     return min(found, key=lambda offsets: int((offsets + part.size).max(initial=0)))
 
@@ -58,7 +58,7 @@ def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, o
 
 
 def stack(part: Buffers) -> Ints:
-    """Offsets one above the other; only different components share memory. O(n log n)."""
+    """Stack buffers one above the other and return their offsets; only different components share memory. O(n log n)."""
     return _stack(part.lower, part.upper, part.size, part.alignment, np.argsort(part.lower, kind="stable"))
 
 
@@ -76,12 +76,12 @@ def _stack(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints) -
 
 
 def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
-    """Offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
+    """Return offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
 
     Args:
         part: the buffers.
         order: positions by begin.
-        limit: of steps; None is returned beyond it.
+        limit: most steps; None is returned beyond it.
     """
     offset, done = _sweep(part.lower, part.upper, part.size, part.alignment, order, limit)
     return offset if done else None

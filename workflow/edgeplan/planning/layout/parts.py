@@ -1,4 +1,4 @@
-"""Independent parts of a problem, and who lives beside whom in one."""
+"""Divides a problem into independent parts, and finds who lives beside whom in one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LayoutPart:
     Attributes:
         index: positions among all buffers.
         base: everything below is taken by buffers that overlap all of these.
-        lower_bound: of the height, base included.
+        lower_bound: lower bound of the height, base included.
         unit: heights from `base` on are multiples of it.
     """
 
@@ -51,7 +51,7 @@ class InterferenceGraph:
 
 
 def components(all_of: Buffers, index: Ints) -> Iterator[Ints]:
-    """Yield sets of buffers, no two of different sets alive at the same time; none of size 0."""
+    """Yield sets of buffers, as positions (n,), no two of different sets alive at the same time; none of size 0."""
     index = index[all_of.size[index] > 0]
     if not len(index):
         return
@@ -113,7 +113,7 @@ def pair_count(part: Buffers) -> int:
 
 
 def graph(part: Buffers) -> InterferenceGraph:
-    """Sections and neighbours of a part; O(n log n + pairs)."""
+    """Return the sections and neighbours of a part; O(n log n + pairs)."""
     lows, highs = part.lower, part.upper
     # A section ends where something ends that began since the last section's end.
     begins = np.unique(lows)

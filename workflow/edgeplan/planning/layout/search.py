@@ -1,4 +1,4 @@
-"""A layout of one part: exact searches that differ in how they break ties, in turns."""
+"""Searches for a layout of one part: exact searches that differ in how they break ties, in turns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Attempt:
         return int(self.state.registers[canonical.NODES])
 
     def offsets(self) -> Ints:
-        """Return the offset of each buffer in the layout found."""
+        """Return the offset of each buffer in the layout found (n,)."""
         found = np.empty(len(self.order), dtype=np.int64)
         found[self.order] = self.state.offset
         return found
@@ -49,10 +49,10 @@ class PartSearch:
     """A search of one part keeps its best layout and its bound.
 
     Attributes:
-        part: which buffers, from which address on.
-        buffers: they.
+        part: the part: which buffers, from which address on.
+        buffers: its buffers.
         best: offsets of the lowest layout known, base included.
-        height: of it.
+        height: height of the best layout so far.
         lower_bound: proven, base included.
     """
 

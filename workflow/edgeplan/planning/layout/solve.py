@@ -1,4 +1,4 @@
-"""Layouts of whole problems: within a capacity, or as low as can be."""
+"""Lays whole problems out: within a capacity, or as low as can be."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _greedily(all_of: Buffers, enough: int, deadline: float, clock: Clock) -> In
 
 
 def _within(searches: list[PartSearch], capacity: int, deadline: float, clock: Clock) -> Verdict:
-    """Small parts first; one that takes longer than its share waits until the others are done."""
+    """Search small parts first; a part that takes longer than its share waits until the others are done."""
     waiting = sorted(searches, key=lambda search: len(search.buffers))
     while waiting:
         unknown = []

@@ -1,4 +1,4 @@
-"""Networks for images of 32 x 32 pixels."""
+"""Builds networks for images of 32 x 32 pixels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CLASSES = 10
 
 
 def nin_cifar10(name: str) -> Graph:
-    """Network in Network (Lin et al., 2014), as its authors' model for CIFAR-10: 5 x 5 convolutions and perceptrons."""
+    """Build Network in Network (Lin et al., 2014), as its authors' model for CIFAR-10: 5 x 5 convolutions and perceptrons."""
     b = GraphBuilder(name, _IMAGE)
     x = _stack(b, b.input, 5, (192, 160, 96))
     x = _stack(b, b.maxpool(x, 3, 2, ceil=True), 5, (192, 192, 192))
@@ -25,7 +25,7 @@ def _stack(b: GraphBuilder, x: str, kernel: int, channels: tuple[int, ...]) -> s
 
 
 def all_cnn_c(name: str) -> Graph:
-    """All-CNN-C (Springenberg et al., 2015), table 2: strided convolutions in place of pooling."""
+    """Build All-CNN-C (Springenberg et al., 2015), table 2: strided convolutions in place of pooling."""
     b = GraphBuilder(name, _IMAGE)
     x = b.input
     for channels, stride in ((96, 1), (96, 1), (96, 2), (192, 1), (192, 1), (192, 2)):
@@ -37,7 +37,7 @@ def all_cnn_c(name: str) -> Graph:
 
 
 def wrn_40_4(name: str) -> Graph:
-    """WRN-40-4 (Zagoruyko and Komodakis, 2016): six blocks a stage, four times as wide, activated before convolutions."""
+    """Build WRN-40-4 (Zagoruyko and Komodakis, 2016): six blocks a stage, four times as wide, activated before convolutions."""
     b = GraphBuilder(name, _IMAGE)
     x = b.conv(b.input, 16, 3)
     for channels, first_stride in ((64, 1), (128, 2), (256, 2)):

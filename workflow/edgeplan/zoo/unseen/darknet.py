@@ -1,4 +1,4 @@
-"""Darknet's networks: leaky rectifiers behind every convolution."""
+"""Builds Darknet's networks: leaky rectifiers behind every convolution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEEPS_SIZE = (0, 0, 1, 1)
 
 
 def darknet19(name: str) -> Graph:
-    """Darknet-19 (Redmon and Farhadi, 2017), table 6."""
+    """Build Darknet-19 (Redmon and Farhadi, 2017), table 6."""
     b = GraphBuilder(name, IMAGE)
     x = b.input
     for channels in (32, 64):
@@ -27,14 +27,14 @@ def darknet19(name: str) -> Graph:
 
 
 def tiny_yolov2(name: str) -> Graph:
-    """Tiny YOLOv2 for Pascal VOC (Redmon and Farhadi, 2017; the authors' yolov2-tiny-voc.cfg): five anchors, 20 classes."""
+    """Build Tiny YOLOv2 for Pascal VOC (Redmon and Farhadi, 2017; yolov2-tiny-voc.cfg): five anchors, 20 classes."""
     b = GraphBuilder(name, _DETECTION)
     x, _ = _tiny(b)
     return b.build(b.conv(_conv(b, x, 1024), 5 * 25, 1, bias=True))
 
 
 def yolov3_tiny(name: str) -> Graph:
-    """YOLOv3-tiny for COCO (Redmon and Farhadi, 2018; the authors' yolov3-tiny.cfg): two scales, three anchors, 80 classes."""
+    """Build YOLOv3-tiny for COCO (Redmon and Farhadi, 2018; yolov3-tiny.cfg): two scales, three anchors, 80 classes."""
     b = GraphBuilder(name, _DETECTION)
     x, middle = _tiny(b)
     x = _conv(b, x, 256, 1)
@@ -44,7 +44,7 @@ def yolov3_tiny(name: str) -> Graph:
 
 
 def _tiny(b: GraphBuilder) -> tuple[str, str]:
-    """The trunk of both, and its map at stride 16."""
+    """Add the trunk that both tiny detectors share; return its output and its map at stride 16."""
     x = middle = b.input
     for channels in (16, 32, 64, 128, 256):
         middle = _conv(b, x, channels)

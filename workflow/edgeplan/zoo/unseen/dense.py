@@ -1,4 +1,4 @@
-"""Networks that join many earlier maps: HarDNet and PeleeNet."""
+"""Builds networks that join many earlier maps: HarDNet and PeleeNet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HARD_STAGES = ((16, 4, 96, True), (20, 16, 320, True), (64, 8, 640, True), (160
 
 
 def hardnet39ds(name: str) -> Graph:
-    """HarDNet-39DS (Chao et al., 2019) in its authors' form: separable convolutions, harmonically joined."""
+    """Build HarDNet-39DS (Chao et al., 2019) in its authors' form: separable convolutions, harmonically joined."""
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.conv_bn(b.input, 24, 3, 2, act="relu6"), 48, 1, act="relu6")
     x = b.bn(b.dwconv(x, 3, 2))
@@ -35,7 +35,7 @@ def _hard_block(b: GraphBuilder, x: str, growth: int, layers: int) -> str:
 
 
 def peleenet(name: str) -> Graph:
-    """PeleeNet (Wang et al., 2018), table 1: dense layers of two ways, a stem of two branches."""
+    """Build PeleeNet (Wang et al., 2018), table 1: dense layers of two ways, a stem of two branches."""
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, 32, 3, 2)
     x = b.concat([b.conv_bn(b.conv_bn(x, 16, 1), 32, 3, 2), b.maxpool(x, 2, 2)])

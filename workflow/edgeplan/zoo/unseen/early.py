@@ -1,4 +1,4 @@
-"""Early large networks, with wide fully connected layers on a flattened image."""
+"""Builds early large networks, with wide fully connected layers on a flattened image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgeplan.zoo.layers import CLASSES
 
 
 def zfnet(name: str) -> Graph:
-    """ZFNet (Zeiler and Fergus, 2014), figure 3: 7 x 7 and 5 x 5 convolutions of stride 2, contrast normalisation."""
+    """Build ZFNet (Zeiler and Fergus, 2014), figure 3: 7 x 7 and 5 x 5 convolutions of stride 2, contrast normalisation."""
     b = GraphBuilder(name, (1, 3, 225, 225))
     x = _conv(b, b.input, 96, 7, 2, pad=1)
     x = b.lrn(b.maxpool(x, 3, 2, 1))
@@ -20,7 +20,7 @@ def zfnet(name: str) -> Graph:
 
 
 def overfeat_fast(name: str) -> Graph:
-    """OverFeat's fast model (Sermanet et al., 2014), table 1: 3072 features of a flattened map of 6 x 6 x 1024."""
+    """Build OverFeat's fast model (Sermanet et al., 2014), table 1: 3072 features of a flattened map of 6 x 6 x 1024."""
     b = GraphBuilder(name, (1, 3, 231, 231))
     x = b.maxpool(_conv(b, b.input, 96, 11, 4, pad=0), 2, 2)
     x = b.maxpool(_conv(b, x, 256, 5, 1, pad=0), 2, 2)
@@ -30,7 +30,7 @@ def overfeat_fast(name: str) -> Graph:
 
 
 def eigen_depth(name: str) -> Graph:
-    """Depth from one image (Eigen et al., 2014), figure 1: a coarse map by fully connected layers, refined by convolutions."""
+    """Build the depth estimator of Eigen et al. (2014), figure 1: a coarse map by full connections, refined by convolutions."""
     b = GraphBuilder(name, (1, 3, 228, 304))
     x = b.maxpool(_conv(b, b.input, 96, 11, 4, pad=0), 2, 2)
     x = b.maxpool(_conv(b, x, 256, 5, 1, pad=2), 2, 2)

@@ -1,4 +1,4 @@
-"""Inception-v3 with its factorised convolutions, and Xception."""
+"""Builds Inception-v3 with its factorised convolutions, and Xception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _IMAGE = (1, 3, 299, 299)
 
 
 def inception_v3(name: str) -> Graph:
-    """Inception-v3 (Szegedy et al., 2016) in torchvision's form, without the auxiliary classifier."""
+    """Build Inception-v3 (Szegedy et al., 2016) in torchvision's form, without the auxiliary classifier."""
     b = GraphBuilder(name, _IMAGE)
     x = _conv(b, b.input, 32, 3, 2, valid=True)
     x = _conv(b, _conv(b, x, 32, 3, valid=True), 64, 3)
@@ -49,7 +49,7 @@ def _conv(b: GraphBuilder, x: str, channels: int, kernel: Size, stride: int = 1,
 
 
 def xception(name: str) -> Graph:
-    """Xception (Chollet, 2017), figure 5."""
+    """Build Xception (Chollet, 2017), figure 5."""
     b = GraphBuilder(name, _IMAGE)
     x = _conv(b, _conv(b, b.input, 32, 3, 2, valid=True), 64, 3, valid=True)
     for channels in (128, 256, 728):

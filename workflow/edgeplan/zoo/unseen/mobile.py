@@ -1,4 +1,4 @@
-"""Networks for phones: GhostNet, MobileOne, RepVGG (both as they run), SqueezeNext."""
+"""Builds networks for phones: GhostNet, MobileOne, RepVGG (both as they run), SqueezeNext."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GHOSTS = (
 
 
 def ghostnet(name: str) -> Graph:
-    """GhostNet 1.0 (Han et al., 2020), table 2: half of each map from the other half by a cheap convolution."""
+    """Build GhostNet 1.0 (Han et al., 2020), table 2: cheap convolutions make half of each map from the other half."""
     b = GraphBuilder(name, IMAGE)
     x = b.conv_bn(b.input, 16, 3, 2)
     for kernel, expanded, channels, excited, stride in _GHOSTS:
@@ -52,7 +52,7 @@ def _ghost(b: GraphBuilder, x: str, channels: int, act: str) -> str:
 
 
 def mobileone_s1(name: str) -> Graph:
-    """MobileOne-S1 (Vasu et al., 2023), table 2, with its branches merged: a bias and a ReLU behind every convolution."""
+    """Build MobileOne-S1 (Vasu et al., 2023), table 2, with its branches merged: a bias and a ReLU behind every convolution."""
     b = GraphBuilder(name, IMAGE)
     x = b.relu(b.conv(b.input, 64, 3, 2, bias=True))
     for channels, blocks in ((96, 2), (192, 8), (512, 10), (1280, 1)):
@@ -64,7 +64,7 @@ def mobileone_s1(name: str) -> Graph:
 
 
 def repvgg_a0(name: str) -> Graph:
-    """RepVGG-A0 (Ding et al., 2021), table 3, with its branches merged: 3 x 3 convolutions, biases and ReLUs alone."""
+    """Build RepVGG-A0 (Ding et al., 2021), table 3, with its branches merged: 3 x 3 convolutions, biases and ReLUs alone."""
     b = GraphBuilder(name, IMAGE)
     x = b.relu(b.conv(b.input, 48, 3, 2, bias=True))
     for channels, blocks in ((48, 2), (96, 4), (192, 14), (1280, 1)):
@@ -74,7 +74,7 @@ def repvgg_a0(name: str) -> Graph:
 
 
 def squeezenext23(name: str) -> Graph:
-    """1.0-SqNxt-23 (Gholami et al., 2018), figure 3: bottlenecks of two steps, 3 x 1 and 1 x 3 convolutions."""
+    """Build 1.0-SqNxt-23 (Gholami et al., 2018), figure 3: bottlenecks of two steps, 3 x 1 and 1 x 3 convolutions."""
     b = GraphBuilder(name, (1, 3, 227, 227))
     x = b.maxpool(_conv(b, b.input, 64, 7, 2, pad=1), 3, 2, ceil=True)
     for stage, (channels, blocks) in enumerate(((32, 6), (64, 6), (128, 8), (256, 1))):

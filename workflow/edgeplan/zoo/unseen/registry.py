@@ -1,4 +1,4 @@
-"""The list of held-out architectures, by name."""
+"""Lists the held-out architectures, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual networks with groups, and with squeeze and excitation."""
+"""Builds residual networks with groups, and with squeeze and excitation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 
 def resnext50(name: str) -> Graph:
-    """ResNeXt-50 32x4d (Xie et al., 2017), table 1: bottlenecks twice as wide, in 32 groups."""
+    """Build ResNeXt-50 32x4d (Xie et al., 2017), table 1: bottlenecks twice as wide, in 32 groups."""
     b = GraphBuilder(name, IMAGE)
     x = _stem(b)
     for stage, (width, blocks) in enumerate(_STAGES):
@@ -22,7 +22,7 @@ def resnext50(name: str) -> Graph:
 
 
 def se_resnet50(name: str) -> Graph:
-    """SE-ResNet-50 (Hu et al., 2018), table 1, with ResNet-50's strides in the first 1 x 1 convolution of a stage."""
+    """Build SE-ResNet-50 (Hu et al., 2018), table 1, with ResNet-50's strides in the first 1 x 1 convolution of a stage."""
     b = GraphBuilder(name, IMAGE)
     x = _stem(b)
     for stage, (width, blocks) in enumerate(_STAGES):

@@ -1,4 +1,4 @@
-"""Single images enlarged: few channels at high resolution, 9 x 9 and 5 x 5 convolutions."""
+"""Builds networks that enlarge a single image: few channels at high resolution, 9 x 9 and 5 x 5 convolutions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from edgeplan.graph.ir import Graph
 
 
 def srcnn(name: str) -> Graph:
-    """SRCNN 9-5-5 (Dong et al., 2016), on the luminance of an image already enlarged to 256 x 256."""
+    """Build SRCNN 9-5-5 (Dong et al., 2016), on the luminance of an image already enlarged to 256 x 256."""
     b = GraphBuilder(name, (1, 1, 256, 256))
     x = b.relu(b.conv(b.input, 64, 9, bias=True))
     x = b.relu(b.conv(x, 32, 5, bias=True))
@@ -15,7 +15,7 @@ def srcnn(name: str) -> Graph:
 
 
 def espcn(name: str) -> Graph:
-    """ESPCN (Shi et al., 2016) at three times the size: 360 x 640 to 1080 x 1920, tanh, the last map's channels shuffled."""
+    """Build ESPCN (Shi et al., 2016), 360 x 640 to 1080 x 1920: tanh, and the last map's channels shuffled into pixels."""
     factor, height, width = 3, 360, 640
     b = GraphBuilder(name, (1, 1, height, width))
     x = b.activation(b.conv(b.input, 64, 5, bias=True), "tanh")

@@ -1,4 +1,4 @@
-"""Evidence of the chapter: the judged models of every rung, and shares of them."""
+"""Reads the evidence of the chapter: the judged models of every rung, and shares of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LadderEvidence:
 
     @cached_property
     def hits(self) -> pd.DataFrame:
-        """The rows with `error`, relative and absolute, and 0 or 1: `within_10pct`, `within_5pct`, `inside` its interval."""
+        """Return the rows with `error`, relative and absolute, and 0 or 1: `within_10pct`, `within_5pct`, `inside`."""
         f = self.ladder
         error = (f["predicted_ms"] / f["measured_ms"] - 1).abs()
         inside = (f["low_ms"] <= f["measured_ms"]) & (f["measured_ms"] <= f["high_ms"])
@@ -46,7 +46,7 @@ class LadderEvidence:
 
     @cached_property
     def rungs(self) -> pd.DataFrame:
-        """One row a rung: shares over models and draws, what a draw held, and how many draws there were."""
+        """Return one row a rung: shares over models and draws, what a draw held, and how many draws there were."""
         grouped = self.hits.groupby(RUNG, sort=False)
         found = grouped[["within_10pct", "within_5pct", "inside", "carriers", "whole_models", "spent_s"]].mean()
         found["median_error"] = grouped["error"].median()
@@ -54,14 +54,14 @@ class LadderEvidence:
         return found.reset_index()
 
     def of_engine(self, device: str) -> str:
-        """The engine of a device."""
+        """Return the engine of a device."""
         return str(self.environment["devices"][device]["engine"])
 
     def differences(self, rung: pd.Series) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Share within 10 % from scratch less adapted at a rung, by model, each the mean over draws (models,).
+        """Return a rung's share within 10 % from scratch less adapted, by model, each the mean over draws (models,).
 
         Args:
-            rung: of `rungs`, an adapted one.
+            rung: an adapted rung of `rungs`.
         """
         f = self.hits[(self.hits["target"] == rung["target"]) & (self.hits["budget_s"] == rung["budget_s"])]
         f = f[f["use"] == rung["use"]]

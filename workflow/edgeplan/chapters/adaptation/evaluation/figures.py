@@ -1,4 +1,4 @@
-"""The figures of the chapter."""
+"""Draws the figures of the chapter on adaptation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = 3
 
 
 def ladders(e: LadderEvidence) -> Any:
-    """Share of the variants within 10 % by seconds of measuring, a panel a new device."""
+    """Draw the share of the variants within 10 % by seconds of measuring, a panel a new device."""
     f = e.rungs[(e.rungs["use"] == VARIANT) & (e.rungs["method"] != OLD)]
     targets, budgets = list(dict.fromkeys(f["target"])), sorted(set(f["budget_s"]))
     names = list(dict.fromkeys(f["source"]))

@@ -1,4 +1,4 @@
-"""The figures of merit of the chapter: pure functions of the ladder, the formula of each in its docstring."""
+"""Computes the figures of merit of the chapter: pure functions of the ladder, each with its formula."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BARS = (
 
 
 def _rungs(e: LadderEvidence, method: str, budget_s: float, use: str = VARIANT) -> pd.DataFrame:
-    """Rungs of a method and a budget; of adapted ones those with an old device of the engine."""
+    """Return the rungs of a method and a budget; of adapted ones those with an old device of the engine."""
     f = e.rungs
     return f[(f["method"] == method) & (f["budget_s"] == budget_s) & (f["use"] == use) & (f["source"] != POOLED)]
 
 
 def _least(e: LadderEvidence, method: str, budget_s: float, use: str = VARIANT) -> Estimate:
-    """Share within 10 % of the pair (or device) with the least one; its interval is over models."""
+    """Return the share within 10 % of the pair (or device) with the least one; its interval is over models."""
     worst = _rungs(e, method, budget_s, use).sort_values("within_10pct").iloc[0]
     rows = e.hits[(e.hits[RUNG] == worst[RUNG]).all(axis=1)]
     return estimate(lambda values: float(values.mean()), rows.groupby("model_id")["within_10pct"].mean())
 
 
 def rungs_worse(e: LadderEvidence) -> float:
-    """Adapted rungs where the lower end of the 95 % interval of (from scratch less adapted) lies above 0, over models."""
+    """Count adapted rungs where the lower end of the 95 % interval of (from scratch less adapted) lies above 0, over models."""
     count = 0
     for _, rung in e.rungs[e.rungs["method"] == ADAPTED].iterrows():
         values = e.differences(rung)
@@ -60,5 +60,5 @@ _FIGURES: Mapping[str, Callable[[LadderEvidence], float | Estimate]] = MappingPr
 
 
 def ladder_metrics(e: LadderEvidence) -> dict[str, float]:
-    """Every figure of merit that the ladder has."""
+    """Return every figure of merit that the ladder has."""
     return figures_of_merit(_FIGURES, e)

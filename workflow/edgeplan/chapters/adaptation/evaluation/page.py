@@ -1,4 +1,4 @@
-"""Stage `ladder_tables`: the tables, the figure and the page of the ladder, with its figures of merit."""
+"""Stage `ladder_tables`: make the tables, the figure and the page of the ladder, with its figures of merit."""
 
 from __future__ import annotations
 

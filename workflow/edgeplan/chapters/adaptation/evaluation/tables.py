@@ -1,4 +1,4 @@
-"""The tables of the chapter."""
+"""Tabulates the ladder and the devices of the chapter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeplan.reporting import kit
 
 
 def ladder(e: LadderEvidence) -> pd.DataFrame:
-    """Every rung: shares of models (%), adapted beside from scratch."""
+    """Tabulate every rung: shares of models (%), adapted beside from scratch."""
     f = e.rungs[e.rungs["method"] != OLD]
     keys = ["target", "budget_s", "use"]
     scratch = f[f["method"] == SCRATCH].set_index(keys)
@@ -43,7 +43,7 @@ def ladder(e: LadderEvidence) -> pd.DataFrame:
 
 
 def devices(e: LadderEvidence) -> pd.DataFrame:
-    """The devices, and how an old one predicts each as it is (% of the variants within 10 %, of the pair that does best)."""
+    """Tabulate devices, and how an old one predicts each as it is (% of the variants within 10 %, of the best pair)."""
     f = e.rungs[(e.rungs["method"] == OLD) & (e.rungs["use"] == VARIANT)]
     best = f.groupby("target")["within_10pct"].max()
     rows = [

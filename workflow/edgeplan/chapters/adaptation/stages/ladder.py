@@ -1,4 +1,4 @@
-"""Stage `ladder`: predictions of a new device from so many seconds of measuring, cut out of kept rows."""
+"""Stage `ladder`: predict a new device from so many seconds of measuring, cut out of kept rows."""
 
 from __future__ import annotations
 

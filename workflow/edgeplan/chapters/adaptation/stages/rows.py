@@ -1,4 +1,4 @@
-"""Stage `adaptation_rows`: rows of a device of this workspace, gathered in one folder for the ladder."""
+"""Stage `adaptation_rows`: gather the rows of a device of this workspace in one folder for the ladder."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def keep_rows(
         rules: fusion rules.
         calibration: calibrating whole models.
         truth: evaluated ones.
-        environment: of the machine that measured.
+        environment: the environment of the machine that measured.
         models: the zoo's models, with the specification of each.
         measured: folder of stored rows, which tell the seconds.
         results: folder of the device's results: unseen architectures, where they were measured.
-        kept: where to.
+        kept: folder to write to.
     """
     told, machine = (
         read_document(summary, "mode", "engine", "engine_version", "measured_at", "call_us"),
@@ -90,7 +90,7 @@ def keep_rows(
 
 
 def _seconds(rows: Path) -> pd.Series:
-    """Seconds that the first measurement of each subject took, by its id."""
+    """Return the seconds that the first measurement of each subject took, by its id."""
     read = [
         pq.read_table(path, columns=["subject", "sample", "seconds"]).to_pandas()
         for path in sorted(rows.glob("*-rows-*.parquet"))
@@ -102,7 +102,7 @@ def _seconds(rows: Path) -> pd.Series:
 
 
 def _models(calibration: Path, truth: Path, models: Path, unseen: Path, measured: Path) -> pd.DataFrame:
-    """Whole models of all uses; of calibrating ones the seconds, in the mean of all where a row does not tell."""
+    """Return whole models of all uses with their seconds: of calibrating ones their own, the mean where a row does not tell."""
     calibrating = read_parquet(calibration, "model_id", "family", "spec", "measured_ms")
     mean = float(_seconds(measured / "calibration").mean())
     variants = read_parquet(truth, "model_id", "family", "measured_ms").merge(

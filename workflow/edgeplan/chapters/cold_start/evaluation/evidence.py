@@ -69,12 +69,12 @@ class ColdEvidence:
 
     Attributes:
         device: name of the device.
-        runs: one row a process (`cold.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and `load_core`
-            (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its profiled cost work
-            took around the run, by the references timed beside both), `interference` (how many times as long as usual
-            a load on all processors of the run took beside it).
+        runs: one row a process (`measuring.results.RUN_COLUMNS`), with `plan` ("" of stock engines), `load_percent` and
+            `load_core` (of a background load), `warm_ms` (JSON list of the warm runs), `slowness` (how many times its
+            profiled cost work took around the run, by the references timed beside both), `interference` (how many times as
+            long as usual a load on all processors of the run took beside it).
         bandwidth: the disk, probed among the runs: model, repeat, file_bytes, mb_per_s.
-        profiles: `planning.cold_start.frame`; beside the models, the convolution of Table 2.
+        profiles: `profiling.frame`; beside the models, the convolution of Table 2.
         plans: one row a plan document: model, plan, threads, little_ratio, planner, costs, layout, steps, widen_from,
             makespan_ms, lower_bound_ms, gap, planning_ms, read_bytes, cache_bytes, note, document (JSON).
         models: model, parameters, model_bytes, macs.
@@ -100,7 +100,7 @@ class ColdEvidence:
 
     @cached_property
     def profiled(self) -> Mapping[str, tuple[Profile, ...]]:
-        """Profiles by model, one a home layout."""
+        """Return the profiles by model, one a home layout."""
         found: dict[str, list[Profile]] = {}
         for profile in from_frame(self.profiles, "profiles.parquet") if len(self.profiles) else ():
             found.setdefault(profile.model, []).append(profile)
@@ -108,13 +108,13 @@ class ColdEvidence:
 
     @cached_property
     def work_bound_ms(self) -> pd.Series[float]:
-        """By model: the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
+        """Return by model the least work bound of any home layout (ms), at the speed that profiled costs are brought to."""
         bounds = {model: min(map(work_bound_ms, profiles)) for model, profiles in self.profiled.items()}
         return pd.Series(bounds, dtype="float64")
 
     @cached_property
     def read_bound_ms(self) -> pd.Series[float]:
-        """By model: the fewest bytes any candidates need, over the disk's median bandwidth among that model's runs (ms)."""
+        """Return by model the fewest bytes any candidates need, over the disk's median bandwidth among its runs (ms)."""
         needed = pd.Series({m: min(map(fewest_read_bytes, profiles)) for m, profiles in self.profiled.items()}, dtype="float64")
         probes = self.bandwidth[self.bandwidth["mb_per_s"] > 0]
         bandwidth = probes.groupby("model")["mb_per_s"].median()
@@ -122,7 +122,7 @@ class ColdEvidence:
 
     @property
     def threads(self) -> int:
-        """The most threads any run had: all cores of the chapter."""
+        """Return the most threads any run had: all cores of the chapter."""
         return int(self.runs["threads"].max()) if len(self.runs) else 0
 
     @property

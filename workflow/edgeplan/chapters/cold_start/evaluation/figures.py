@@ -1,4 +1,4 @@
-"""The figures of the cold-start chapter."""
+"""Draws the figures of the cold-start chapter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BAR = 0.8
 
 
 def speed(e: ColdEvidence) -> Any:
-    """Cold latency of every model over our own, by setting (bars of Figure 8), for both states."""
+    """Draw the cold latency of every model over our own, by setting (bars of Figure 8), for both states of the page cache."""
     frame = runs.figure_08(e)
     states = [s for s in _STATES if s in set(frame["page_cache"])]
     figure, axes = canvas(11.0, 4.2 * len(states), rows=len(states))
@@ -64,7 +64,7 @@ def speed(e: ColdEvidence) -> Any:
 
 
 def cold_over_warm(e: ColdEvidence) -> Any:
-    """Cold over warm by setting; a dot a model (Figure 2)."""
+    """Draw cold over warm latency by setting; a dot a model (Figure 2)."""
     frame = runs.figure_02(e)
     settings = list(dict.fromkeys(frame["setting"]))
     figure, (axis,) = canvas(9.0, 4.6)
@@ -82,7 +82,7 @@ def cold_over_warm(e: ColdEvidence) -> Any:
 
 
 def stages(e: ColdEvidence) -> Any:
-    """Stages by plan and core count (Figure 6)."""
+    """Draw stages by plan and core count (Figure 6)."""
     frame = figure_06(e)
     names = [c for c in (f"{s}_ms" for s in ("memory allocation", *STAGES)) if c in frame.columns]
     figure, (axis,) = canvas(8.0, 4.2)
@@ -99,7 +99,7 @@ def stages(e: ColdEvidence) -> Any:
 
 
 def cores(e: ColdEvidence) -> Any:
-    """Cold latency by core count (Figure 9)."""
+    """Draw cold latency by core count (Figure 9)."""
     frame = figure_09(e)
     frame = frame[frame["page_cache"] == CACHED] if (frame["page_cache"] == CACHED).any() else frame
     models = list(dict.fromkeys(frame["model"]))
@@ -117,12 +117,12 @@ def cores(e: ColdEvidence) -> Any:
 
 
 def _styles(names: pd.Series[str]) -> dict[str, dict[str, str]]:
-    """The same look for a setting in every panel."""
+    """Return the same look for a setting in every panel."""
     return {name: series_style(*setting_place(name)) for name in dict.fromkeys(names)}
 
 
 def load(e: ColdEvidence) -> Any:
-    """Slow-down under background load (Figure 11); all panels start from the one baseline."""
+    """Draw the slow-down under background load (Figure 11); all panels start from the one baseline."""
     frame = runs.figure_11(e)
     places = [place for place in dict.fromkeys(frame["load_core"]) if place] or [""]
     styles = _styles(frame["setting"])
@@ -138,7 +138,7 @@ def load(e: ColdEvidence) -> Any:
 
 
 def ablation(e: ColdEvidence) -> Any:
-    """Techniques added one after the other (Figure 13)."""
+    """Draw techniques added one after the other (Figure 13)."""
     frame = runs.figure_13(e)
     frame = frame[(frame["page_cache"] == CACHED) & frame["model"].isin(e.names)]
     if frame.empty:
@@ -156,7 +156,7 @@ def ablation(e: ColdEvidence) -> Any:
 
 
 def continuous(e: ColdEvidence) -> Any:
-    """The first inferences of a process (Figure 14), and by model what the mode takes over the same plan without it."""
+    """Draw the first inferences of a process (Figure 14), and by model what the mode takes over the same plan without it."""
     frame = figure_14(e)
     models = shown_models(e)
     frame = frame[frame["model"].isin(models)]

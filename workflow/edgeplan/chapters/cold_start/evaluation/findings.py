@@ -1,4 +1,4 @@
-"""Sentences of captions and findings that follow from the measurements."""
+"""Writes sentences of captions and findings that follow from the measurements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _CELL = ["model", "setting", "plan", "threads", "state"]
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as a sentence has them: a, b and c."""
+    """Join names as a sentence has them: a, b and c."""
     *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def beside(e: ColdEvidence) -> str:
-    """Our starts against the best stock setting of each model, and what failed of them."""
+    """Compare our starts with the best stock setting of each model, and tell what failed of them."""
     told = []
     for state in (CACHED, EVICTED):
         stock, own = metrics.stock_cold(e.runs, state)["cold_ms"], metrics.own_cold(e.runs, state)["cold_ms"]
@@ -50,7 +50,7 @@ _CALLED = {CACHED: "warm", EVICTED: "evicted"}
 
 
 def counts(e: ColdEvidence) -> str:
-    """On how many runs the medians rest, and why others do not count."""
+    """Tell on how many runs the medians rest, and why others do not count."""
     runs = e.runs[(e.runs["load_core"] == "") & (e.runs["repeat"] >= 0)]
     if runs.empty:
         return ""
@@ -103,6 +103,6 @@ def continuous(e: ColdEvidence) -> str:
 
 
 def _times(ratios: pd.Series[float]) -> str:
-    """Ratios of times in words."""
+    """Return ratios of times in words."""
     slower, known = int((ratios > 1).sum()), int(ratios.notna().sum())
     return f"{cell_text(metrics.geomean(ratios))} (slower on {slower} of {known} models)"

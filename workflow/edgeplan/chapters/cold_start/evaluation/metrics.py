@@ -1,4 +1,4 @@
-"""The figures of the cold-start chapter: pure functions of the measured frames, the formula of each in its docstring.
+"""Computes the figures of the cold-start chapter: pure functions of the measured frames, each with its formula.
 
 In all of them c(m, s) is the cold latency of model m with setting s: the median over the repeats, at the thread count with
 the least such median (each engine at its best thread count up to ours); w(m, s, t) the warm latency with t threads: the
@@ -45,18 +45,18 @@ WARM_PLAN = "warm"
 
 
 def geomean(values: pd.Series[float]) -> float:
-    """Geometric mean; not a number for no values."""
+    """Return the geometric mean; NaN for no values."""
     found = values.dropna()
     return float(np.exp(np.log(found).mean())) if len(found) else math.nan
 
 
 def over_models(ratios: pd.Series[float]) -> Estimate:
-    """G of ratios by model, with its interval."""
+    """Return G, the geometric mean, of ratios by model, with its interval."""
     return estimate(estimates.geomean, ratios.dropna())
 
 
 def failed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Starts that failed: could not be prepared, crashed, took too long, or gave wrong outputs.
+    """Return starts that failed: could not be prepared, crashed, took too long, or gave wrong outputs.
 
     What was not tried, and starts that met the page cache in another state, are none.
     """
@@ -65,12 +65,12 @@ def failed(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that count, without those of the background load."""
+    """Return the runs that count, without those of the background load."""
     return runs[(runs["reason"] == "") & (runs["load_core"] == "")]
 
 
 def medians(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row a model, setting, plan, state and thread count: medians of cold, least warm and slowness; `repeats`."""
+    """Return one row a model, setting, plan, state and thread count: medians of cold, least warm and slowness; `repeats`."""
     return (
         counted(runs)
         .groupby(_KEYS, as_index=False)
@@ -85,7 +85,7 @@ def medians(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_threads(runs: pd.DataFrame) -> pd.DataFrame:
-    """`medians` at the thread count with the least cold median of each model, setting, plan and state."""
+    """Return `medians` at the thread count with the least cold median of each model, setting, plan and state."""
     ordered = medians(runs).sort_values("cold_ms", kind="stable")
     return ordered.drop_duplicates(_KEYS[:-1]).sort_values(_KEYS, ignore_index=True)
 
@@ -96,7 +96,7 @@ def own(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def plan_for(runs: pd.DataFrame, state: str) -> str:
-    """Our plan that is held against stock engines in a state of the page cache: plans are made for one."""
+    """Return our plan that is compared with stock engines in a state of the page cache: plans are made for one."""
     good = runs[(runs["reason"] == "") & (runs["state"] == EVICTED)]
     return EVICTED_PLAN if state == EVICTED and (good["plan"] == EVICTED_PLAN).any() else OPTIMAL
 
@@ -108,36 +108,36 @@ def beside(found: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def own_cold(runs: pd.DataFrame, state: str, plan: str = "") -> pd.DataFrame:
-    """The row of `medians` with c(m, own), by model; of the plan for that state unless another is named."""
+    """Return the row of `medians` with c(m, own), by model; of the plan for that state unless another is named."""
     found = own(medians(runs))
     return _least(found[(found["plan"] == (plan or plan_for(runs, state))) & (found["state"] == state)], "cold_ms")
 
 
 def own_cold_ms(runs: pd.DataFrame, state: str, plan: str = "") -> pd.Series[float]:
-    """c(m, own) by model, see `own_cold`."""
+    """Return c(m, own) by model, see `own_cold`."""
     return own_cold(runs, state, plan)["cold_ms"]
 
 
 def stock_cold(runs: pd.DataFrame, state: str, setting: str = "") -> pd.DataFrame:
-    """The row of `medians` with c(m, setting), by model; without a setting with the best stock one's, min over s in B."""
+    """Return the row of `medians` with c(m, setting), by model; without a setting the best stock one's, min over s in B."""
     found = medians(runs)
     chosen = found[found["stock"] & (found["state"] == state) & ((found["setting"] == setting) if setting else True)]
     return _least(chosen, "cold_ms")
 
 
 def stock_cold_ms(runs: pd.DataFrame, state: str, setting: str = "") -> pd.Series[float]:
-    """c(m, setting) by model; without a setting the best stock one, min over s in B of c(m, s)."""
+    """Return c(m, setting) by model; without a setting the best stock one's, min over s in B of c(m, s)."""
     return stock_cold(runs, state, setting)["cold_ms"]
 
 
 def stock_warm_ms(runs: pd.DataFrame, threads: int) -> pd.Series[float]:
-    """Least w(m, s, threads) over s in B, by model, page cache warm."""
+    """Return the least w(m, s, threads) over s in B, by model, page cache warm."""
     found = medians(runs)
     return _least(found[found["stock"] & (found["threads"] == threads) & (found["state"] == CACHED)], "warm_ms")["warm_ms"]
 
 
 def own_warm(runs: pd.DataFrame, threads: int, plan: str = WARM_PLAN) -> pd.DataFrame:
-    """The row of `medians` with w(m, own, threads), by model, page cache warm: of the plan for warm running, or of another.
+    """Return the row of `medians` with w(m, own, threads), by model, page cache warm, of the plan for warm running or another.
 
     A plan for cold starts may hold slower kernels. `warm` chooses those that are fastest warm; where it was not run there is no
     figure of the runtime's warm speed.
@@ -148,13 +148,13 @@ def own_warm(runs: pd.DataFrame, threads: int, plan: str = WARM_PLAN) -> pd.Data
 
 
 def _least(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The row with the least value of each model."""
+    """Return the row with the least value of each model."""
     ordered = frame.dropna(subset=[column]).sort_values(column, kind="stable")
     return ordered.drop_duplicates("model").set_index("model").sort_index()
 
 
 def spread_of(runs: pd.DataFrame, chosen: pd.DataFrame) -> pd.Series[str]:
-    """By model: least and largest cold latency of the runs behind a row of `medians`, "18.6 to 22.6" (ms).
+    """Return by model the least and largest cold latency of the runs behind a row of `medians`, "18.6 to 22.6" (ms).
 
     Args:
         runs: of the evidence.
@@ -165,72 +165,72 @@ def spread_of(runs: pd.DataFrame, chosen: pd.DataFrame) -> pd.Series[str]:
 
 
 def fewest_runs(*parts: pd.DataFrame) -> pd.Series[float]:
-    """By model: how many counted runs the medians rest on, the least over rows of `medians` indexed by model."""
+    """Return by model how many counted runs the medians rest on, the least over rows of `medians` indexed by model."""
     return pd.concat([part["repeats"] for part in parts], axis=1).min(axis=1)
 
 
 def speedup_vs_ort_default(e: ColdEvidence) -> Estimate:
-    """G of c(m, ONNX Runtime as shipped) / c(m, own), page cache warm."""
+    """Return G of c(m, ONNX Runtime as shipped) / c(m, own), page cache warm."""
     return over_models(stock_cold_ms(e.runs, CACHED, _DEFAULT) / own_cold_ms(e.runs, CACHED))
 
 
 def speedup_vs_best_stock_cached(e: ColdEvidence) -> Estimate:
-    """G of min over s in B of c(m, s) / c(m, own), page cache warm."""
+    """Return G of min over s in B of c(m, s) / c(m, own), page cache warm."""
     return over_models(stock_cold_ms(e.runs, CACHED) / own_cold_ms(e.runs, CACHED))
 
 
 def slowness(runs: pd.DataFrame, state: str) -> pd.Series[float]:
-    """By model: how many times its profiled cost work took, the median over the runs that are held against each other."""
+    """Return by model the factor by which work took longer than it was profiled to, the median over the compared runs."""
     good = counted(runs)
     return beside(good[good["state"] == state], runs).groupby("model")["slowness"].median()
 
 
 def work_bound_ms(e: ColdEvidence, state: str) -> pd.Series[float]:
-    """W(m), at the speed that the machine had during the runs in a state of the page cache.
+    """Return W(m), at the speed that the machine had during the runs in a state of the page cache.
 
     W(m) = slowness x the sum over the steps of the least (preparation + execution) core-time of any candidate, divided by the
-    cores; the least over the home layouts (`planning.cold_start.bounds.work_bound_ms`).
+    cores; the least over the home layouts (`planning.bounds.work_bound_ms`).
     """
     bound = e.work_bound_ms * slowness(e.runs, state)
     return bound.dropna()
 
 
 def speedup_vs_best_stock_evicted(e: ColdEvidence) -> Estimate:
-    """G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
+    """Return G of min over s in B of c(m, s) / c(m, own), page cache evicted."""
     return over_models(stock_cold_ms(e.runs, EVICTED) / own_cold_ms(e.runs, EVICTED))
 
 
 def over_work_bound_cached(e: ColdEvidence) -> Estimate:
-    """G of c(m, own) / W(m), page cache warm."""
+    """Return G of c(m, own) / W(m), page cache warm."""
     return over_models(own_cold_ms(e.runs, CACHED) / work_bound_ms(e, CACHED))
 
 
 def evicted_bound_ms(e: ColdEvidence) -> pd.Series[float]:
-    """max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among the runs of m."""
+    """Return max(R(m), W(m)) by model, R(m) = fewest bytes any candidates read / bandwidth of the disk among its runs."""
     both = pd.concat([e.read_bound_ms, work_bound_ms(e, EVICTED)], axis=1, join="inner")
     return both.max(axis=1)
 
 
 def evicted_over_bound(e: ColdEvidence) -> Estimate:
-    """G of c(m, own) / max(R(m), W(m)), page cache evicted."""
+    """Return G of c(m, own) / max(R(m), W(m)), page cache evicted."""
     return over_models(own_cold_ms(e.runs, EVICTED) / evicted_bound_ms(e))
 
 
 def over_warm_cached(e: ColdEvidence) -> Estimate:
-    """G of c(m, own) / own warm (`own_warm`) at all cores, page cache warm."""
+    """Return G of c(m, own) / own warm (`own_warm`) at all cores, page cache warm."""
     return over_models(own_cold_ms(e.runs, CACHED) / own_warm(e.runs, e.threads)["warm_ms"])
 
 
 def warm_vs_best_stock(e: ColdEvidence) -> Estimate:
-    """G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of the plan `warm`.
+    """Return G of own warm / min over s in B of w(m, s, t), t = all cores on both sides; own warm is of plan `warm`.
 
-    How fast the runtime is with kernels for warm running.
+    It tells how fast the runtime is with kernels for warm running.
     """
     return over_models(own_warm(e.runs, e.threads)["warm_ms"] / stock_warm_ms(e.runs, e.threads))
 
 
 def warm_vs_best_stock_optimal(e: ColdEvidence) -> Estimate:
-    """G of w(m, plan `optimal`, t) / min over s in B of w(m, s, t), t = all cores; run among the stock engines."""
+    """Return G of w(m, plan `optimal`, t) / min over s in B of w(m, s, t), t = all cores; run among the stock engines."""
     return over_models(own_warm(e.runs, e.threads, OPTIMAL)["warm_ms"] / stock_warm_ms(e.runs, e.threads))
 
 
@@ -251,7 +251,7 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
 
 
 def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
-    """Share of the executed plans with |predicted / measured - 1| <= 0.15, over all models, planners and thread counts.
+    """Return the share of executed plans with |predicted / measured - 1| <= 0.15, over models, planners and thread counts.
 
     Plans from predicted costs are left out: theirs is the error of the predictors. Without states plans for weights in memory
     count: the error of those for an evicted page cache is mostly the disk's. Both together are a figure of their own.
@@ -261,7 +261,7 @@ def predicted_within_15pct(e: ColdEvidence, *states: str) -> Estimate:
 
 
 def failed_starts(e: ColdEvidence) -> float:
-    """Starts of our plans that failed, under a background load or not."""
+    """Count the starts of our plans that failed, under a background load or not."""
     mine = e.runs[e.runs["setting"].str.startswith(OWN)]
     return float(len(failed(mine))) if len(mine) else math.nan
 
@@ -286,12 +286,12 @@ def plan_seconds_max(e: ColdEvidence) -> float:
 
 
 def outputs_equal(e: ColdEvidence) -> float:
-    """Share of the checked programs (model x home layout x threads x k-th candidate in every step) that agree within 1e-4."""
+    """Return the share of checked programs (model x layout x threads x k-th candidate in every step) equal within 1e-4."""
     return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean())
 
 
 def models_measured(e: ColdEvidence) -> float:
-    """Models with a cold latency of our own, page cache warm."""
+    """Count the models with a cold latency of our own, page cache warm."""
     return float(len(own_cold_ms(e.runs, CACHED)))
 
 

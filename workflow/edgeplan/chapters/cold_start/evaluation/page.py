@@ -1,4 +1,4 @@
-"""The chapter on cold starts: its headline figure and cards, findings, figures and tables."""
+"""Builds the chapter's page on cold starts: its headline figure and cards, findings, figures and tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CARDS = (
 
 
 def grade(evidence: ColdEvidence) -> Graded | None:
-    """The grade of the figures, by what the same start took in turn, again and again."""
+    """Return the grade of the figures, by what the same start took in turn, again and again."""
     runs = counted(evidence.runs).sort_values("repeat")
     before = runs.groupby(["model", "setting", "plan", "state", "threads"])["cold_ms"].shift()
     return graded(evidence.environment, Repeats(runs["cold_ms"] / before, "starts and the same ones before"))
@@ -102,7 +102,7 @@ def _beyond_work(frame: pd.DataFrame) -> str:
 
 
 def _beyond_disk(tables: Mapping[str, pd.DataFrame]) -> str:
-    """The same with the page cache evicted."""
+    """Return the sentence on the bound where the page cache is evicted; "" without a proven one."""
     frame = tables.get("cold_bounds_evicted", pd.DataFrame())
     if "evicted_over_planned_bound" not in frame.columns or frame["evicted_over_planned_bound"].isna().all():
         return ""

@@ -1,4 +1,4 @@
-"""The registry of the cold-start chapter's tables. No table is left out: one that could not be measured says why."""
+"""Registers the cold-start chapter's tables. No table is left out: one that could not be measured says why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of what bounds cold starts, in each state of the page cache."""
+"""Tabulates what bounds cold starts, in each state of the page cache."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bounds(e: ColdEvidence) -> pd.DataFrame:
 
 
 def _planned(e: ColdEvidence) -> pd.DataFrame:
-    """The rows of the optimal plans on all cores, by model."""
+    """Return the rows of the optimal plans on all cores, by model."""
     plans = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.threads)]
     return plans.drop_duplicates("model").set_index("model")
 
@@ -134,7 +134,7 @@ def bounds_evicted(e: ColdEvidence) -> pd.DataFrame:
 
 
 def _parts(e: ColdEvidence, model: str, planned: pd.DataFrame) -> dict[str, float]:
-    """Where the cores' time goes in the optimal plan (core-ms): its stages, what comes before and after them, and idling.
+    """Return how the cores' time is spent in the optimal plan (core-ms): stages, what comes before and after, and idling.
 
     A core idles where the others wait for one core's work: the execution while it is narrow, or a preparation.
     """

@@ -1,4 +1,4 @@
-"""Continuous inference (section 3.5, Figure 14): the first inferences of a process, with the mode for them and without it."""
+"""Tabulates continuous inference (section 3.5, Figure 14): first inferences of a process, with its mode and without."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from edgeplan.reporting.kit import NotMeasuredError
 
 
 def inference(i: int) -> str:
-    """Column of the i-th inference, the first being 1."""
+    """Return the column of the i-th inference, the first being 1."""
     return f"inference_{i}_ms"
 
 
 def shown_models(e: ColdEvidence) -> tuple[str, ...]:
-    """The models that the paper shows."""
+    """Return the models that the paper shows."""
     return tuple(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
 
 
 def _series(e: ColdEvidence) -> pd.DataFrame:
-    """Medians of every inference of a process and of their sum, page cache warm, all cores.
+    """Return medians of every inference of a process and of their sum, page cache warm, all cores.
 
     Returns:
         model, setting, inference_<i>_ms, sum_ms, runs; of our own the optimal plan and the one with the mode.
@@ -62,7 +62,7 @@ def mode_over_without(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_14(e: ColdEvidence) -> pd.DataFrame:
-    """The first inferences of a process: the mode beside the same plan without it; stock engines for the paper's models."""
+    """Tabulate the first inferences of a process: the mode beside the same plan without it; stock engines for some models."""
     frame = _series(e)
     rank = {name: i for i, name in enumerate((CONTINUOUS, OWN))}
     kept = frame[frame["setting"].isin(rank) | frame["model"].isin(shown_models(e))]

@@ -1,4 +1,4 @@
-"""These tables show profiles and plans: kernel alternatives, storage, planning time."""
+"""Tabulates profiles and plans: kernel alternatives, storage, planning time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MB = 1e6
 
 
 def table_02(e: ColdEvidence) -> pd.DataFrame:
-    """Kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms).
+    """Tabulate kernel alternatives of one convolution, 3x3, stride 1, 64 to 192 channels: what each stage takes (ms).
 
     Rows that differ in nothing but the home layout are one: equal steps share their samples.
     """
@@ -76,7 +76,7 @@ def quick_look_only(candidate: Candidate) -> bool:
 
 
 def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that differ in their layout only as one, which names them all."""
+    """Merge rows that differ in their layout only into one, which names them all."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         key = repr({name: value for name, value in row.items() if name != "layout"})
@@ -86,7 +86,7 @@ def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table_04(e: ColdEvidence) -> pd.DataFrame:
-    """Each model with its size, its FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
+    """Tabulate each model with its size, FLOPs (two a multiply-add), what its plan stores beside it, and planning time."""
     widest = e.plans[(e.plans["plan"] == OPTIMAL) & (e.plans["threads"] == e.plans["threads"].max())]
     plans: dict[str, Any] = {plan["model"]: plan for plan in widest.to_dict("records")}
     rows = []

@@ -1,4 +1,4 @@
-"""Tables of cold starts as measured: speed-ups, load, energy, ablation, continuous inference."""
+"""Tabulates cold starts as measured: speed-ups, load, energy, ablation, continuous inference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ABLATION = {name: name for name in ABLATION} | {"": "K+C+P"}
 
 
 def figure_02(e: ColdEvidence) -> pd.DataFrame:
-    """Cold and warm of every setting and model, each at its best thread count."""
+    """Tabulate cold and warm latency of every setting and model, each at its best thread count."""
     best = metrics.beside(metrics.best_threads(e.runs), e.runs)
     if best.empty:
         raise NotMeasuredError("no run counts")
@@ -29,7 +29,7 @@ def figure_02(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
-    """Cold over warm by setting: least, largest, geometric mean."""
+    """Tabulate cold over warm latency by setting: least, largest, geometric mean."""
     frame = figure_02(e)
     frame = frame[frame["state"] == EVICTED] if (frame["state"] == EVICTED).any() else frame
     low, high = paper.FIGURE2_COLD_OVER_WARM
@@ -49,7 +49,7 @@ def figure_02_summary(e: ColdEvidence) -> pd.DataFrame:
 
 
 def beside(e: ColdEvidence) -> pd.DataFrame:
-    """Our start against the best stock setting of each model, both states of the page cache; the mean over models first."""
+    """Tabulate our start against each model's best stock setting, in both page cache states; the mean over models first."""
     parts = []
     mine = metrics.failed(e.runs[e.runs["setting"].str.startswith(OWN)])
     for state in STATES:
@@ -87,7 +87,7 @@ def beside(e: ColdEvidence) -> pd.DataFrame:
 
 
 def table_05(e: ColdEvidence) -> pd.DataFrame:
-    """Speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
+    """Tabulate the speed-up over every stock setting: least, largest, geometric mean over the models it runs."""
     rows = []
     names = [s for s in STOCK if s in set(e.runs["setting"])]
     for state in STATES:
@@ -123,7 +123,7 @@ def _paper_speedups(setting: str) -> str:
 
 
 def _reasons(e: ColdEvidence, setting: str) -> str:
-    """Why a setting has no figure for some models, one reason each."""
+    """Tell why a setting has no figure for some models, one reason each."""
     if not setting:
         return ""
     mine = e.runs[e.runs["setting"] == setting]
@@ -136,7 +136,7 @@ def _reasons(e: ColdEvidence, setting: str) -> str:
 
 
 def figure_08(e: ColdEvidence) -> pd.DataFrame:
-    """Cold latency of every model and setting beside ours and the bounds (ms)."""
+    """Tabulate the cold latency of every model and setting beside ours and the bounds (ms)."""
     rows = []
     evicted = metrics.evicted_bound_ms(e)
     for state in STATES:
@@ -169,7 +169,7 @@ def figure_08(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_11(e: ColdEvidence) -> pd.DataFrame:
-    """Cold latency under a background load on one core, with and without work stealing, over the same without load.
+    """Tabulate cold latency under a background load on one core, with and without work stealing, over that without load.
 
     The runs under a load of 0 % are alike whichever core the load was to be on: they are one baseline.
     """
@@ -199,7 +199,7 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_12(e: ColdEvidence) -> pd.DataFrame:
-    """Energy of a process that starts cold, over the default engine's."""
+    """Tabulate the energy of a process that starts cold, over the default engine's."""
     if e.energy.empty:
         low, high = paper.FIGURE12_ENERGY_OVER_NCNN
         raise NotMeasuredError(f"{e.notes.get('energy', 'energy was not measured')} (the paper: {low} to {high} times ncnn's)")
@@ -213,7 +213,7 @@ def figure_12(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_13(e: ColdEvidence) -> pd.DataFrame:
-    """The techniques added one after the other (ms)."""
+    """Tabulate the techniques added one after the other (ms)."""
     rows = []
     for state in STATES:
         wide = e.runs[e.runs["threads"] == e.threads]

@@ -1,4 +1,4 @@
-"""Tables of one start's stages and of the number of cores share some functions with those of runs."""
+"""Tabulates one start's stages and cold starts by the number of cores."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ALLOCATION, _RUNS = "memory allocation", "runs"
 
 
 def title(setting: str) -> str:
-    """A setting as the tables name it."""
+    """Return a setting's name in the tables."""
     return SETTINGS[setting].title if setting in SETTINGS else setting
 
 
 def good(e: ColdEvidence) -> pd.DataFrame:
-    """The runs that count, without those of the background load."""
+    """Return the runs that count, without those of the background load."""
     return metrics.counted(e.runs)
 
 
 def focus(e: ColdEvidence, wanted: str) -> str:
-    """The model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
+    """Return the model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
 
     Raises:
         NotMeasuredError: no model was measured.
@@ -46,9 +46,9 @@ def focus(e: ColdEvidence, wanted: str) -> str:
 
 
 def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads: int, state: str) -> Mapping[str, float]:
-    """Median of each stage (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
+    """Return each stage's median (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
 
-    Our own runs are those that `cold_metrics.own` takes. The last entry, `runs`, is their number.
+    Our own runs are those that `metrics.own` takes. The last entry, `runs`, is their number.
 
     Raises:
         NotMeasuredError: there is no such run.
@@ -81,7 +81,7 @@ def _where(frame: pd.DataFrame, key: Mapping[str, object]) -> pd.DataFrame:
 
 
 def table_01(e: ColdEvidence) -> pd.DataFrame:
-    """Stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
+    """Tabulate stages of one cold start: as stock engines do it, as planned, and what stock engines tell."""
     model = focus(e, "resnet50")
     columns: dict[str, Mapping[str, float]] = {}
     for state in STATES:
@@ -106,7 +106,7 @@ def table_01(e: ColdEvidence) -> pd.DataFrame:
 
 
 def maybe_stages(e: ColdEvidence, model: str, setting: str, plan: str, state: str) -> Mapping[str, float]:
-    """`stage_medians` on all cores; nothing where there is no such run."""
+    """Return `stage_medians` on all cores; nothing where there is no such run."""
     try:
         return stage_medians(e, model, setting, plan, e.threads, state)
     except NotMeasuredError:
@@ -114,7 +114,7 @@ def maybe_stages(e: ColdEvidence, model: str, setting: str, plan: str, state: st
 
 
 def figure_06(e: ColdEvidence) -> pd.DataFrame:
-    """Stages of a cold start by the number of cores: the plan of a stock engine (a sequence), and the optimal one."""
+    """Tabulate stages of a cold start by the number of cores: the plan of a stock engine (a sequence), and the optimal one."""
     model = focus(e, "resnet50")
     rows = []
     for plan in ("warm", OPTIMAL):
@@ -134,7 +134,7 @@ def figure_06(e: ColdEvidence) -> pd.DataFrame:
 
 
 def figure_09(e: ColdEvidence) -> pd.DataFrame:
-    """Cold latency by the number of cores: every engine, and our plan on a chip of one big and one little core (by waiting)."""
+    """Tabulate cold latency by the number of cores: every engine, and our plan on one big and one little core (by waiting)."""
     models = list(dict.fromkeys((focus(e, "googlenet"), focus(e, "resnet50"))))
     found = metrics.medians(e.runs)
     found = found[found["model"].isin(models)]

@@ -4,18 +4,19 @@ Modules:
 
 * `artefacts`: A store keeps the artefacts that settings load, keyed by everything that decides
   them.
-* `bench`: The measured runs of the chapter: stock engines and plans interleaved, plans for uneven
+* `bench`: Measures the runs of the chapter: stock engines and plans interleaved, plans for uneven
   cores, background load.
-* `checks`: Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can
-  make.
-* `energy`: Joules of cold starts, where the machine counts them (Figure 12).
-* `planning`: The plans of the chapter, made and built: a plan of each model first, then further
+* `checks`: Checks outputs of the runtime against ONNX Runtime's, under every kernel choice that a
+  plan can make.
+* `energy`: Measures joules of cold starts, where the machine counts them (Figure 12).
+* `planning`: Makes and builds the plans of the chapter: a plan of each model first, then further
   ones while there is time.
-* `results`: The journal's records as tables, and what the tables of the chapter ask of them.
-* `runs`: Cold runs of models x settings x threads x states x repeats: interleaved, journalled,
-  resumable.
-* `slowness`: The slowness of the machine is estimated around each cold start of a table.
-* `tools`: Tools of the chapter call the profiler and the executor, each in one place.
-* `variants`: The plans of the chapter: which are made, and how a plan document relates to the
-  profile it was made from.
+* `results`: Turns the journal's records into tables, and computes what the chapter's tables ask of
+  them.
+* `runs`: Measures cold runs of models x settings x threads x states x repeats: interleaved,
+  journalled, resumable.
+* `slowness`: Estimates how slow the machine was around each cold start of a table.
+* `tools`: Calls the profiler and the executor for the chapter, each in one place.
+* `variants`: Lists the plans of the chapter: which are made, and how a plan document relates to its
+  profile.
 """

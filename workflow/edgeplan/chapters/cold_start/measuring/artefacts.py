@@ -29,10 +29,10 @@ _REFERENCE_SETTING = "onnxruntime"
 
 @dataclass(frozen=True)
 class ColdModel:
-    """A model to start cold.
+    """Describes a model to start cold.
 
     Attributes:
-        name: in the tables.
+        name: name in the tables.
         path: its ONNX file.
         inputs: shape of each input; all are f32.
     """
@@ -43,17 +43,17 @@ class ColdModel:
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The ONNX file and its external data."""
+        """Return the ONNX file and its external data."""
         return model_files(self.path)
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the content of all files."""
+        """Return the digest of the content of all files."""
         return files_sha256(self.files)[:20]
 
 
 class ArtefactStore:
-    """Artefacts in a folder; those of another machine, engine version or model content are never taken.
+    """Keeps artefacts in a folder; those of another machine, engine version or model content are never taken.
 
     Args:
         folder: where they are kept; may be deleted at any time, costs only building again.
@@ -64,11 +64,11 @@ class ArtefactStore:
         self._folder, self._timeout_seconds = folder.resolve(), timeout_seconds
 
     def prepare(self, model: ColdModel, name: str, threads: int, *, build: bool = True) -> PrepareResult:
-        """The artefact of a setting, built unless it is there; one that cannot run the model gives a reason, not an error.
+        """Return the artefact of a setting, built unless it is there; one that cannot run the model gives a reason.
 
         Args:
-            model: what it is to run.
-            name: of the setting.
+            model: the model to run.
+            name: name of the setting.
             threads: on how many.
             build: whether there is time to build; without, what is not there gives that reason.
         """
@@ -94,7 +94,7 @@ class ArtefactStore:
         return result
 
     def reference(self, model: ColdModel, seed: int) -> Path:
-        """Outputs of ONNX Runtime for the seeded inputs, as .npz.
+        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz.
 
         Raises:
             ColdRunError: ONNX Runtime cannot run the model.
@@ -125,18 +125,18 @@ class ArtefactStore:
 
 
 def protocol_of(name: str) -> str:
-    """Name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
+    """Return the name of the protocol by which runs of a setting are timed ("" for the probe of the disk)."""
     return setting_protocol(name).name if name else protocol("cold/disk").name
 
 
 def _converters_digest(name: str) -> str:
-    """Digest of the code that builds the artefacts of a setting; "" of an engine from another package."""
+    """Return the digest of the code that builds a setting's artefacts; "" for an engine of another package."""
     folder = f"engines/{owner(name).name}"
     return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
 
 
 def engine_version(name: str) -> str:
-    """Version of the distribution of a setting's engine, without importing it; "" where it is not installed."""
+    """Return the version of a setting's engine, without importing it; "" where it is not installed."""
     try:
         return version(setting(name).engine)
     except PackageNotFoundError:
@@ -144,7 +144,7 @@ def engine_version(name: str) -> str:
 
 
 def _stored(document: Path) -> PrepareResult | None:
-    """A finished artefact whose files are all there, or nothing."""
+    """Read a finished artefact whose files are all there; return None otherwise."""
     if not document.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The measured runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
+"""Measures the runs of the chapter: stock engines and plans interleaved, plans for uneven cores, background load."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ Plans = Mapping[tuple[str, str, int], PrepareResult]
 
 @dataclass(frozen=True)
 class ColdStartBench:
-    """The bench holds the needs of every kind of run.
+    """Holds what every kind of run needs.
 
     Attributes:
-        settings: of the chapter.
+        settings: settings of the chapter.
         cpus: processors of a cold start, in the order in which they are used.
-        seed: of inputs and orders.
-        store: what settings load.
+        seed: seed of inputs and orders.
+        store: the artefacts that settings load.
         journal: the runs.
-        budget: of all runs.
+        budget: time that all runs may take.
     """
 
     settings: ColdStartSettings
@@ -92,7 +92,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
     stock = bench.settings.settings[:1]
 
     def must(run: PlannedRun) -> bool:
-        """A figure a model, whether there is time or not: ours beside a stock engine, and the disk."""
+        """Tell whether a run is made even without time: one a model, of ours and of a stock engine, and the disk's."""
         return run.repeat == 0 and (not run.setting or (run.threads == threads and run.setting in (OWN, *stock)))
 
     main = measure(models, knobs, bench.store, bench.journal, reporter("cold starts"), own, beside, bench.budget, must)
@@ -112,7 +112,7 @@ def measure_all(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
 
 @dataclass(frozen=True)
 class _Group:
-    """Further plans that are run alike.
+    """Describes how some further plans are run alike.
 
     Attributes:
         setting, threads, states: how.
@@ -125,7 +125,7 @@ class _Group:
     uneven: bool = False
 
     def guests(self, models: Sequence[ColdModel], plans: Plans, names: Sequence[str]) -> list[ExtraRun]:
-        """Every plan under a name of its own, so that all are shuffled among each other."""
+        """Return every plan under a name of its own, so that all are shuffled among each other."""
         return [
             ExtraRun(m.name, replace(m, name=f"{m.name}{_SEPARATOR}{n}"), self.setting, self.threads, self.states, prepared)
             for m in models
@@ -135,7 +135,7 @@ class _Group:
 
 
 def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> dict[_Group, list[str]]:
-    """Further plans by how they are run.
+    """Group further plans by how they are run.
 
     All are for weights in memory; the ablation (Figure 13) is shown with the page cache evicted, too.
     """
@@ -154,7 +154,7 @@ def _groups(wanted: Collection[str], plans: Plans, states: Sequence[State]) -> d
 def _on_uneven_cores(
     bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, names: Sequence[str], group: _Group
 ) -> ColdResults:
-    """Plans for an asymmetric chip, among each other: they have a core more, so they cannot stand beside the others."""
+    """Measure plans for an asymmetric chip among each other: they have a core more, so they cannot stand beside others."""
     guests = group.guests(models, plans, names)
     ready = {(g.alias.name, g.setting, g.threads): g.prepared for g in guests}
     knobs = bench.knobs(
@@ -170,12 +170,12 @@ def _on_uneven_cores(
 
 
 def _none(_run: PlannedRun) -> bool:
-    """No run is made whether there is time or not."""
+    """Tell that no run is made whether there is time or not."""
     return False
 
 
 def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.DataFrame:
-    """Plan and model apart, from the names under which they were run."""
+    """Tell plan and model apart in the names under which they were run."""
     parts = runs["model"].str.partition(_SEPARATOR)
     own = runs["setting"].str.startswith(OWN)
     streamed = runs["setting"] == EVICTED_SETTING
@@ -185,7 +185,7 @@ def _labelled(runs: pd.DataFrame, *, percent: int = 0, core: str = "") -> pd.Dat
 
 
 def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, threads: int) -> tuple[pd.DataFrame, int]:
-    """Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
+    """Measure Figure 11: the optimal plan, with and without stealing, and one stock setting, beside a load on one core."""
     s = bench.settings
     chosen = [m for m in models if m.name == "googlenet"] or list(models)[:1]
     settings = [OWN, FIXED, *(n for n in (_LOADED_STOCK,) if n in s.settings)]
@@ -215,7 +215,7 @@ def _under_load(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans
 
 
 def reporter(what: str) -> Callable[[PlannedRun, int, int], None]:
-    """Tells the log now and then how far the runs are."""
+    """Return a function that tells the log now and then how far the runs are."""
     last = time.monotonic()
 
     def report(run: PlannedRun, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can make."""
+"""Checks outputs of the runtime against ONNX Runtime's, under every kernel choice that a plan can make."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
 
 
 def check_key(model: str, version: str, isa: str, seed: int, choices: int, threads: Sequence[int]) -> str:
-    """Digest of all that decides a check: of the model, the library, what is tried, and the runtime's protocol."""
+    """Return the digest of all that decides a check: the model, the library, what is tried, and the runtime's protocol."""
     return key_of([model, version, isa, seed, choices, *threads, protocol("runtime").name])
 
 

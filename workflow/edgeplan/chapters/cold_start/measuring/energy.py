@@ -1,4 +1,4 @@
-"""Joules of cold starts, where the machine counts them (Figure 12)."""
+"""Measures joules of cold starts, where the machine counts them (Figure 12)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgeplan.support.workers import ColdRunError
 
 
 def measure_energy(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, int]:
-    """Joules of whole processes that start cold, page cache warm, settings taking turns; for who holds the machine.
+    """Measure joules of whole processes that start cold, page cache warm, by turns; the caller holds the machine.
 
     Beyond the bench's budget nothing is measured that is not known.
 
@@ -69,7 +69,7 @@ def measure_energy(bench: ColdStartBench, models: Sequence[ColdModel], plans: Pl
 
 
 def energy_or_reason(bench: ColdStartBench, models: Sequence[ColdModel], plans: Plans, kept: Path) -> tuple[pd.DataFrame, str]:
-    """`measure_energy`, or an empty table, and why there is nothing or not all."""
+    """Measure energy as `measure_energy` does; return its table, maybe empty, and why there is nothing or not all."""
     empty = pd.DataFrame(columns=["model", "setting", "repeat", "joules"])
     if bench.settings.energy_runs == 0:
         return empty, "cold_start.energy_runs is 0"

@@ -1,4 +1,4 @@
-"""The plans of the chapter, made and built: a plan of each model first, then further ones while there is time."""
+"""Makes and builds the plans of the chapter: a plan of each model first, then further ones while there is time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlanningResult:
     Attributes:
         folders: plan folders to run.
         documents: the plans, by the names of their files.
-        rows: of `plans.parquet`.
+        rows: rows of `plans.parquet`.
         notes: what was not planned and why, by topic.
     """
 
@@ -66,7 +66,7 @@ class Planning:
     def plan(
         self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], profiles: Mapping[str, Sequence[Profile]]
     ) -> PlanningResult:
-        """Plans of all models, by their profiles under every layout."""
+        """Plan all models by their profiles under every layout."""
         found, by_name = PlanningResult(), {model.name: model for model in models}
         disk = self._measured_disk(models, found.notes)
         names = (OPTIMAL, *(name for name in VARIANTS if name in self._settings.plans))
@@ -87,7 +87,7 @@ class Planning:
         return found
 
     def _measured_disk(self, models: Sequence[ColdModel], notes: dict[str, str]) -> Disk | None:
-        """The disk, read through the largest model; None where it cannot be measured, or no plan asks for it."""
+        """Measure the disk through the largest model; None where it cannot be measured, or no plan asks for it."""
         if not any(VARIANTS[name].disk for name in self._settings.plans):
             return None
         largest = max(models, key=lambda m: sum(path.stat().st_size for path in m.files))
@@ -99,7 +99,7 @@ class Planning:
             return None
 
     def _thread_counts(self, name: str) -> tuple[int, ...]:
-        """For every count where figures compare counts, else for all cores; uneven ones for the one big core."""
+        """Return every count where figures compare counts, else all cores; one core for plans of a big and a little one."""
         if name in (OPTIMAL, EVICTED_PLAN, _WARM):
             return self._settings.threads
         return (1,) if VARIANTS[name].uneven else (max(self._settings.threads),)
@@ -114,7 +114,7 @@ class Planning:
         profiles: Sequence[Profile],
         disk: Disk | None,
     ) -> dict[str, Any] | None:
-        """Make and build a plan; its row, or None where it cannot be made."""
+        """Make and build a plan; return its row, or None where it cannot be made."""
         variant = VARIANTS[name]
         if variant.uneven:
             if len(self._tools.cores.all) < 2:  # one big, one little

@@ -1,4 +1,4 @@
-"""The journal's records as tables, and what the tables of the chapter ask of them."""
+"""Turns the journal's records into tables, and computes what the chapter's tables ask of them."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ _COPIED = (
 
 
 def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[str, str, int], PrepareResult]) -> pd.DataFrame:
-    """One row a run, and one (state "", repeat -1) for each setting that cannot run a model.
+    """Return one row a run, and one (state "", repeat -1) for each setting that cannot run a model.
 
     Args:
-        records: of the journal.
+        records: records of the journal.
         prepared: what preparing gave, by model, setting and threads.
     """
     rows = [_row(record, prepared) for record in records if record["setting"]]
@@ -91,7 +91,7 @@ def result_frame(records: Iterable[Mapping[str, Any]], prepared: Mapping[tuple[s
 
 
 def bandwidth_frame(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Sequential reads of each model's evicted files, in MB/s (10^6 bytes); 0 where they could not be evicted."""
+    """Return sequential reads of each model's evicted files, in MB/s (10^6 bytes); 0 where they could not be evicted."""
     return _typed([{k: r[k] for k in _BANDWIDTH_COLUMNS} for r in records if not r["setting"]], _BANDWIDTH_COLUMNS)
 
 
@@ -131,7 +131,7 @@ def _row(record: Mapping[str, Any], prepared: Mapping[tuple[str, str, int], Prep
 
 
 def _reason(state: str, result: RunResult, tolerance: float) -> str:
-    """Why a run does not count, or ""."""
+    """Return why a run does not count, or ""."""
     if result.reason:
         return result.reason
     if not result.state_reached:

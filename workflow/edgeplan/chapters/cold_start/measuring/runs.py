@@ -1,4 +1,4 @@
-"""Cold runs of models x settings x threads x states x repeats: interleaved, journalled, resumable."""
+"""Measures cold runs of models x settings x threads x states x repeats: interleaved, journalled, resumable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ColdSettings(BaseModel):
     """Settings of cold starts say which are measured, and how.
 
     Attributes:
-        settings: which settings, see `baselines.registry`; ours needs plans in `ready`, so it is not among the default.
+        settings: which settings, see `engines.registry`; ours needs plans in `ready`, so it is not among the default.
         threads: thread counts each setting is tried with.
         cpus: logical processors; a run with t threads is pinned to the first t. Empty pins nothing.
         states: page cache evicted, cached or both.
@@ -70,7 +70,7 @@ class ColdSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One process to start, or, where `setting` is empty, one probe of the disk's bandwidth."""
+    """Names one process to start, or, where `setting` is empty, one probe of the disk's bandwidth."""
 
     model: str
     setting: str
@@ -81,12 +81,12 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class ExtraRun:
-    """A setting of one model that takes part in the groups of that model's runs, under a name of its own.
+    """Adds a setting to the groups of one model's runs, under a name of its own.
 
     Attributes:
         model: whose groups.
         alias: the model under the other name.
-        setting, threads, states: what is run.
+        setting, threads, states: what is run, on how many threads, in which states of the page cache.
         prepared: its artefact.
     """
 
@@ -149,18 +149,18 @@ def measure(
     budget: TimeBudget | None = None,
     must: Callable[[PlannedRun], bool] = lambda run: run.repeat == 0,
 ) -> ColdResults:
-    """Make every run that the journal does not hold yet, and give all.
+    """Make every run that the journal does not hold yet, and return all.
 
     Args:
         models: the models; their names are distinct.
-        knobs: what to run.
-        store: where settings keep what they load.
+        knobs: settings that say what to run.
+        store: store of the artefacts that settings load.
         journal_path: an append-only file; runs of another machine, engine version or content of a model in it are left alone
             and never mixed in.
         on_run: told each run before it is made, with how many are done and how many there are.
         ready: artefacts built elsewhere, by model, setting and threads, e.g. plans; the rest come from the store. Their
             `engine_version` must change with their content, since it decides which runs of the journal are theirs.
-        guests: what takes part besides.
+        guests: further runs that take part.
         budget: beyond it only what must be is made, each by one start that waits for nothing; None is unbounded.
         must: which runs are made whether there is time or not; without, first repeats.
 
@@ -267,7 +267,7 @@ class _Measuring:
         return {"result": json.loads(made.result.model_dump_json()), "references": asdict(made.references)}
 
     def _look(self) -> ReferenceTimes:
-        """The references, on the first processor of a run: how slow the machine is now."""
+        """Time the references on the first processor of a run: how slow the machine is now."""
         with pinned(*self._knobs.cpus[:1]) if self._knobs.cpus else nullcontext():
             return self._clocked.time(LOOK_RUNS)
 
@@ -279,13 +279,13 @@ class _Measuring:
         }
 
     def _key(self, run: PlannedRun) -> str:
-        """Digest of all that decides a run."""
+        """Return the digest of all that decides a run."""
         version = self._preparation(run).engine_version if run.setting else ""
         return run_key(run, self._machine, self._models[run.model].digest, version, self._knobs)
 
 
 def run_key(run: PlannedRun, machine: str, model: str, version: str, settings: ColdSettings) -> str:
-    """Digest of all that decides a run.
+    """Return the digest of all that decides a run.
 
     Args:
         run: which one.

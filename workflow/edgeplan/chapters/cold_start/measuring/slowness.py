@@ -1,4 +1,4 @@
-"""The slowness of the machine is estimated around each cold start of a table."""
+"""Estimates how slow the machine was around each cold start of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of the chapter call the profiler and the executor, each in one place."""
+"""Calls the profiler and the executor for the chapter, each in one place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MARK = "built.txt"
 
 @dataclass(frozen=True)
 class Tools:
-    """The runtime of a device with its profiler.
+    """Profiles, predicts and builds plans by the runtime of a device.
 
     Attributes:
         device: the device file.
@@ -56,12 +56,12 @@ class Tools:
 
     @cached_property
     def dnnl(self) -> Dnnl:
-        """The library; DeviceError where it is not installed."""
+        """Load the library; DeviceError where it is not installed."""
         return Dnnl()
 
     @cached_property
     def cores(self) -> Cores:
-        """The processors of a cold start on this device."""
+        """Return the processors of a cold start on this device."""
         return cores_of(self.device)
 
     @property
@@ -80,7 +80,7 @@ class Tools:
         return ProfileStore(self.profiles, identity(self.dnnl.info, self._profile_settings, self.cores))
 
     def profile(self, model: Path, graph: Graph, name: str, budget: TimeBudget) -> tuple[Profile, ...]:
-        """Profiles of a model, one a home layout; only what the rows lack is measured, within a budget as far as can be."""
+        """Profile a model, once for each home layout; only what the rows lack is measured, within a budget as far as can be."""
         return profile_model(
             self.dnnl, model, graph, self._profile_settings, cores=self.cores, name=name,
             store=self._store, budget=budget, lock_timeout_seconds=self.settings.lock_timeout_seconds,
@@ -91,13 +91,13 @@ class Tools:
         return all(is_known(self._store, signatures(self.dnnl, lower(graph), home)) for home in HOMES)
 
     def slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
-        """Return how many times its profiled cost work took around each run; for runs after models were profiled."""
+        """Return the factor over its profiled cost that work took around each run; for runs after models were profiled."""
         constants = self._store.constants()
         assert constants is not None  # noqa: S101  profiled before
         return slowness_of(runs, constants.nominal)
 
     def predict(self, model: Path, graph: Graph, name: str, predictors: Path) -> tuple[Profile, ...]:
-        """Profiles from the device's predictors and from profiled steps of other models.
+        """Predict profiles from the device's predictors and from profiled steps of other models.
 
         Raises:
             EdgeplanError: there are no predictors, or too little to predict from.
@@ -113,7 +113,7 @@ class Tools:
         return Reprofiler(ModelToProfile.of(self.dnnl, model, graph), self._profile_settings, self.cores, self._store)
 
     def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
-        """A plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
+        """Return a plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.
 
         Args:
             model: the model that was planned.

@@ -1,4 +1,4 @@
-"""The plans of the chapter: which are made, and how a plan document relates to the profile it was made from."""
+"""Lists the plans of the chapter: which are made, and how a plan document relates to its profile."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
 
 @dataclass(frozen=True, slots=True)
 class PlanVariant:
-    """A plan that is executed.
+    """Describes a plan that is executed.
 
     Attributes:
-        planner: a name in `planner.PLANNERS`.
+        planner: a name in `planners.registry.PLANNERS`.
         costs: where its costs come from.
-        uneven: for one big and one little core, the little one stood for by waiting.
-        continuous: with the kernels for later runs beside it (section 3.5).
-        disk: for weights that come from the disk.
-        reprofile: what the planner tries is measured again while it plans (Algorithm 1, line 5).
+        uneven: whether it is for one big and one little core, the little one stood for by waiting.
+        continuous: whether it has the kernels for later runs beside it (section 3.5).
+        disk: whether its weights come from the disk.
+        reprofile: whether what the planner tries is measured again while it plans (Algorithm 1, line 5).
     """
 
     planner: str
@@ -69,13 +69,13 @@ VARIANTS: Mapping[str, PlanVariant] = MappingProxyType(
 
 
 def on_cores(profiles: Sequence[Profile], threads: int) -> tuple[Profile, ...]:
-    """The profiles for fewer equal cores than they were measured on; none where execution was not measured at that width."""
+    """Return the profiles for fewer equal cores than they were measured on; none where that width was not measured."""
     narrowed = tuple(replace(p, big_cores=threads) for p in profiles)
     return narrowed if all(threads in p.layers[0].candidates[0].execute_ms for p in profiles) else ()
 
 
 def uneven(profiles: Sequence[Profile], little_ratio: float) -> tuple[Profile, ...]:
-    """The profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
+    """Return the profiles on one big and one little core, on which a preparation takes `little_ratio` times as long."""
     return tuple(replace(p, big_cores=1, little_cores=1, little_ratio=little_ratio) for p in profiles)
 
 
@@ -91,13 +91,13 @@ def planned_once(
     """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
 
     Args:
-        plans: those made before, with `PLAN_COLUMNS`.
-        search: of the optimal planner.
-        name: in `VARIANTS`.
+        plans: plans made before, with `PLAN_COLUMNS`.
+        search: limits of the optimal planner.
+        name: name of the variant in `VARIANTS`.
         profiles: of one model, one a home layout, on the cores that the variant is for.
-        target: what it is for.
+        target: model, library and machine that the plan is for.
         reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
-        disk: where weights come from, for the variant that asks for it.
+        disk: the disk that weights come from, for the variant that asks for it.
     """
     variant = VARIANTS[name]
     costs = to_frame(profiles).to_json(orient="split", double_precision=12)
@@ -115,7 +115,7 @@ def planned_once(
 
 
 def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
-    """The plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
+    """Return the plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
     choice = []
     for k, layer in enumerate(profile.layers):
         wanted = (made.implementations[made.implementation[k]], SOURCES[made.source[k]])

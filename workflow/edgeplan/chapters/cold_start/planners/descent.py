@@ -1,4 +1,4 @@
-"""Pricing schedules whose weights are on the disk, and improving them by single changes: thousands a second, so compiled.
+"""Prices schedules whose weights are on the disk, and improves them by single changes: thousands a second, so compiled.
 
 The order of events is that of `events.finished_ms`, which tells what happens when and is too slow to search with: a test holds
 the two together.
@@ -21,16 +21,16 @@ _HELPS = 1 - 1e-9
 
 
 class SearchTimes(NamedTuple):
-    """The times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams` and `machine.CostArrays`.
+    """Holds the times of a search; arrays of shape (steps, candidates) in ms, as in `streams.Streams`.
 
     Attributes:
-        read: of the disk.
+        read: reading from the disk.
         early_main, early_queue, main, queue: preparations, and what of them does not wait for weights.
         narrow, wide: executions; where execution never widens, `wide` is not read.
         candidates: how many, by step.
         queues: one row for each preparing core.
         widens: whether execution may widen: 1, or 0.
-        latency_ms: of the disk.
+        latency_ms: latency of the disk.
     """
 
     read: Floats
@@ -47,7 +47,7 @@ class SearchTimes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory of one search: times by step, the steps of each lane (the main core's first), and how far a lane is.
+    """Holds the memory of one search: times by step, the steps of each lane (the main core's first), and how far a lane is.
 
     A lane has prepared the steps before place `at` of its own, and made the kernels of those before `made`.
     """
@@ -63,7 +63,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(steps: int, queues: int) -> Scratch:
-    """Memory for a profile of so many steps on so many preparing cores."""
+    """Allocate memory for a profile of so many steps on so many preparing cores."""
     early, late, arrives, ready = (np.zeros(steps) for _ in range(4))
     length, at, made = (np.zeros(queues + 1, np.int64) for _ in range(3))
     return Scratch(early, late, arrives, ready, np.zeros((queues + 1, steps), np.int64), length, at, made)
@@ -102,7 +102,7 @@ def _prepare_all(m: Scratch, lane: int, now: float) -> float:
 
 @compiled
 def priced(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, cutoff: float) -> float:
-    """When the last step has been executed (ms); given up, with what has passed by then, once that is not below the cutoff.
+    """Return when the last step has been executed (ms), or what has passed when that is known not to be below the cutoff.
 
     Args:
         t: the profile and its disk.
@@ -152,7 +152,7 @@ def priced(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: in
 
 @compiled
 def descended(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from: int, now_ms: float) -> tuple[int, float, bool]:
-    """One round of single changes: the widening, then candidate and place of each step; each is kept if it helps.
+    """Make one round of single changes: the widening, then candidate and place of each step; each is kept if it helps.
 
     Args:
         t: the profile and its disk.
@@ -189,7 +189,7 @@ def descended(t: SearchTimes, m: Scratch, choice: Ints, place: Ints, widen_from:
 
 @cache
 def load() -> None:
-    """Compile or load for the types that it is called with: a search that is timed does not wait for it."""
+    """Compile or load the search for the types that it is called with: a search that is timed does not wait for it."""
     times, steps, real = types.float64[:, ::1], types.int64[::1], types.float64
     profile = types.NamedTuple(  # type: ignore[no-untyped-call]
         (*[times] * 7, steps, types.int64, types.int64, real), SearchTimes

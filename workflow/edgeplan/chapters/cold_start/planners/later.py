@@ -1,4 +1,4 @@
-"""Kernels for later runs: those that are fastest once they have run, whatever their preparation takes (NNV12 section 3.5)."""
+"""Chooses kernels for later runs: those that are fastest once they have run, whatever preparation takes (NNV12, 3.5)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edgeplan.planning.profile import BIG, UNCACHED, Candidate, Layer, Profile, 
 
 
 def fastest_warm(profile: Profile) -> tuple[int, ...]:
-    """For each step the position of the candidate that executes fastest on all big cores once it has run.
+    """Return for each step the position of the candidate that executes fastest on all big cores once it has run.
 
-    By warm times: the first execution in a process touches memory for the first time, and some kernels do in it what they
-    never do again. Of equally fast ones the one that is prepared soonest.
+    Warm times decide: the first execution in a process touches memory for the first time, and some kernels do in it what
+    they never do again. Of equally fast ones the one that is prepared soonest is taken.
     """
 
     def fastest(candidates: Sequence[Candidate]) -> int:
@@ -26,7 +26,7 @@ def fastest_warm(profile: Profile) -> tuple[int, ...]:
 
 
 def profile_for(made: Plan, profiles: Sequence[Profile]) -> Profile:
-    """The profile of the plan's home layout.
+    """Return the profile of the plan's home layout.
 
     Raises:
         FormatError: there is none.
@@ -42,7 +42,7 @@ REPAID_WITHIN = 20
 
 
 def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
-    """For each step the position of the candidate that takes the least over `REPAID_WITHIN` later inferences.
+    """Return for each step the position of the candidate that takes the least over `REPAID_WITHIN` later inferences.
 
     The paper's K_warm asks for warm times alone. But what differs by the noise of a profile only is not worth reading and
     transforming weights for, of which large layers have a hundred megabytes: second inferences of AlexNet took five times as
@@ -85,13 +85,13 @@ def repaid(made: Plan, profile: Profile) -> tuple[int, ...]:
 
 
 def _allowed(layer: Layer, kept: int, refused: Collection[str]) -> list[int]:
-    """The candidate of the cold start, and those whose weights are made from the model's, as those of later runs are."""
+    """Return the cold start's candidate, and those whose weights are made from the model's, as those of later runs are."""
     others = enumerate(layer.candidates)
     return [kept, *(o for o, c in others if c.source in UNCACHED and kernel_name(c.implementation) not in refused)]
 
 
 def with_warm_kernels(made: Plan, profiles: Sequence[Profile]) -> Plan:
-    """The plan with the kernels for later runs (K_warm, as `repaid` has it), under its home layout.
+    """Return the plan with the kernels for later runs (K_warm, as `repaid` has it), under its home layout.
 
     Args:
         made: the plan of the cold start, which stays as it is.

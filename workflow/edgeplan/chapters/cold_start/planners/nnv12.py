@@ -1,9 +1,9 @@
-"""NNV12's heuristic kernel scheduler (Algorithm 1); line numbers in comments are the paper's.
+"""Plans by NNV12's heuristic kernel scheduler (Algorithm 1); line numbers in comments are the paper's.
 
 As written, except where the text is ambiguous or would not end:
 
-* Line 1, the filter, is `profile.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs to its
-  preparation.
+* Line 1, the filter, is `planning.dominance.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs
+  to its preparation.
 * Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer
   preparations than little cores: the loop also ends when a round has moved nothing.
 * Lines 10 and 12 with s := i would insert i again and would leave steps that line 9 passed over, and step 2 at first, on no
@@ -38,7 +38,7 @@ Reprofile = Callable[[Profile, Combination], Profile]
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """A heuristic's result: the schedule of Algorithm 1.
+    """Holds a heuristic's result: the schedule of Algorithm 1.
 
     Attributes:
         profile: with the costs as calibrated while planning.
@@ -79,7 +79,7 @@ def nnv12(
 
 
 class _State:
-    """The outer loop's memory: costs as calibrated so far, the best combination so far."""
+    """Keeps the outer loop's memory: costs as calibrated so far, the best combination so far."""
 
     def __init__(self, profile: Profile, costs: CostArrays, epsilon_ms: float, reprofile: Reprofile | None) -> None:
         self.profile, self.costs, self.epsilon_ms, self.reprofile = profile, costs, epsilon_ms, reprofile
@@ -87,7 +87,7 @@ class _State:
         self.best = (Schedule((), (), 0), math.inf)
 
     def visit(self, combination: Combination) -> bool:
-        """Schedule a combination; whether it is the best so far."""
+        """Schedule a combination, and tell whether it is the best so far."""
         self.visited += 1
         if self.reprofile is not None:  # 5
             calibrated = self.reprofile(self.profile, combination)
@@ -118,7 +118,7 @@ def _descend(state: _State, counts: list[int]) -> None:
 
 
 def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> tuple[int, ...]:
-    """The inner layer, lines 3-20: on which core each step is prepared, for one combination."""
+    """Assign each step the core that prepares it, for one combination: the inner layer, lines 3-20."""
     n, cores = len(combination), costs.queues
     rows = np.arange(n)
     big: list[float] = costs.main[rows, combination].tolist()
@@ -150,7 +150,7 @@ def balanced(costs: CostArrays, combination: Combination, epsilon_ms: float) -> 
 
 
 def _spread(waiting: list[int], little: list[float], cores: int, epsilon_ms: float) -> tuple[list[list[int]], list[float]]:
-    """Lines 12-20: the little cores' queues and their loads."""
+    """Spread waiting steps over the little cores (lines 12-20); return their queues and loads."""
     queues = [waiting[j::cores] for j in range(cores)]  # 12
     loads = [sum(little[i] for i in queue) for queue in queues]
     moved = True

@@ -1,4 +1,4 @@
-"""One entry to all planners of a cold start: each home layout is planned, the best plan is kept."""
+"""Runs any planner of a cold start: each home layout is planned, the best plan is kept."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _evicted(profile: Profile, options: Options) -> Outcome:
 
 
 def _from_one_file(profile: Profile) -> Profile:
-    """Undominated candidates, without raw weights for kernels that can have them from the cache.
+    """Return undominated candidates, without raw weights for kernels that can have them from the cache.
 
     Cached weights lie one behind the other in the order of execution. Raw ones between them save a few bytes of padding in the
     model of the disk, and on a disk break both sequences: reading ahead brings what nobody wants (27 MB instead of 17 for
@@ -78,7 +78,7 @@ def _from_one_file(profile: Profile) -> Profile:
 
 
 class _Calibration:
-    """Re-profiling that keeps the candidates which the filter dropped: once costs have changed, one of them may be better.
+    """Re-profiles with the candidates that the filter dropped, too: once costs have changed, one of them may be better.
 
     Algorithm 1 still chooses among those that its first line left. The bound must not: it is stated for all of them.
     """
@@ -109,7 +109,7 @@ def _nnv12(profile: Profile, options: Options) -> Outcome:
 
 
 def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
-    """One step after the other, with the candidates that take the least in sum if no others are given."""
+    """Plan one step after the other, with the candidates that take the least in sum if no others are given."""
     costs = costs_of(profile)
     if choice is None:
         choice = tuple((costs.alone_prepare + costs.alone_execute).argmin(axis=1).tolist())
@@ -183,7 +183,7 @@ _FIRST_SHARE = 0.8
 
 
 def _promising_first(profiles: list[Profile], planner: str, options: Options) -> list[Profile]:
-    """Layouts in the order of what a search without any time finds."""
+    """Sort layouts by what a search without any time finds."""
     if planner not in _SEARCHING or len(profiles) < 2:
         return profiles
     glance = replace(options, search=replace(options.search, time_limit_s=0.0))
@@ -203,7 +203,7 @@ def plan(
     Args:
         profiles: of one model, one for each home layout.
         planner: a name in `PLANNERS`.
-        target: what the plan is for.
+        target: model, library and machine that the plan is for.
         costs: where the profiles' costs come from.
         options: settings of the planners.
 
@@ -233,7 +233,7 @@ def plan(
 
 
 def lower_bound_ms(profiles: Iterable[Profile], search: Search | None = None) -> float:
-    """The bound that no schedule of any of the profiles beats, proven by the optimal planner."""
+    """Return the bound that no schedule of any of the profiles beats, proven by the optimal planner."""
     best_ms = bound_ms = math.inf
     for p in profiles:
         planned = optimal(costs_of(pareto(p)), search, beat_ms=best_ms - p.start_ms)

@@ -1,10 +1,10 @@
-"""Planning cold starts with the page cache evicted: weights stream from the disk (`streams`) while kernels are made.
+"""Plans cold starts with the page cache evicted: weights stream from the disk (`streams`) while kernels are made.
 
-A search with a proven lower bound. For each step from which execution may widen the bound is the largest of a cheap one (those
-of `local_search` with the disk as one more row, and max over k of least A_k + least executions of steps >= k), what the optimal
-planner proves for weights in memory, and a mixed-integer program with the disk (`streamed_program`): its relaxation, which
-bounds all other widenings too, and where that leaves room the program itself. As in `optimal`, the most promising widening
-comes first, and only while its bound is below the best schedule by more than the gap asked for.
+It searches with a proven lower bound. For each step from which execution may widen the bound is the largest of a cheap one
+(those of `local_search` with the disk as one more row, and max over k of least A_k + least executions of steps >= k), what the
+optimal planner proves for weights in memory, and a mixed-integer program with the disk (`streamed_program`): its relaxation,
+which bounds all other widenings too, and where that leaves room the program itself. As in `optimal`, the most promising
+widening comes first, and only while its bound is below the best schedule by more than the gap asked for.
 
 The programs do not see all of what a waiting core costs. So every schedule is priced event by event, and improved by single
 changes (candidate and place of a step, or the step that widens); before the first program, and then while there is time, the
@@ -32,7 +32,7 @@ _SHAKEN, _SHAKING_FIRST = 3, 0.25
 
 
 def streamed_bounds(s: Streams) -> tuple[Floats, Floats]:
-    """A lower bound on `streamed_ms` for each step from which execution can widen.
+    """Return a lower bound on `streamed_ms` for each step from which execution can widen.
 
     Returns:
         Bounds (ms) and the multipliers of `cheap_bounds`, in the order of `CostArrays.widenings`.
@@ -105,7 +105,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
 
 
 class _Incumbent:
-    """The best schedule so far."""
+    """Keeps the best schedule so far."""
 
     def __init__(self, s: Streams, schedule: Schedule, gap: float, beat_ms: float) -> None:
         self.s, self.schedule, self.makespan_ms = s, schedule, streamed_ms(s, schedule)

@@ -1,4 +1,4 @@
-"""The mixed-integer program of `mixed_integer` with a disk, for one step from which execution widens.
+"""Builds the mixed-integer program of `mixed_integer` with a disk, for one step from which execution widens.
 
 With late_k, the part of the preparation of k that needs its weights (`streams`), and tail(k) = min(k, widen_from), there are
 more chains: R_k = reading of steps <= k, M_k = late parts of steps <= k on the main core, and, with one preparing core,
@@ -30,7 +30,7 @@ from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, Spa
 
 @dataclass(frozen=True)
 class StreamedProgram:
-    """A program with a disk.
+    """Holds a mixed-integer program with a disk.
 
     Attributes:
         program: its variables behind those of the program without a disk are R, M and F.
@@ -105,14 +105,14 @@ _NEVER = np.iinfo(np.int64).max  # rows that end with no executions
 
 
 def _base_due(base: MixedIntegerProgram, n: int, widen_from: int) -> Ints:
-    """Steps of the rows of a program with one preparing core: all work, each step before widening, widening itself."""
+    """Return the steps of the rows of a program with one preparing core: all work, each step before widening, widening."""
     rest = base.matrix.shape[0] - base.equalities
     steps = [-1, *range(min(widen_from, n)), *([n] if widen_from < n else [])]
     return np.array((steps + [_NEVER] * rest)[:rest], dtype=np.int64)
 
 
 def _joined(base: MixedIntegerProgram, equal: csr_array, rows: csr_array) -> MixedIntegerProgram:
-    """The program with more columns, equations and rows; all of them have the right side 0, equal or at least."""
+    """Return the program with more columns, equations and rows; all have the right side 0, equal or at least."""
     count, more = base.matrix.shape[0], equal.shape[1] - base.matrix.shape[1]
     wide = hstack([base.matrix, csr_array((count, more))], format="csr")
     matrix = csr_array(vstack([wide[: base.equalities], equal, wide[base.equalities :], rows], format="csr"))
@@ -124,11 +124,11 @@ def _joined(base: MixedIntegerProgram, equal: csr_array, rows: csr_array) -> Mix
 
 
 def carried_bounds(s: Streams, p: StreamedProgram, found: Relaxation) -> Floats:
-    """Lower bounds for every widening from the multipliers of one relaxation: neighbours have nearly the same.
+    """Return lower bounds for every widening from one relaxation's multipliers: neighbours have nearly the same.
 
     All rows hold for every widening, with its tails; so any multipliers give a bound. With fixed ones each step chooses alone:
-    what it pays for preparing and reading stays, its execution counts in all rows whose tail it belongs to. One preparing core
-    or none.
+    what it pays for preparing and reading stays, its execution counts in all rows whose tail it belongs to. There is one
+    preparing core or none.
 
     Args:
         s: the profile and its disk.

@@ -1,4 +1,4 @@
-"""The machine model with a disk: cold starts with the page cache evicted.
+"""Models the machine with a disk: cold starts with the page cache evicted.
 
 The disk is one more machine. It reads the weights of the steps in the order of execution, ahead of everything, as the executor
 asks for them, and with the weights of step k come
@@ -27,13 +27,13 @@ from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
 @dataclass(frozen=True)
 class Streams:
-    """A profile on a machine with a disk, as arrays of shape (steps, candidates of the richest step); ms.
+    """Holds a profile on a machine with a disk, as arrays of shape (steps, candidates of the richest step); ms.
 
     Attributes:
-        costs: of the cores.
-        read: of the disk; absent candidates cost infinity.
+        costs: costs on the cores.
+        read: reading from the disk; absent candidates cost infinity.
         early_main, early_queue: the part of a preparation that does not wait for the weights, on the main core and on others.
-        latency_ms: before the first byte.
+        latency_ms: time before the disk's first byte.
     """
 
     costs: CostArrays
@@ -44,7 +44,7 @@ class Streams:
 
     @cached_property
     def times(self) -> SearchTimes:
-        """The same for compiled code."""
+        """Return the same times for compiled code."""
         costs = self.costs
         wide = costs.narrow if costs.wide is None else costs.wide
         return SearchTimes(
@@ -68,7 +68,7 @@ class Streams:
 
 
 def streams_of(profile: Profile, disk: Disk) -> Streams:
-    """The arrays of a profile."""
+    """Return the arrays of a profile and a disk."""
     costs = costs_of(profile)
     if costs.queues == 0:  # nothing overlaps but the disk
         costs = replace(costs, main=costs.alone_prepare, narrow=costs.alone_execute)
@@ -84,7 +84,7 @@ def streams_of(profile: Profile, disk: Disk) -> Streams:
 
 
 def streamed_ms(s: Streams, schedule: Schedule) -> float:
-    """The makespan of a schedule whose weights are on the disk: `machine.simulate` with arrivals, without its timeline.
+    """Return the makespan (ms) of a schedule whose weights are on the disk: `machine.simulate` with arrivals, no timeline.
 
     With several cores, preparations and executions are taken as overlapping others.
     """

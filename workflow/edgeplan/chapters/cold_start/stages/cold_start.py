@@ -1,4 +1,4 @@
-"""Stage `cold_start`: models profiled, plans made and executed beside the stock engines; all that measures is here."""
+"""Stage `cold_start`: profile models, make plans and execute them beside the stock engines; all that measures is here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measure_cold_start(
         predictors: folder of the device's predictors, for plans from predicted costs; may be absent.
         rows: rows of earlier runs: profiles, plans, runs, checks.
         work: models, artefacts and plan folders; may be deleted, costs only building again.
-        measured: where the tables of this stage go.
+        measured: folder that the tables of this stage go to.
 
     Raises:
         StoreError: nothing may be measured, and there is no table of an earlier run.
@@ -145,7 +145,7 @@ class _Stage:
         return f"cold_start.budget_seconds ({self._settings.budget_seconds:g}) was over"
 
     def _profiles(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph]) -> dict[str, tuple[Profile, ...]]:
-        """Profiles by model, each within its part of the budget; at least the first and the last one are made."""
+        """Profile models, each within its part of the budget; at least the first and the last one are made."""
         budget, found = self._budget.part(_PROFILES_SHARE), {}
         for number, model in enumerate(models):
             left = len(models) - number
@@ -160,12 +160,12 @@ class _Stage:
         return found
 
     def _slowness(self, runs: pd.DataFrame) -> pd.Series[float]:
-        """Runs under a background load count apart: the references are slowed by it."""
+        """Return the slowness around each run; runs under a background load count apart, as it slows the references."""
         parts = [self._tools.slowness(part) for _, part in runs.groupby(runs["load_percent"] > 0)]
         return pd.concat(parts).reindex(runs.index) if parts else pd.Series(dtype="float64")
 
     def _export(self, name: str, graph: Graph) -> ColdModel:
-        """The ONNX file of a model, written unless it is there: plan folders know it by its time stamp."""
+        """Return a model with its ONNX file, written unless it is there: plan folders know it by its time stamp."""
         path = self._work / "models" / f"{name}.onnx"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class _Stage:
         return ColdModel(name, path, {i: tuple(graph.shape(i)) for i in graph.inputs})
 
     def _checks(self, models: Sequence[ColdModel], graphs: Mapping[str, Graph], store: ArtefactStore) -> list[pd.DataFrame]:
-        """Outputs of every model under some kernels at least, under all of them while there is time."""
+        """Compare outputs of every model under some kernels at least, under all of them while there is time."""
         budget, found = self._budget.part(_CHECKS_SHARE), []
         for number, model in enumerate(models):
             log.info("comparing outputs of %s", model.name)
@@ -214,6 +214,6 @@ def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:
 
 
 def table2_graph() -> Graph:
-    """The convolution of Table 2: 3 x 3, stride 1, 64 to 192 channels; GoogLeNet has it at 56 x 56."""
+    """Build the convolution of Table 2: 3 x 3, stride 1, 64 to 192 channels; GoogLeNet has it at 56 x 56."""
     builder = GraphBuilder(TABLE2_CONV, (1, 64, 56, 56))
     return builder.build(builder.conv("input", 192, 3, name="conv"))

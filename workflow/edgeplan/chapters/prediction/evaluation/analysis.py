@@ -1,4 +1,4 @@
-"""Where predictions miss and why, as sentences computed from the tables. They diagnose; nothing is tuned by them."""
+"""Tells where predictions miss and why, as sentences computed from the tables. They diagnose; nothing is tuned by them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POOR_COVERAGE = 0.8
 
 
 def findings(evidence: Evidence, *_: object) -> list[str]:
-    """Findings in order of weight, each one sentence or a few; empty when no model was evaluated."""
+    """Return the findings in order of weight, each one sentence or a few; empty when no model was evaluated."""
     told: list[str] = []
     for part in (_overall, _repeatability, _families, _worst_models, _intervals, _samplers, _baselines):
         with suppress(NotMeasuredError):
@@ -39,7 +39,7 @@ def _percent(share: float) -> str:
 
 
 def _way(share: float) -> str:
-    """A signed share in words: which way the prediction misses."""
+    """Return a signed share in words: which way the prediction misses."""
     return f"{_percent(abs(share))} too {'slow' if share > 0 else 'fast'}"
 
 

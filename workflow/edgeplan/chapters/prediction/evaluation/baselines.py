@@ -1,4 +1,4 @@
-"""The baselines that know a model only by two numbers: FLOPs, and FLOPs with memory access cost (sections 7.1 and 7.2.1).
+"""Fits the baselines that know a model by two numbers: FLOPs, and FLOPs with memory access cost (sections 7.1 and 7.2.1).
 
 Each family is predicted by a linear regression over the models of all other families, as in the paper's k-fold experiment. The
 third baseline of the paper, a graph network (BRP-NAS), is not part of this chapter.
@@ -23,7 +23,7 @@ LINEAR_BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def fit_linear(features: FloatArray, latency: FloatArray) -> FloatArray:
-    """Ordinary least squares with an intercept.
+    """Fit ordinary least squares with an intercept.
 
     Args:
         features: shape (n, d).
@@ -60,5 +60,5 @@ def leave_one_family_out(models: pd.DataFrame, columns: Sequence[str]) -> pd.Ser
 
 
 def with_baselines(models: pd.DataFrame) -> pd.DataFrame:
-    """A copy of models.parquet with the columns `flops_ms` and `flops_mac_ms` of `LINEAR_BASELINES`."""
+    """Return a copy of models.parquet with the columns `flops_ms` and `flops_mac_ms` of `LINEAR_BASELINES`."""
     return models.assign(**{f"{name}_ms": leave_one_family_out(models, columns) for name, columns in LINEAR_BASELINES.items()})

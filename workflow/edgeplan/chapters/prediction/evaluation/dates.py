@@ -1,4 +1,4 @@
-"""When what a table rests on was measured: a range of dates for each measuring stage."""
+"""Tells when what a table rests on was measured: a range of dates for each measuring stage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
-    """When the rows behind the evidence were measured, by stage; a stage that does not tell is left out.
+    """Return when the rows behind the evidence were measured, by stage; a stage that does not tell is left out.
 
     Args:
         evidence: of the device.
@@ -71,7 +71,7 @@ def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
 
 
 def _times(folder: Path, key: str, subjects: set[str] | None) -> FloatArray:
-    """When the blocks of stored rows began, seconds since the epoch (blocks,): of all subjects, or of some."""
+    """Return when the blocks of stored rows began, seconds since the epoch (blocks,): of all subjects, or of some."""
     found = []
     for path in sorted(folder.glob(f"{key}-*.parquet")):
         table = read_parquet(path, "subject", "measured_at")
@@ -85,7 +85,7 @@ def _text(seconds: float) -> str:
 
 
 def measured(shown: Spec[Evidence, Any], found: Mapping[str, str]) -> str:
-    """The ranges of the stages that a table rests on, as text.
+    """Return the date ranges of the stages that a table rests on, as text.
 
     Args:
         shown: the table.
@@ -96,7 +96,7 @@ def measured(shown: Spec[Evidence, Any], found: Mapping[str, str]) -> str:
 
 
 def of_device(device: str, found: Mapping[str, str], stages: Iterable[str]) -> str:
-    """The ranges of some stages of a device, named after it, as text."""
+    """Return the date ranges of some stages of a device, named after it, as text."""
     return _joined({f"{device} {stage}": found.get(stage, NOT_RECORDED) for stage in stages})
 
 

@@ -1,4 +1,4 @@
-"""The evidence of an evaluation is the tables and documents of one device, each of which may be absent."""
+"""Reads the evidence of an evaluation: the tables and documents of one device, each of which may be absent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgeplan.support.frames import read_csv, read_document, read_parquet
 
 @dataclass(frozen=True)
 class Evidence:
-    """The tables and documents that tables, figures and figures of merit are made of; what is empty was not measured.
+    """Holds what tables, figures and figures of merit are made of; what is empty was not measured.
 
     Times carry their unit in the column's name.
 
@@ -78,7 +78,7 @@ class Evidence:
     ranges: Mapping[str, str] = field(default_factory=dict)
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """The evaluated variants that have a value in some columns.
+        """Return the evaluated variants that have a value in some columns.
 
         Raises:
             NotMeasuredError: no variant has.

@@ -1,4 +1,4 @@
-"""Figures of kernels: the latency breakdown (Fig. 6) and the sweeps (Fig. 7 and 8)."""
+"""Draws figures of kernels: the latency breakdown (Fig. 6) and the sweeps (Fig. 7 and 8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_KINDS = 7
 
 
 def shares_by_family(evidence: Evidence) -> pd.DataFrame:
-    """Mean share (0..1) of each kernel kind in the predicted latency: one row a family and "all", one column a kind.
+    """Return the mean share (0..1) of each kernel kind in predicted latency: one row a family and "all", one column a kind.
 
     Kinds are ordered by their mean share; a family's row sums to 1.
     """

@@ -1,4 +1,4 @@
-"""Figures of whole models: baselines (Fig. 9), error by latency (Fig. 10), operator sums (Fig. 11)."""
+"""Draws figures of whole models: baselines (Fig. 9), error by latency (Fig. 10), operator sums (Fig. 11)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PREDICTED = ("measured_ms", "predicted_ms")
 
 
 def _grouped(axis: Any, series: dict[str, list[float]], labels: list[str]) -> None:
-    """Bars side by side, one group a label."""
+    """Draw bars side by side, one group a label."""
     width, colour = 0.8 / len(series), colours(series, PREDICTORS)
     for i, (name, values) in enumerate(series.items()):
         place = np.arange(len(values)) - 0.4 + width * (i + 0.5)

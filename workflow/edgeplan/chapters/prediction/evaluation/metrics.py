@@ -1,4 +1,4 @@
-"""The flat figures of merit of predictions, which experiments are compared by, and the bars they are held against."""
+"""Computes the flat figures of merit of predictions, which experiments are compared by, and their bars."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WITHIN_10_BY_DEVICE: Mapping[str, float] = MappingProxyType({"cpu-openvino": 0.
 
 
 def sampling_bars(metrics: Mapping[str, float]) -> list[tuple[str, list[float]]]:
-    """The comparison of samplers on each set of frozen labels: its title, and the errors of `SAMPLERS`, ours first.
+    """Return the comparison of samplers on each set of frozen labels: its title, and the errors of `SAMPLERS`, ours first.
 
     Both sets are shown, since the verdict may differ between them. A set without all errors is left out.
     """
@@ -64,7 +64,7 @@ def sampling_bars(metrics: Mapping[str, float]) -> list[tuple[str, list[float]]]
 
 
 def bars(device: str) -> tuple[Bar, ...]:
-    """The bars of a device, one for each figure that has one."""
+    """Return the bars of a device, one for each figure that has one."""
     low = _WITHIN_10_BY_DEVICE.get(device)
     if low is None:
         return _BARS
@@ -89,7 +89,7 @@ def _of_models(statistic: Callable[..., float], *columns: str) -> Figure:
 
 
 def _rules(figure: int, *, reshapes: bool) -> Figure:
-    """Precision (0) or recall (1) of the rules, over the edges at reshapes as well or without them."""
+    """Return a figure of merit: precision (0) or recall (1) of the rules, with or without the edges at reshapes."""
 
     def found(evidence: Evidence) -> float:
         rows = evidence.verification.astype({"bn_folding": bool, "reshaping": bool})
@@ -111,7 +111,7 @@ def _speed(name: str) -> Figure:
 
 
 def _repeat_deviation(evidence: Evidence) -> float:
-    """The median by which models differ from the same ones minutes later."""
+    """Return the median by which models differ from the same ones minutes later."""
     return _spread(evidence)[0]
 
 
@@ -123,7 +123,7 @@ def _spread(evidence: Evidence) -> tuple[float, float]:
 
 
 def later_repeats(models: pd.DataFrame) -> Repeats:
-    """Models measured again at least `APART_SECONDS` later."""
+    """Return the ratios of models that were measured again at least `APART_SECONDS` later."""
     ratios = models["repeat_ms"] / models["measured_ms"]
     return Repeats(ratios.where(models["repeat_gap_s"] >= APART_SECONDS), "models and the same ones minutes later")
 
@@ -160,7 +160,7 @@ MERITS: Mapping[str, Figure] = MappingProxyType(
 
 
 def metrics(evidence: Evidence) -> dict[str, Any]:
-    """The figures of merit, and `measuring.grade`, the grade of the machine (good, fair or poor), sorted by key."""
+    """Return the figures of merit, sorted by key, with `measuring.grade`, the machine's grade (good, fair or poor)."""
     found: dict[str, Any] = figures_of_merit(MERITS, evidence)
     with suppress(NotMeasuredError):
         found["measuring.grade"] = of_spread(*_spread(evidence))

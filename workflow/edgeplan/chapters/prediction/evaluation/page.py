@@ -1,4 +1,4 @@
-"""The chapter on predictions: its headline figure and cards, what it holds against bars, findings, figures and tables."""
+"""Builds the chapter's page on predictions: headline figure, cards, figures against bars, findings, figures and tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRANSFERRED = "table_11"
 
 
 def _overall(device: str) -> float:
-    """The share of all models that the paper predicts within 10 % on a device."""
+    """Return the share of all models that the paper predicts within 10 % on a device."""
     return float(paper.printed("table_08", "family")[f"paper {device}: within 10 % (%)"]["all"])
 
 
@@ -55,7 +55,7 @@ _CARDS = (
 
 
 def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Graded | None:
-    """The grade of the figures, by models measured again: minutes later, where the rows have some that were."""
+    """Grade the figures by models measured again: minutes later, where the rows have some that were."""
     later = later_repeats(models)
     if later.spread() is not None:
         return graded(environment, later)
@@ -67,7 +67,7 @@ def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Grade
 def completed(
     page: ChapterPage, evidence: Evidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any]
 ) -> ChapterPage:
-    """The page with comparisons that are no figure against a bar: of samplers, of baselines, of the machine with itself."""
+    """Return the page with comparisons that are no figure against a bar: of samplers, baselines, the machine with itself."""
     told = str(metrics.get("measuring.grade", ""))
     steady = [Line("how steady the machine was", told, "good", "", PASS if told == "good" else MISS)] if told else []
     beaten = _baseline_lines(tables["table_baselines"]) if "family" in tables["table_baselines"] else []
@@ -110,7 +110,7 @@ def _sampling_card(metrics: Mapping[str, Any]) -> list[PageCard]:
 
 
 def prediction_report(device: str) -> ChapterReport[Evidence]:
-    """The report of a device, whose bars may be its own."""
+    """Return the report of a device, whose bars may be its own."""
     return ChapterReport(
         id="prediction",
         title="Latency prediction",
@@ -132,7 +132,7 @@ def prediction_report(device: str) -> ChapterReport[Evidence]:
 
 
 def transfer_page(about: str, measured_at: str, frame: pd.DataFrame) -> ChapterPage:
-    """The page of Table 11.
+    """Return the page of Table 11.
 
     Args:
         about: what is held against what.

@@ -1,4 +1,4 @@
-"""Tables of the baselines beside our predictions, by family: FLOPs, FLOPs with memory, sums of operators, random forests."""
+"""Tabulates baselines beside our predictions, by family: FLOPs, FLOPs with memory, sums of operators, random forests."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PAPER_ROW = "paper (see caption)"
 
 
 def _evaluated(evidence: Evidence) -> pd.DataFrame:
-    """The evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
+    """Return evaluated variants with the predictions of the linear baselines, where there are families to leave out."""
     frame = evidence.evaluated("measured_ms", "predicted_ms", "macs", "memory_bytes")
     return with_baselines(frame) if len(frame["family"].unique()) > 1 else frame
 
 
 def baselines(evidence: Evidence) -> pd.DataFrame:
-    """Every predictor by family: +-10 % accuracy and RMSPE, in percent; NaN where a predictor was not evaluated.
+    """Return every predictor's +-10 % accuracy and RMSPE by family, in percent; NaN where a predictor was not evaluated.
 
     Returns:
         Columns: family (this project's name, or "all"), models, and for each of `PREDICTORS` its two metrics.
@@ -51,7 +51,7 @@ def baselines(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_baselines(evidence: Evidence) -> pd.DataFrame:
-    """Baselines by family, with the paper's means over its five families and three devices (Fig. 9) as the last row."""
+    """Tabulate baselines by family, with the paper's means over five families and three devices (Fig. 9) as last row."""
     table = baselines(evidence)
     published = {"ours": "ours", "FLOPs": "flops", "FLOPs+MAC": "flops_mac"}
     row: dict[str, object] = {f"{ours}: {WITHIN_10}": paper.FIGURE_9[key] for ours, key in published.items()}
@@ -107,7 +107,7 @@ def baseline_differences(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_baseline_differences(evidence: Evidence) -> pd.DataFrame:
-    """`baseline_differences` for readers, with the verdict of each row."""
+    """Return `baseline_differences` for readers, with the verdict of each row."""
     table = baseline_differences(evidence)
     ahead = np.where(table["theirs"] <= table["ours"], "baseline", "ours")
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Tables of fusion are the paper's Tables 3 and 4, and what fusing behind Conv costs."""
+"""Tabulates fusion: the paper's Tables 3 and 4, and what fusing behind Conv costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FUSED_FIELDS = ("type", "activation", "bias", "residual", *CONTEXT)
 
 
 def table_03(evidence: Evidence) -> pd.DataFrame:
-    """Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
+    """Return Table 3: the fusion test of pool and relu, in us: on small tensors, and on a large one where that is unclear."""
     cases = _cases(evidence)
     chosen = cases[(cases["pair"] == "maxpool_relu") & (cases["connection"] == "single")]
     rows = [
@@ -38,13 +38,13 @@ def table_03(evidence: Evidence) -> pd.DataFrame:
 
 
 def _cases(evidence: Evidence) -> pd.DataFrame:
-    """The test cases have the size of their tensors in a column (`tensors`)."""
+    """Return the test cases with the size of their tensors in a column (`tensors`)."""
     words = evidence.test_cases["context"].fillna("").astype(str).str.split()
     return evidence.test_cases.assign(tensors=["small" if "small" in w else "large" for w in words])
 
 
 def table_04(evidence: Evidence) -> pd.DataFrame:
-    """Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
+    """Return Table 4: kernels of ResNet18 and how many of each, by the detected rules and on the paper's backends.
 
     The paper's `avgpool` is the global pooling, `gap` here.
     """
@@ -55,12 +55,12 @@ def table_04(evidence: Evidence) -> pd.DataFrame:
 
 
 def _core(config: str) -> str:
-    """A Conv's configuration without what is fused behind it."""
+    """Return a Conv's configuration without what is fused behind it, as JSON."""
     return json.dumps({k: v for k, v in json.loads(config).items() if k not in _FUSED_FIELDS}, sort_keys=True)
 
 
 def table_conv_fusion(evidence: Evidence) -> pd.DataFrame:
-    """Cost of each fused type over the plain Conv of the same configuration: median, and the range over configurations."""
+    """Tabulate the cost of each fused type over the plain Conv of the same configuration: median, and range over them."""
     frame = evidence.conv_fusion
     wide = frame.assign(config=frame["config"].map(_core)).pivot_table(
         index="config", columns="type", values="latency_us", aggfunc="min"

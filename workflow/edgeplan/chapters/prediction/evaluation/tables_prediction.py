@@ -1,4 +1,4 @@
-"""Tables of whole-model prediction: the paper's Tables 1, 2, 8 and 11, the ceiling and the intervals."""
+"""Tabulates whole-model prediction: the paper's Tables 1, 2, 8 and 11, the ceiling and the intervals."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ WITHIN_5, WITHIN_10 = "within 5 % (%)", "within 10 % (%)"
 
 
 def label(family: str) -> str:
-    """The paper's name of a family, or the name as it is."""
+    """Return the paper's name of a family, or the name as it is."""
     return str(paper.printed("table_02", "family")["label"].get(paper.family_key(family), family))
 
 
 def beside(table: pd.DataFrame, printed: pd.DataFrame, key: str) -> pd.DataFrame:
-    """A table with what the paper printed in further columns, row by row of the same key."""
+    """Return a table with what the paper printed in further columns, row by row of the same key."""
     return pd.concat([table, printed.reindex(table[key].map(paper.family_key)).set_axis(table.index)], axis=1)
 
 
 def table_01(evidence: Evidence) -> pd.DataFrame:
-    """Table 1: sums of operators and of kernels of MobileNetV2: here the mean of its variants, which are what is evaluated."""
+    """Return Table 1: sums of operators and of kernels of MobileNetV2, here the mean over its evaluated variants."""
     frame = evidence.evaluated("measured_ms", "predicted_ms", "operator_sum_ms")
     frame = frame[frame["family"].map(paper.family_key) == "mobilenetv2"]
     rows = []
@@ -49,7 +49,7 @@ def table_01(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_02(evidence: Evidence) -> pd.DataFrame:
-    """Table 2: average FLOPs (multiply-adds) of the generated variants and the range of measured latencies, by family."""
+    """Return Table 2: average FLOPs (multiply-adds) of the generated variants and the range of latencies, by family."""
     zoo, measured = evidence.zoo, evidence.models
     variants = zoo[zoo["index"] >= 0]
     printed, rows = paper.printed("table_02", "family"), []
@@ -73,7 +73,7 @@ def table_02(evidence: Evidence) -> pd.DataFrame:
 
 
 def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame:
-    """Family, models, and the four metrics of Table 8 in percent."""
+    """Return family, number of models, and the four metrics of Table 8 in percent or ms."""
     table = by_group(frame, predicted=predicted)
     return pd.DataFrame(
         {
@@ -88,7 +88,7 @@ def _hits(frame: pd.DataFrame, predicted: str, prefix: str = "") -> pd.DataFrame
 
 
 def table_08(evidence: Evidence) -> pd.DataFrame:
-    """Table 8: end-to-end prediction by family and overall."""
+    """Return Table 8: end-to-end prediction by family and overall."""
     table = _hits(evidence.evaluated("measured_ms", "predicted_ms"), "predicted_ms")
     table = beside(table, paper.printed("table_08", "family"), "family")
     table["family"] = table["family"].map(label)
@@ -96,7 +96,7 @@ def table_08(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_11(evidence: Evidence) -> pd.DataFrame:
-    """Table 11: predictors of another device on this one, and the rebuilt ones."""
+    """Return Table 11: predictors of another device on this one, and the rebuilt ones."""
     frame = evidence.transfer
     table = _hits(frame, "transferred_ms", "transferred: ")
     rebuilt = _hits(frame, "rebuilt_ms", "rebuilt: ")
@@ -128,7 +128,7 @@ def table_repeat(evidence: Evidence) -> pd.DataFrame:
 
 
 def repeat_note(evidence: Evidence) -> str:
-    """The shares of all models with their intervals."""
+    """Return the shares of all models within 10 % with their intervals, as a sentence."""
     frame, texts = evidence.evaluated("repeat_ms", "predicted_ms"), []
     for what, column in (("predicted", "predicted_ms"), ("measured twice", "repeat_ms")):
         found = within_estimate(frame, column, 0.1)
@@ -137,13 +137,13 @@ def repeat_note(evidence: Evidence) -> str:
 
 
 def within_estimate(frame: pd.DataFrame, column: str, share: float) -> Estimate:
-    """Share of models whose value of a column is within `share` of the measurement, with its interval over models."""
+    """Return the share of models whose value of a column lies within `share` of the measurement, with its interval."""
     hit = np.abs(relative_error(frame["measured_ms"].to_numpy(), frame[column].to_numpy())) <= share + ROUNDING
     return estimate(np.mean, hit)
 
 
 def table_intervals(evidence: Evidence) -> pd.DataFrame:
-    """Coverage and median relative width of the 90 % intervals, by family and overall."""
+    """Tabulate coverage and median relative width of the 90 % intervals, by family and overall."""
     frame = evidence.evaluated("measured_ms", "predicted_ms", "low_ms", "high_ms")
     parts = [(str(n), p) for n, p in frame.groupby("family", sort=False)]
     rows = []
@@ -157,7 +157,7 @@ def table_intervals(evidence: Evidence) -> pd.DataFrame:
 
 
 def calibration_note(evidence: Evidence) -> str:
-    """On what the size of the intervals is calibrated."""
+    """Return a sentence on what the size of the intervals is calibrated on."""
     count = evidence.interval["subjects"]
     if evidence.interval["quantile_of"] == "carriers":
         return f"So is how wide it is, on {count} of them: whole models were too few."

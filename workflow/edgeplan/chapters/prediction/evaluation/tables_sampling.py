@@ -1,4 +1,4 @@
-"""Tables of sampling and of the predictors: the paper's Tables 5, 6, 7, 9, 10 and 12, and measuring modes."""
+"""Tabulates sampling and the predictors: the paper's Tables 5, 6, 7, 9, 10 and 12, and measuring modes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _listed(values: set[int]) -> str:
 
 
 def table_05(evidence: Evidence) -> pd.DataFrame:
-    """Table 5: the sample space of Conv that the prior models span."""
+    """Return Table 5: the sample space of Conv that the prior models span."""
     configs = [json.loads(text) for text in evidence.prior.loc[evidence.prior["kind"] == "conv", "config"]]
 
     def values(name: str) -> set[int]:
@@ -49,12 +49,12 @@ def table_05(evidence: Evidence) -> pd.DataFrame:
 
 
 def training_rows(evidence: Evidence) -> pd.DataFrame:
-    """The labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
+    """Return the labelled kernels that the predictors learn from (see `edgeplan.predictors.training_rows`)."""
     return evidence.kernels[trained_on(evidence.kernels, evidence.sampling.get("mode"))]
 
 
 def table_06(evidence: Evidence) -> pd.DataFrame:
-    """Table 6: kernels, features and the rows that the predictors learn from, by whichever sampler."""
+    """Return Table 6: kernels, features and the rows that the predictors learn from, by whichever sampler."""
     trained = training_rows(evidence)
     counts = trained["kind"].value_counts()
     distinct = trained.groupby("kind")["config"].nunique()
@@ -76,7 +76,7 @@ def table_06(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_07(evidence: Evidence) -> pd.DataFrame:
-    """Table 7: the device, beside the paper's."""
+    """Return Table 7: the device, beside the paper's."""
     flat = flat_environment(evidence.environment)
 
     def first(*names: str) -> str:
@@ -96,12 +96,12 @@ def table_07(evidence: Evidence) -> pd.DataFrame:
 
 
 def _resolved_us(evidence: Evidence) -> float | None:
-    """The least label, in us, of those that samplers are also compared on alone; None where none were compared."""
+    """Return the least label, in us, of those that samplers are also compared on alone; None where none were compared."""
     return float(evidence.samplers["resolved_us"].iloc[0]) if len(evidence.samplers) else None
 
 
 def table_09(evidence: Evidence) -> pd.DataFrame:
-    """Table 9: held-out kernels by kind and split, LightGBM and random forest."""
+    """Return Table 9: held-out kernels by kind and split, LightGBM and random forest."""
     frame, least = evidence.quality, _resolved_us(evidence)
     rows = []
     for (split, kind), part in frame.groupby(["split", "kind"], sort=True):
@@ -126,7 +126,7 @@ def table_09(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_10(evidence: Evidence) -> pd.DataFrame:
-    """Table 10: the conv predictor by sampler on the frozen set, and whole models with that Conv predictor among ours."""
+    """Return Table 10: the conv predictor by sampler on the frozen set, and whole models with that predictor among ours."""
     samplers = evidence.samplers
     sets = {"": f"labels >= {_resolved_us(evidence):g} us", "_all": "all labels"}
     rows = []
@@ -161,13 +161,13 @@ def table_10(evidence: Evidence) -> pd.DataFrame:
 
 
 def measuring_seconds(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> dict[str, float]:
-    """Wall-clock seconds by part: those of the sampler's document, and of the calibrating models."""
+    """Return wall-clock seconds of measuring by part: those of the sampler's document, and of the calibrating models."""
     found = {name: float(seconds) for name, seconds in sampling["seconds"].items()}
     return found | ({"calibration": float(calibration["seconds"].sum())} if len(calibration) else {})
 
 
 def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> float:
-    """Minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
+    """Return the minutes of measuring behind the predictors: all parts but the frozen test set and what only compares.
 
     Args:
         sampling: the sampler's document.
@@ -178,7 +178,7 @@ def kernel_minutes(sampling: Mapping[str, Any], calibration: pd.DataFrame) -> fl
 
 
 def table_12(evidence: Evidence) -> pd.DataFrame:
-    """Table 12: measuring cost in minutes, by part."""
+    """Return Table 12: measuring cost in minutes, by part."""
     parts = measuring_seconds(evidence.sampling, evidence.calibration)
     rows: list[tuple[str, str, float]] = [
         (k, "no" if k in NOT_BEHIND_PREDICTORS else "yes", v / _SECONDS_PER_MINUTE) for k, v in parts.items()
@@ -189,7 +189,7 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
 
 
 def table_modes(evidence: Evidence) -> pd.DataFrame:
-    """Whole-model accuracy of each measuring mode at equal measuring time."""
+    """Tabulate the whole-model accuracy of each measuring mode at equal measuring time."""
     frame = evidence.modes
     return pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""The probes each test case compares."""
+"""Builds the probes that each test case compares."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SENSITIVE = ("conv", "dwconv", "bn")
 
 
 def skipped_pairs() -> dict[str, str]:
-    """Ordered pairs that are not tested, with the reason; rules take them as not fused."""
+    """Return the ordered pairs that are not tested, with the reason; rules take them as not fused."""
     found = {}
     for first in dict.fromkeys((*MAP_KINDS, *ROW_KINDS)):
         for after in dict.fromkeys((*MAP_KINDS, *ROW_KINDS)):
@@ -52,7 +52,7 @@ def base(
     sink: bool = True,
     blocks: int = 0,
 ) -> Probe:
-    """A probe without operators under test, whose activations have about as many elements as the settings ask for."""
+    """Return a probe without operators under test, whose activations have about as many elements as the settings ask for."""
     reads = reads or (settings.channels[settings.classes.names()[0]] if blocks else STEM_CHANNELS)
     if blocks:
         return Probe(reads, channels, max(2, round(math.sqrt(settings.small_elements / channels))), other, blocks=blocks)
@@ -63,12 +63,12 @@ def base(
 
 
 def times(probe: Probe, empty: Probe) -> Terms:
-    """The time of a probe's operators alone."""
+    """Return the terms whose sum is the time of a probe's operators alone."""
     return ((probe, 1), (empty, -1))
 
 
 def connected(empty: Probe, first: Sequence[str], after: str, *, tapped: bool = False) -> tuple[Terms, Terms, Terms]:
-    """Times of the first operators, of the one behind them, and of all connected."""
+    """Return the times of the first operators, of the one behind them, and of all connected."""
     place = len(first) - 1 if tapped else -1
     op1 = replace(empty, operators=tuple(first), tapped=place)
     both = replace(empty, operators=(*first, after), tapped=place)
@@ -77,7 +77,7 @@ def connected(empty: Probe, first: Sequence[str], after: str, *, tapped: bool = 
 
 
 def _after(empty: Probe, first: Sequence[str]) -> Probe:
-    """The probe whose `x` has the shape that the first operators write."""
+    """Return the probe whose `x` has the shape that the first operators write."""
     channels = empty.channels
     for what in first:
         if what == "concat":
@@ -90,7 +90,7 @@ def _after(empty: Probe, first: Sequence[str]) -> Probe:
 def map_cases(
     settings: FusionSettings, name: str, firsts: Iterable[str], afters: Sequence[str], *, small: bool = False
 ) -> Iterator[Case]:
-    """Pairs on feature maps whose channel count is of the named class; small ones only where the second is element-wise."""
+    """Yield pairs on feature maps whose channel count is of the named class; small ones only before element-wise operators."""
     skipped = skipped_pairs()
     for first in firsts:
         for after in afters:
@@ -107,7 +107,7 @@ def map_cases(
 
 
 def row_cases(settings: FusionSettings) -> Iterator[Case]:
-    """Pairs with a fully connected layer."""
+    """Yield test cases of pairs with a fully connected layer."""
     for first in ROW_KINDS:
         for after in ROW_KINDS:
             pair = f"{first}_{after}"
@@ -118,7 +118,7 @@ def row_cases(settings: FusionSettings) -> Iterator[Case]:
 
 
 def inbound_cases(settings: FusionSettings, labels: Sequence[str], first: Sequence[str], after: str) -> Iterator[Case]:
-    """Operators of one context, joined with a tensor of the same or another context.
+    """Yield test cases of operators of one context, joined with a tensor of the same or another context.
 
     Where the contexts differ there is one large probe: in a chain of blocks all but the first would read what the block before
     wrote.
@@ -134,7 +134,7 @@ def inbound_cases(settings: FusionSettings, labels: Sequence[str], first: Sequen
 def chain_case(
     settings: FusionSettings, name: str, first: Sequence[str], after: str, *, context: str = "", small: bool
 ) -> Case:
-    """A further operator behind several that fuse, on channels of the named class."""
+    """Return the test case of a further operator behind several that fuse, on channels of the named class."""
     empty = base(
         settings, settings.channels[name], other=bool({*first, after} & BINARY), blocks=settings.blocks if small else 0
     )
@@ -146,19 +146,19 @@ def _name(first: Sequence[str], after: str) -> str:
 
 
 def shared_case(settings: FusionSettings, name: str) -> Case:
-    """A sum in whose kernel the second operand cannot be overwritten, because a side branch reads it too."""
+    """Return the case of a sum in whose kernel the second operand cannot be overwritten, since a side branch reads it too."""
     empty = replace(base(settings, settings.channels[name], other=True, blocks=settings.blocks), shared=True)
     return Case("conv_add", "multi-inbound", SHARED, *connected(empty, ("conv",), "add"), small=True)
 
 
 def outbound_case(settings: FusionSettings, name: str, first: str, after: str) -> Case:
-    """A pair whose first operator is also read by a side branch."""
+    """Return the test case of a pair whose first operator is also read by a side branch."""
     empty = base(settings, settings.channels[name], other=bool({first, after} & BINARY), blocks=settings.blocks)
     return Case(f"{first}_{after}", "multi-outbound", "", *connected(empty, (first,), after, tapped=True), small=True)
 
 
 def duplicate_case(settings: FusionSettings, name: str) -> Case:
-    """The same activation computed twice: fused means that it ran once."""
+    """Return the test case of the same activation computed twice: fused means that it ran once."""
     empty = base(settings, settings.channels[name])
     once = replace(empty, operators=("relu",))
     single = times(once, empty)
@@ -167,14 +167,14 @@ def duplicate_case(settings: FusionSettings, name: str) -> Case:
 
 
 def shuffle_case(settings: FusionSettings, name: str) -> Case:
-    """A channel shuffle (both) against the same three operators that end in another shape, and so are none (op1)."""
+    """Return the case of a channel shuffle (both) against three like operators that end in another shape (op1)."""
     empty = base(settings, settings.channels[name])
     shuffle, other = (times(replace(empty, operators=("open", "swap", last)), empty) for last in ("join", "misjoin"))
     return Case("reshape+transpose_reshape", "single", "", other, (), shuffle)
 
 
 def arms_case(settings: FusionSettings, name: str) -> Case:
-    """Two convolutions into one addition: plans that fuse the left one (op1) or the right one (op2), and what runs (both)."""
+    """Return the case of two convolutions into one sum: plans that fuse the left (op1) or the right (op2), what runs (both)."""
     empty = base(settings, settings.channels[name], other=True)
 
     def of(*operators: str, right: tuple[str, ...] = ()) -> Terms:

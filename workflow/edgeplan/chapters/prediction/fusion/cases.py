@@ -1,4 +1,4 @@
-"""Test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
+"""Describes test cases: which probes are compared, and what their times say (nn-Meter, Inequality 1)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Connection = Literal["single", "multi-inbound", "multi-outbound"]
 
 
 class Timed(Protocol):
-    """A case reads these fields of a measurement."""
+    """Names the fields of a measurement that a case reads."""
 
     @property
     def block_us(self) -> npt.NDArray[np.float64]:
-        """Normalised block minima in microseconds (blocks,)."""
+        """Return normalised block minima in microseconds (blocks,)."""
 
 
 #: Measures graphs; the second argument asks for the k-th measurement of the same graphs, made afresh.
@@ -108,7 +108,7 @@ _NO_TIME = CaseOutcome(0.0, 0.0, 0.0, 0.0, 0.0, "undecided", 0, "the time for th
 
 
 class Timings:
-    """Times of probes, over as many measurements as were asked for."""
+    """Holds the times of probes, over as many measurements as were asked for."""
 
     def __init__(self, measure: Measure, settings: FusionSettings) -> None:
         self._measure, self._settings = measure, settings
@@ -132,7 +132,7 @@ class Timings:
         return len(self._blocks[probe])
 
     def time(self, probe: Probe) -> tuple[float, float]:
-        """Median over all blocks and its standard error, in microseconds.
+        """Return a probe's median time over all blocks and its standard error, in microseconds.
 
         What few blocks say of their own spread is little: the middle one of three deviations is often small by chance, the
         standard deviation sometimes. So cautious settings take the latter until there are enough for outliers to be passed
@@ -192,7 +192,7 @@ def _dearer(saving: float, error: float, cheaper: float, settings: FusionSetting
 
 
 def rewritten(case: Case, timings: Timings, settings: FusionSettings) -> CaseOutcome:
-    """Measure a case of a chain (both) and the same operators that only in another order of elements are not that chain (op1).
+    """Measure a chain (both) and the same operators in an order of elements that makes them no such chain (op1).
 
     Where both run the same nodes they take the same time. `fused` means that they clearly do not: the engine runs a kernel of
     its own for the chain, faster or slower. The margin is the difference over the shorter time, compared with
@@ -242,7 +242,7 @@ def nearest_plan(case: Case, timings: Timings, settings: FusionSettings) -> Case
 
 
 def _total(timings: Timings, *sums: tuple[Terms, float]) -> tuple[float, float]:
-    """A weighted sum of probe times and its standard error."""
+    """Return a weighted sum of probe times and its standard error."""
     weights: dict[Probe, float] = {}
     for terms, factor in sums:
         for probe, sign in terms:
@@ -299,7 +299,7 @@ def _may_clear(outcome: CaseOutcome, settings: FusionSettings) -> bool:
 
 
 def why_undecided(outcome: CaseOutcome, settings: FusionSettings) -> str:
-    """Why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
+    """Return why an undecided case is not measured further (see `_may_clear`); "" for one that is decided."""
     if outcome.decision != "undecided":
         return ""
     if outcome.reason:

@@ -1,4 +1,4 @@
-"""Detecting fusion rules by timing alone (nn-Meter, section 4.1): no engine's name occurs here."""
+"""Detects fusion rules by timing alone (nn-Meter, section 4.1): no engine's name occurs here."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def detect(
 
 
 def frame(outcomes: Mapping[Case, CaseOutcome], settings: FusionSettings) -> pd.DataFrame:
-    """Test cases as a table (`COLUMNS`); of those that stay undecided it says why they were not measured further."""
+    """Return test cases as a table (`COLUMNS`); for undecided ones it says why they were not measured further."""
     rows = [
         (
             c.pair,
@@ -165,7 +165,7 @@ def _contexts(d: _Detection, best: str, worst: str) -> Contexts:
 
 
 def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
-    """A further operator behind several that fuse, in every context."""
+    """Test a further operator behind several that fuse, in every context."""
     for second, thirds in _CHAINS.items():
         asked = [third for third in thirds if _pair_fused(d, "conv", third, best)]
         joining = [third for third in asked if labels and builders.connection(third) != "single"]
@@ -184,7 +184,7 @@ def _ask_chains(d: _Detection, best: str, labels: Sequence[str]) -> None:
 
 
 def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple[str, ...]:
-    """The operators from a convolution to `second` that fuse in a context: some sums only join behind a batch normalisation."""
+    """Return the operators from a convolution to `second` that fuse in a context: some sums only join behind a batch norm."""
     if builders.connection(second) == "single" or alone:
         return ("conv", second) if _pair_fused(d, "conv", second, name) else ()
     context = f"{name}|{name}"
@@ -194,7 +194,7 @@ def _fused_chain(d: _Detection, second: str, name: str, *, alone: bool) -> tuple
 
 
 def _ask_structure(d: _Detection, best: str) -> None:
-    """Several in- and outbounds, duplicates, channel shuffle."""
+    """Test operators with several in- and outbounds, duplicates and channel shuffle."""
     settings = d.settings
     for first in _SHARING:
         after = next((b for b in _ACTIVATIONS if _pair_fused(d, first, b, best)), "")
@@ -262,7 +262,7 @@ def _in_context(d: _Detection, pair: str, connection: str, context: str, context
 
 
 def _rule(by_context: Mapping[str, bool], contexts: Contexts) -> Rule:
-    """One answer where all contexts agree, else one for each label (or pair of labels)."""
+    """Return one answer where all contexts agree, else one for each label (or pair of labels)."""
     labels = contexts.order
     wanted = {*labels, *(f"{a}|{b}" for a in labels for b in labels)}
     known = {context: fused for context, fused in by_context.items() if context in wanted}

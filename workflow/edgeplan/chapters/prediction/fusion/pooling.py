@@ -1,4 +1,4 @@
-"""Test cases of a pair in two sizes are pooled into one decision."""
+"""Pools the test cases of a pair in two sizes into one decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of another machine with the same engine, where timing here leaves open what fuses.
+"""Takes rules of another machine with the same engine where timing here leaves open what fuses.
 
 What fuses follows from the engine and its version far more than from the machine. So where a prior is given, the rules are the
 prior's, and each clear decision that contradicts it replaces it: at twice the usual confidence, as among hundreds of cases some
@@ -21,7 +21,7 @@ _SAME_VERSION, _OTHER_VERSION = 2.0, 1.0  # of the confidence that settings ask 
 
 
 def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules | None:
-    """The rules of the first named device with this engine; None where no named device has it.
+    """Return the rules of the first named device with this engine; None where no named device has it.
 
     Args:
         names: devices whose rules `folder` holds, one folder each.
@@ -40,7 +40,7 @@ def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules |
 
 
 def with_prior(timed: FusionRules, cases: pd.DataFrame, prior: FusionRules, settings: FusionSettings) -> FusionRules:
-    """The prior's rules, replaced where timing here clearly contradicts them.
+    """Return the prior's rules, replaced where timing here clearly contradicts them.
 
     Args:
         timed: what timing alone found.
@@ -74,7 +74,7 @@ def with_prior(timed: FusionRules, cases: pd.DataFrame, prior: FusionRules, sett
 
 
 def _replaced(rule: Rule, label: str, order: Sequence[str], *, fused: bool) -> Rule:
-    """A rule that says `fused` in a context and in others what it said."""
+    """Return a rule that says `fused` in one context, and in others what it said before."""
     if not label:
         return fused
     known = rule if isinstance(rule, dict) else dict.fromkeys((*order, *(f"{a}|{b}" for a in order for b in order)), rule)

@@ -1,4 +1,4 @@
-"""Black-box test networks: a stem, the operators under test, and a sink (nn-Meter, section 4.1).
+"""Builds black-box test networks: a stem, the operators under test, and a sink (nn-Meter, section 4.1).
 
 Timing single operators would charge each with the call and with conversions of layout at its ends, and then everything looks
 fused. So every network of a test case has the same ends: a 1 x 1 convolution gives the tensor `x`, a pooling that skips nearly
@@ -67,7 +67,7 @@ class Probe:
     rows: bool = False
 
     def graph(self) -> Graph:
-        """The network; networks that agree in their beginnings name them alike."""
+        """Build the probe's network; networks that agree in their beginnings name them alike."""
         width = self.reads or self.channels
         b = GraphBuilder("probe", (self.size, width) if self.rows else (1, width, self.size, self.size))
         x = self._stem(b, b.input) if self.reads else b.input
@@ -87,7 +87,7 @@ class Probe:
         return b.build(*outputs, *([] if x in outputs else [x]))
 
     def _block(self, b: GraphBuilder, x: str, other: str, outputs: list[str]) -> tuple[str, str]:
-        """Append the operators under test; their result, and the second operand that they leave for a next block."""
+        """Append the operators under test; return their result, and the second operand that they leave for a next block."""
         first, operand = x, other
         start = x
         if self.shared:

@@ -1,4 +1,4 @@
-"""The `fusion` section of params.yaml."""
+"""Declares the `fusion` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgeplan.graph.fusion_rules import Alignments
 
 
 class FusionSettings(BaseModel):
-    """Settings of the detection of fusion rules (nn-Meter, section 4.1).
+    """Sets the thresholds and sizes of the detection of fusion rules (nn-Meter, section 4.1).
 
     Attributes:
         alpha: share of the cheaper operator's time that must be saved for a pair to count as fused (Inequality 1).

@@ -1,4 +1,4 @@
-"""Fusion rules against what an engine itself says it fuses."""
+"""Verifies fusion rules against what an engine itself says it fuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOLDING_INTO = ("conv", "dwconv", "fc")
 
 
 def verify(rules: FusionRules, graphs: Iterable[Graph], executed: Callable[[Graph], Sequence[EngineNode]]) -> pd.DataFrame:
-    """Precision and recall of the rules, over the edges of graphs.
+    """Return precision and recall of the rules, over the edges of graphs.
 
     An edge counts as fused when its two ends run in one node (of the engine), or belong to one kernel (by the rules). An
     operator that the engine dropped because it repeats another runs where that one does.
@@ -66,7 +66,7 @@ def verify(rules: FusionRules, graphs: Iterable[Graph], executed: Callable[[Grap
 
 
 def averages(verification: pd.DataFrame) -> tuple[float, float]:
-    """Precision and recall, macro-averaged over pairs and connections, batch-norm folding and reshapes apart.
+    """Return precision and recall, macro-averaged over pairs and connections, batch-norm folding and reshapes apart.
 
     Precision is averaged over the pairs that the rules fuse somewhere, recall over those that the engine fuses somewhere: a
     pair that only the rules fuse counts with precision 0, one that only the engine fuses with recall 0.
@@ -97,7 +97,7 @@ def _engine_owners(graph: Graph, nodes: Sequence[EngineNode]) -> dict[str, int]:
 
 
 def _edges(graph: Graph) -> Iterable[tuple[tuple[str, str], str, str]]:
-    """((pair, connection), first, next) of every edge; an edge that is both multi-inbound and multi-outbound is the latter."""
+    """Yield ((pair, connection), first, next) of every edge; one that is multi-inbound and multi-outbound is the latter."""
     for op in graph.operators:
         before = graph.predecessors(op)
         for producer in before:

@@ -1,4 +1,4 @@
-"""Adaptive data sampling (Algorithm 2) and its baselines, in carriers, each within a budget of measuring time.
+"""Samples adaptively (Algorithm 2), with its baselines, in carriers, each within a budget of measuring time.
 
 The growing test set selects where to sample next and, by `sampling.selection`, a committee which carriers are measured of those
 drawn there and from the prior; a separate, frozen set, measured by its own seed, only reports.
@@ -59,7 +59,7 @@ _LEAST_ROWS = 40
 
 @dataclass
 class CarrierSamples:
-    """Samples of a sampler: carriers with their measurements, in order, and the adaptive rounds."""
+    """Holds what a sampler measured: carriers with their measurements, in order, and the adaptive rounds."""
 
     graphs: list[Graph] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
@@ -68,16 +68,16 @@ class CarrierSamples:
 
     @property
     def seconds(self) -> float:
-        """Measuring time, with model building, references and rejected batches."""
+        """Return the measuring time in seconds, with model building, references and rejected batches."""
         return sum(m.seconds for m in self.measurements)
 
     @property
     def seconds_after_initial(self) -> float:
-        """Measuring time without that of the initial sample, which the adaptive sampler and the prior baseline share."""
+        """Return the measuring time in seconds without the initial sample's, which adaptive and prior sampling share."""
         return sum(m.seconds for m, number in zip(self.measurements, self.rounds, strict=True) if number > 0)
 
     def within(self, seconds: float) -> CarrierSamples:
-        """The first carriers whose measuring took no more than so many seconds together; never none.
+        """Return the first carriers whose measuring took no more than so many seconds together; never none.
 
         A batch is measured whole, so a sampler ends beyond its budget, and by how much depends on its batches. Samplers are
         compared, and predictors trained, on what fits. The course of the rounds stays as it was.
@@ -92,7 +92,7 @@ class CarrierSamples:
         self.rounds += [round_number] * len(graphs)
 
     def rows(self, counters: CounterModel, plain: Mapping[str, str], sampler: str) -> list[Row]:
-        """Labelled kernels of all carriers."""
+        """Return the labelled kernels of all carriers."""
         found: list[Row] = []
         for graph, measurement, number in zip(self.graphs, self.measurements, self.rounds, strict=True):
             found += [{**row, "sampler": sampler, "round": number} for row in label_rows(graph, measurement, counters, plain)]
@@ -120,7 +120,7 @@ class CarrierSampler:
         self.bench, self.settings, self.prior, self.rules, self.seed = bench, settings, prior, rules, seed
 
     def carriers(self, stream: str, source: ConvSource, start: int = 0) -> Iterator[Graph]:
-        """Carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
+        """Yield carriers of a stream without end, by number; those with a weight too large for ONNX are passed over."""
         index = start
         while True:
             name = f"{stream}-{index}"
@@ -152,18 +152,18 @@ class CarrierSampler:
             into.add(batch, measured, number)
 
     def prior_batches(self, stream: str, size: int = 8) -> Iterator[list[Graph]]:
-        """Carriers of the prior without end, a few at a time, not measured."""
+        """Yield carriers of the prior without end, a few at a time, not measured."""
         carriers = self.carriers(stream, PriorSource(self.prior))
         while True:
             yield [next(carriers) for _ in range(size)]
 
     def frozen(self) -> CarrierSamples:
-        """The separate set that only reports: carriers of the prior under a seed of their own."""
+        """Measure the separate set that only reports errors: carriers of the prior under a seed of their own."""
         carriers = self.carriers("frozen", PriorSource(self.prior))
         return self.fixed(next(carriers) for _ in range(self.settings.frozen_carriers))
 
     def fixed(self, graphs: Iterable[Graph]) -> CarrierSamples:
-        """Given carriers, each measured once, as far as there is time."""
+        """Measure given carriers once each, as far as there is time."""
         sampled = CarrierSamples()
         chosen = list(graphs)
         subjects = [Subject(g, profiled=True) for g in chosen]
@@ -173,7 +173,7 @@ class CarrierSampler:
         return sampled
 
     def uniform(self, known: CarrierSamples) -> CarrierSamples:
-        """The paper's random baseline: uniform over Table 5, same budget.
+        """Sample as the paper's random baseline does: uniformly over Table 5, with the same budget.
 
         Args:
             known: carriers that tell what such ones may take: a few of them can take all the time there is.
@@ -184,13 +184,13 @@ class CarrierSampler:
         return sampled
 
     def beyond(self, seconds: float, known: CarrierSamples) -> CarrierSamples:
-        """Convolutions beyond those of the prior's walks; `known` as for `uniform`."""
+        """Sample convolutions beyond those of the prior's walks; `known` is as for `uniform`."""
         sampled = CarrierSamples()
         self.spend(sampled, beyond_carriers(self.prior, self.seed), seconds, "beyond", known=known)
         return sampled
 
     def adaptive(self) -> CarrierSamples:
-        """Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
+        """Sample by Algorithm 2: an initial sample from the prior, then rounds around what is predicted badly."""
         budget, initial = self.settings.budget_seconds, self.settings.initial_share
         sampled = CarrierSamples()
         published = budget * initial * self.settings.published_share
@@ -224,7 +224,7 @@ class CarrierSampler:
         return sampled
 
     def _around(self, hard: Sequence[Row], number: int) -> Iterator[Graph]:
-        """Carriers around hard rows (Algorithm 2, lines 1-8), until each was drawn as often as it says."""
+        """Yield carriers whose convolutions are like badly predicted ones (Algorithm 2, lines 1-8), as often as it says."""
         shapes = list({shape_of(config_of(row)): None for row in hard}) * self.settings.fine_grained
         source = FocusSource(shapes, self.prior)
         drawn = self.carriers(f"round{number}", source)
@@ -232,7 +232,7 @@ class CarrierSampler:
             yield next(drawn)
 
     def _proposed(self, around: Iterator[Graph], number: int, affordable: float) -> list[Graph]:
-        """Carriers that a round chooses from: those around hard rows and, as many again, the prior's.
+        """Draw the carriers that a round chooses from: those around badly predicted rows and, as many again, the prior's.
 
         The algorithm measures all that it draws around the worst rows of the test set. Those are the worst by chance as well,
         and of whole regions a small test set has none: with the prior's carriers beside them, nothing is out of reach.
@@ -243,7 +243,7 @@ class CarrierSampler:
         return [carrier for carrier in drawn if weight_bytes(carrier) <= _MOST_PROPOSED_BYTES]
 
     def prior_only(self, adaptive: CarrierSamples) -> CarrierSamples:
-        """The baseline that samples the prior for the whole budget; it shares the initial sample of the adaptive one."""
+        """Sample the prior for the whole budget, a baseline that shares the initial sample of the adaptive one."""
         sampled = CarrierSamples()
         initial = [i for i, number in enumerate(adaptive.rounds) if number == 0]
         sampled.add([adaptive.graphs[i] for i in initial], [adaptive.measurements[i] for i in initial], 0)
@@ -253,14 +253,14 @@ class CarrierSampler:
 
 
 def _weights(carrier: Graph) -> list[int]:
-    """Sizes of a carrier's weights, bytes."""
+    """Return the sizes of a carrier's weights, bytes."""
     return [carrier.tensors[w].size_bytes for op in carrier.operators for w in op.weights]
 
 
 def _affordable(
     carriers: Iterator[Graph], so_far: CarrierSamples, seconds: float, most: int, known: CarrierSamples | None = None
 ) -> list[Graph]:
-    """Carriers that take about so many seconds, judged by the multiply-adds of those measured so far; the first are a try.
+    """Return carriers that take about so many seconds, judged by the multiply-adds of those measured; the first are a try.
 
     What the try takes is judged by the carriers `known` of another sampler, if there are any: by the whole of their time for
     each multiply-add, since carriers of another kind may have many times as many.
@@ -288,7 +288,7 @@ def _conv_rows(sampled: CarrierSamples) -> list[Row]:
 
 
 def _pick_test(rows: Sequence[Row], known: set[str], share: float, rng: Random) -> set[str]:
-    """Whole carriers that join the test set: `share` of those not in it that are new since the last round."""
+    """Draw whole carriers that join the test set: `share` of those not in it that are new since the last round."""
     fresh = sorted({str(r["subject"]) for r in rows if r["round"] == max(int(str(x["round"])) for x in rows)} - known)
     return set(rng.sample(fresh, max(1, round(share * len(fresh))))) if fresh else set()
 
@@ -302,7 +302,7 @@ def _design(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
 
 
 def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Errors, beyond those of the labels, on the test rows of a model trained on the others: the model f of Algorithm 2."""
+    """Return errors, beyond those of the labels, of a model (f of Algorithm 2) on test rows that it was not trained on."""
     rows = [*train, *test]
     both, work = _design(rows), log_work([config_of(r) for r in rows])
     latency = np.log([latency_of(r) for r in rows])
@@ -313,7 +313,7 @@ def _test_errors(train: Sequence[Row], test: Sequence[Row]) -> npt.NDArray[np.fl
 
 
 def errors_beyond_labels(predicted_us: npt.NDArray[np.float64], labels_us: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Relative errors of predictions, less what the labels themselves are likely to be off by.
+    """Return the relative errors of predictions (n,), less what the labels themselves are likely to be off by.
 
     With it, rounds would go to kernels of a microsecond, whose labels say how the engine rounds: more of them teach nothing. An
     engine that counts finer is treated alike.

@@ -1,4 +1,4 @@
-"""Carriers: small networks in which sampled kernels are measured where they will run, between other kernels.
+"""Builds carriers: small networks in which sampled kernels are measured where they will run, between other kernels.
 
 A carrier is a random walk over segments in the style of the families (plain, residual, squeeze-and-excitation, fire, dense,
 shuffle, cell, classifier). Its convolutions come from a `ConvSource`; everything else follows from the shapes it meets.
@@ -20,7 +20,7 @@ _MAX_MACS = 6_000_000_000
 
 
 class _Walk:
-    """A carrier being built: the builder, the random stream, the source, and the current tensor."""
+    """Holds a carrier being built: the builder, the random stream, the source, and the current tensor."""
 
     def __init__(self, name: str, rng: Random, source: ConvSource) -> None:
         self.rng, self.source = rng, source
@@ -41,7 +41,7 @@ class _Walk:
         return self.rng.choice(_ACTIVATIONS)
 
     def conv(self, x: str, *, depthwise: bool = False, same_size: bool = False, keep: int = 0) -> str:
-        """The source's next convolution on `x`, without what follows it; `keep` fixes its output channels."""
+        """Add the source's next convolution on `x`, without what follows it; `keep` fixes its output channels."""
         b = self.b
         shape = self.source.next(self.rng, b.channels(x), b.shape(x)[2], depthwise=depthwise)
         if shape.in_channels != b.channels(x):  # a pointwise convolution leads to the channels asked for
@@ -63,7 +63,7 @@ def _plain(w: _Walk) -> None:
 
 
 def _biased(w: _Walk) -> None:
-    """AlexNet, VGG and SqueezeNet have a bias and no batch normalisation."""
+    """Add a convolution with a bias and no batch normalisation, as AlexNet, VGG and SqueezeNet have them."""
     shape = w.source.next(w.rng, w.channels, w.size, depthwise=False)
     x = w.x
     if shape.in_channels != w.channels:
@@ -83,7 +83,7 @@ def _residual(w: _Walk) -> None:
 
 
 def _bottleneck(w: _Walk) -> None:
-    """Inverted residual: expand, depthwise (maybe with squeeze-and-excitation), project, add."""
+    """Add an inverted residual: expand, depthwise (maybe with squeeze-and-excitation), project, add."""
     act = w.rng.choice(("relu", "relu6", "hswish"))
     hidden = max(8, round(w.channels * w.rng.choice((1, 3, 4, 6)) * w.rng.uniform(0.6, 1.4)))
     if hidden * w.size**2 > _MAX_ELEMENTS // 8:
@@ -105,7 +105,7 @@ def _squeeze_excite(w: _Walk, x: str) -> str:
 
 
 def _branches(w: _Walk) -> None:
-    """Fire and inception: two to four branches side by side, joined."""
+    """Add a segment of fire and inception modules: two to four branches side by side, joined."""
     b, rng = w.b, w.rng
     biased = rng.random() < 0.4
     ends = []
@@ -125,7 +125,7 @@ def _branches(w: _Walk) -> None:
 
 
 def _dense(w: _Walk) -> None:
-    """DenseNet: normalised before each convolution, its output joined to its input; and its transition."""
+    """Add a segment of DenseNet: normalised before each convolution, its output joined to its input; and its transition."""
     b, rng = w.b, w.rng
     for _ in range(rng.randint(1, 3)):
         y = b.conv(b.relu(b.bn(w.x)), max(8, round(128 * rng.uniform(0.2, 1.8))), 1)
@@ -136,7 +136,7 @@ def _dense(w: _Walk) -> None:
 
 
 def _shuffle(w: _Walk) -> None:
-    """ShuffleNetV2: one half through a bottleneck, joined, shuffled."""
+    """Add a segment of ShuffleNetV2: one half through a bottleneck, joined, shuffled."""
     b = w.b
     half = w.channels // 2
     if half < 4:  # too few channels to split
@@ -151,7 +151,7 @@ def _shuffle(w: _Walk) -> None:
 
 
 def _cell(w: _Walk) -> None:
-    """NASBench201: activation before convolution, sums over edges, average pooling at stride 1."""
+    """Add a segment of NASBench201: activation before convolution, sums over edges, average pooling at stride 1."""
     b, rng = w.b, w.rng
     nodes = [w.x]
     for _ in range(3):
@@ -190,7 +190,7 @@ def _lrn(w: _Walk) -> None:
 
 
 def _classifier(w: _Walk) -> None:
-    """The end of a network: global pooling or plain flattening, and one to three fully connected layers."""
+    """Add the end of a network: global pooling or plain flattening, and one to three fully connected layers."""
     b, rng = w.b, w.rng
     wide = w.channels * w.size**2 <= 30_000 and rng.random() < 0.5
     x = w.x if wide else b.gap(w.x)
@@ -205,7 +205,7 @@ def _classifier(w: _Walk) -> None:
 
 
 def _lonely(w: _Walk) -> None:
-    """An operator behind one that does not absorb it: standing alone, it costs a kernel of its own."""
+    """Add an operator behind one that does not absorb it: alone, it costs a kernel of its own."""
     b, x = w.b, w.x
     x = b.maxpool(x, 3, 1, 1) if w.size > 2 else b.concat([x, x])
     which = w.rng.choice(("relu", "relu6", "relu6", "hswish", "hsigmoid", "hsigmoid", "sigmoid", "bn", "mul"))
@@ -235,13 +235,13 @@ _CLASSIFIER_SHARE = 0.45
 
 
 def build_carrier(name: str, seed: str, source: ConvSource, kernels: int) -> Graph:
-    """A carrier of about so many kernels.
+    """Build a carrier of about so many kernels.
 
     Args:
         name: name of the graph.
         seed: seed of this carrier alone.
-        source: where its convolutions come from.
-        kernels: it stops growing after about this many operators that do work.
+        source: source of its convolutions.
+        kernels: number of working operators at about which it stops growing.
     """
     rng = Random(seed)  # noqa: S311  not cryptography; seeded by text, the same on every platform
     w = _Walk(name, rng, source)

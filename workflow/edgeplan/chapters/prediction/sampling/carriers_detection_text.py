@@ -1,4 +1,4 @@
-"""Carriers of kinds that no family of Table 2 has: resizing and LSTMs, of detectors' necks and of recognisers of text.
+"""Builds carriers of kinds that no family of Table 2 has: resizing (detectors' necks) and LSTMs (text recognisers).
 
 They are drawn, not taken from published models, and are trained on beside the other carriers. What they span is what
 predictors know of these kinds: square maps enlarged 2 or 4 times, by repeating pixels or linearly; LSTMs over one sequence,
@@ -35,13 +35,13 @@ def further_graphs(seed: int) -> Iterator[Graph]:
 
 
 def _between(rng: Random, bounds: tuple[int, int], multiple: int = 1) -> int:
-    """Evenly on a logarithmic scale; half of them a multiple, as in published models."""
+    """Draw a number evenly on a logarithmic scale; half of them are a multiple, as in published models."""
     drawn = math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
     return round(drawn / multiple) * multiple if rng.random() < 0.5 and drawn >= multiple else round(drawn)
 
 
 def _neck(name: str, rng: Random) -> Graph:
-    """Feature maps that grow from level to level, each joined with a convolution of itself or followed by one."""
+    """Build feature maps that grow from level to level, each joined with a convolution of itself or followed by one."""
     channels, size = _between(rng, _CHANNELS, 16), rng.choice(_COARSE_SIZES)
     b = GraphBuilder(name, (1, channels, size, size))
     x = b.conv_bn(b.input, channels, 1)
@@ -59,7 +59,7 @@ def _neck(name: str, rng: Random) -> Graph:
 
 
 def _recogniser(name: str, rng: Random) -> Graph:
-    """A line of features, read by one or two LSTMs with a fully connected layer behind each."""
+    """Build a carrier in which one or two LSTMs read a line of features, each with a fully connected layer behind."""
     steps, features = _between(rng, _STEPS), _between(rng, _FEATURES, 16)
     b = GraphBuilder(name, (1, features, 1, steps))
     x = b.conv_bn(b.input, features, 1)

@@ -1,4 +1,4 @@
-"""Carriers of convolutions beyond those of the prior's walks: large, grouped and dilated ones.
+"""Builds carriers of convolutions beyond those of the prior's walks: large, grouped and dilated ones.
 
 Most walks allow a convolution so many multiply-adds and no more, and the next one reads the narrowed channels. Engines compute
 convolutions in blocks cut for the caches: where the weights of a block outgrow them (hundreds of channels under a kernel of
@@ -37,7 +37,7 @@ _DILATED_CHANNELS = (16, 384)
 
 
 def beyond_carriers(prior: ConvPrior, seed: int) -> Iterator[Graph]:
-    """Carriers without end, the same for the same seed."""
+    """Yield carriers without end, the same for the same seed."""
     number = 0
     while True:
         name = f"beyond-{number}"
@@ -63,7 +63,7 @@ def _large(name: str, prior: ConvPrior, rng: Random) -> Graph | None:
 
 
 def _drawn(prior: ConvPrior, rng: Random, size: int = 0) -> ConvShape | None:
-    """A convolution of the prior that most walks would narrow, of an input size or any; None if many draws gave none."""
+    """Draw a convolution of the prior that most walks would narrow, of an input size or any; None if many draws gave none."""
     for _ in range(_TRIES):
         like = prior.start(rng)
         if size not in (0, like.size):
@@ -79,7 +79,7 @@ def _drawn(prior: ConvPrior, rng: Random, size: int = 0) -> ConvShape | None:
 
 
 def _convolved(b: GraphBuilder, x: str, shape: ConvShape, rng: Random) -> str:
-    """The convolution with what follows it: a sum with a shortcut as in ResNets, a bias as in VGGs, or neither."""
+    """Add a convolution and what follows it: a sum with a shortcut as in ResNets, a bias as in VGGs, or neither."""
     if shape.in_channels != b.channels(x):
         x = b.conv_bn(x, shape.in_channels, 1)
     style = rng.random()
@@ -108,7 +108,7 @@ def _grouped(b: GraphBuilder, x: str, rng: Random) -> str:
 
 
 def _dilated(b: GraphBuilder, x: str, rng: Random) -> str:
-    """Dense or depthwise; a dilation that the map holds."""
+    """Add a dilated convolution, dense or depthwise, whose dilation fits the feature map."""
     into, kernel = _between(rng, _DILATED_CHANNELS), rng.choice(_DILATED_KERNELS)
     fits = [d for d in _DILATIONS if d * (kernel - 1) < 2 * b.shape(x)[2]]
     dilation = rng.choice(fits or [1])
@@ -119,6 +119,6 @@ def _dilated(b: GraphBuilder, x: str, rng: Random) -> str:
 
 
 def _between(rng: Random, bounds: tuple[int, int]) -> int:
-    """Evenly on a logarithmic scale; half of them multiples of 8, as in published models."""
+    """Draw a number evenly on a logarithmic scale; half of them are multiples of 8, as in published models."""
     drawn = math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
     return max(8, round(drawn / 8) * 8) if rng.random() < 0.5 else round(drawn)

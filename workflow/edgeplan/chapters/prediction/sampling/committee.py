@@ -1,4 +1,4 @@
-"""Which proposed carriers a round measures: those on whose convolutions a committee of models disagrees most.
+"""Chooses the proposed carriers that a round measures: those whose convolutions a committee of models disagrees on most.
 
 Algorithm 2 draws kernels around those that were predicted badly: many more than a round can measure, and the worst of a small
 test set are worst by chance as well. Where models that each learned from other carriers disagree, a measurement teaches most
@@ -30,7 +30,7 @@ _RESOLVED_US = 1.0
 
 
 class Committee:
-    """Models of the latency of convolutions, each trained on carriers drawn with replacement from those measured.
+    """Predicts the latency of convolutions by several models, each trained on measured carriers drawn with replacement.
 
     They do not know which implementation the engine would dispatch to: of a carrier that has not run, nobody does.
 
@@ -56,14 +56,14 @@ class Committee:
             self._models.append(lgb.train(MODEL, lgb.Dataset(inputs[drawn], per_mac[drawn]), _TREES))
 
     def disagreement(self, configs: Sequence[KernelConfig]) -> npt.NDArray[np.float64]:
-        """Standard deviation of the predicted ln(latency) of convolutions; 0 below a microsecond (kernels,)."""
+        """Return the standard deviation of the predicted ln(latency) of convolutions; 0 below a microsecond (kernels,)."""
         inputs = design(configs)
         predicted = np.array([model.predict(inputs) for model in self._models])
         latency_us = np.exp(predicted.mean(axis=0) + log_work(configs))
         return np.where(latency_us >= _RESOLVED_US, predicted.std(axis=0), 0.0)
 
     def ranked(self, carriers: Iterable[Graph]) -> list[Graph]:
-        """The carriers, the one with most disagreement over its convolutions first."""
+        """Sort carriers by the committee's disagreement over their convolutions, most first."""
         proposed = list(carriers)
         kernels = ((number, kernel.config) for number, graph in enumerate(proposed) for kernel in split(graph, self._rules))
         found = [(number, config) for number, config in kernels if config.kind in CONVOLUTIONS]

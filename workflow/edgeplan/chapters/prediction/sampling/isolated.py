@@ -1,4 +1,4 @@
-"""The paper's way to measure a kernel: alone, as a black box, with the cost of its boundary removed.
+"""Measures a kernel as the paper does: alone, as a black box, with the cost of its boundary removed.
 
 A kernel measured alone pays for the call and, on engines with blocked layouts, for converting its input and output. Chains
 of one and three equal kernels tell these apart: the boundary is `T1 - (T3 - T1) / 2`. It is fitted as a constant plus a cost
@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.05
 
 
 def extract(graph: Graph, kernel: Kernel) -> Graph:
-    """The kernel as a graph of its own; what it reads from outside becomes graph inputs."""
+    """Return the kernel as a graph of its own; what it reads from outside becomes graph inputs."""
     inside = set(kernel.members)
     ops = tuple(op for op in graph.operators if op.name in inside)
     names = {n for op in ops for n in (*op.inputs, *op.outputs, *op.weights)}
@@ -39,7 +39,7 @@ def extract(graph: Graph, kernel: Kernel) -> Graph:
 
 
 def chains(count: int, seed: int) -> list[tuple[Graph, Graph]]:
-    """Pairs of chains, of one and of three equal convolutions, over seeded shapes."""
+    """Return pairs of chains, of one and of three equal convolutions, over seeded shapes."""
     rng = Random(f"{seed}/chains")  # noqa: S311  not cryptography
     pairs = []
     for _ in range(count):
@@ -63,7 +63,7 @@ def _sizes(graph: Graph) -> tuple[float, float]:
 
 
 def fit_boundary(pairs: Sequence[tuple[Graph, Graph]], times: Sequence[tuple[Measurement, Measurement]]) -> Boundary:
-    """Constant (us) and cost per byte read and written (us), none below zero."""
+    """Fit the boundary's constant (us) and its cost per byte read and written (us), none below zero."""
     design, boundary = [], []
     for (single, _), (one, three) in zip(pairs, times, strict=True):
         slope = (three.latency_us - one.latency_us) / (_CHAIN[1] - _CHAIN[0])
@@ -74,13 +74,13 @@ def fit_boundary(pairs: Sequence[tuple[Graph, Graph]], times: Sequence[tuple[Mea
 
 
 def isolated_label(graph: Graph, measurement: Measurement, boundary: Boundary) -> float:
-    """Time of an extracted kernel without its boundary, microseconds."""
+    """Return the time of an extracted kernel without its boundary, microseconds."""
     cost = float(boundary @ np.array([1.0, *_sizes(graph)]))
     return max(measurement.latency_us - cost, _LEAST_SHARE * measurement.latency_us)
 
 
 def isolated_row(config: KernelConfig, subject: str, latency_us: float, noise: float) -> dict[str, object]:
-    """A row of the training table; a black box tells no implementation or layout."""
+    """Return a row of the training table; a black box tells no implementation or layout."""
     return {
         "subject": subject,
         "mode": "isolated",

@@ -1,4 +1,4 @@
-"""From measured carriers to labelled kernels.
+"""Turns measured carriers into labelled kernels.
 
 Counters inflate small nodes and miss what happens between nodes, so that their sum is not the time of the plain run. The
 relation is fitted on the carriers themselves, `plain = call + scale x sum(nodes) + overhead x nodes`, and each carrier's
@@ -47,7 +47,7 @@ class CounterModel:
 
 
 def _counted(measurement: Measurement) -> npt.NDArray[np.float64]:
-    """Node times as counted, microseconds (nodes,); what the counters cannot resolve at half their unit."""
+    """Return node times as counted, microseconds (nodes,); what the counters cannot resolve counts half their unit."""
     counted = measurement.node_latency_us
     return np.where(counted > 0, counted, _UNREAD_US)
 
@@ -74,7 +74,7 @@ def call_is_fitted(call_us: float) -> bool:
 
 
 def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray[np.float64]:
-    """Time of each node as it counts in the plain run, microseconds (nodes,)."""
+    """Return the time of each node as it counts in the plain run, microseconds (nodes,)."""
     labels = np.maximum(_counted(measurement) * counters.scale + counters.overhead, _LEAST_US)
     low, high = (bound * labels.sum() for bound in _REMAINDER)
     remainder = float(np.clip(measurement.latency_us - counters.call - labels.sum(), low, high))
@@ -91,12 +91,12 @@ def node_labels(measurement: Measurement, counters: CounterModel) -> npt.NDArray
 
 
 def standard_error_us(labels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the standard error of labels in us: from the rounding of the counters, and a share of their time."""
+    """Return the standard error of labels, us (n,): from the rounding of the counters, and a share of their time."""
     return np.hypot(_ROUNDING_US, _PROPORTIONAL * labels)
 
 
 def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) -> dict[str, str]:
-    """Layout of graph inputs by rank: the layout read by the first node that reads an input."""
+    """Return the layout of graph inputs by rank: the layout read by the first node that reads an input."""
     found: dict[str, str] = {}
     for graph, m in zip(graphs, measurements, strict=True):
         for node in m.nodes:
@@ -110,7 +110,7 @@ def plain_layouts(graphs: Sequence[Graph], measurements: Sequence[Measurement]) 
 def label_rows(
     graph: Graph, measurement: Measurement, counters: CounterModel, plain: Mapping[str, str]
 ) -> list[dict[str, object]]:
-    """One row per kernel and layout conversion of a profiled carrier (columns: see docs/prediction.md, training table)."""
+    """Return one row per kernel and layout conversion of a profiled carrier (columns: docs/prediction.md, training table)."""
     merged = _merge(_told(graph, measurement.nodes), node_labels(measurement, counters))
     layouts: dict[str, str] = {name: plain.get(str(len(graph.shape(name))), "") for name in graph.inputs}
     for node, _ in merged:
@@ -149,7 +149,7 @@ def label_rows(
 
 
 def _told(graph: Graph, nodes: Sequence[EngineNode]) -> Sequence[EngineNode]:
-    """The nodes; in a graph of one operator all are its own but conversions of what it reads and writes.
+    """Return the nodes; in a graph of one operator all are its own but conversions of what it reads and writes.
 
     Engines run an operator in several steps, of which they name one after it.
     """
@@ -160,7 +160,7 @@ def _told(graph: Graph, nodes: Sequence[EngineNode]) -> Sequence[EngineNode]:
 
 
 def _merge(nodes: Sequence[EngineNode], latencies: npt.NDArray[np.float64]) -> list[tuple[EngineNode, float]]:
-    """Engine nodes that share operators (one operator run as two nodes) become one; the last one's layout counts."""
+    """Merge engine nodes that share operators (one operator run as two nodes); the last one's layout counts."""
     merged: list[tuple[EngineNode, float]] = []
     place: dict[str, int] = {}
     for node, latency in zip(nodes, latencies, strict=True):

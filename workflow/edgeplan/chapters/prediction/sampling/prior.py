@@ -1,4 +1,4 @@
-"""The prior over convolutions (section 5.2): what published models use, spread as the variants spread it.
+"""Holds the prior over convolutions (section 5.2): what published models use, spread as the variants spread it.
 
 The joint distribution of (size, kernel, stride, channels) comes from the base models; channels are then scaled and kernels
 resampled as section 3 does to make variants, so that the prior covers the design space and not the base models alone.
@@ -30,7 +30,7 @@ _KEEP_KERNEL = 0.35
 
 @dataclass(frozen=True, order=True, slots=True)
 class ConvShape:
-    """A convolution: input size (height = width), channels, kernel, stride; depthwise when `depthwise`."""
+    """Describes a convolution: input size (height = width), channels, kernel, stride; depthwise when `depthwise`."""
 
     size: int
     in_channels: int
@@ -48,7 +48,7 @@ class ConvShape:
 
 
 def conv_shapes(graphs: Iterable[Graph]) -> Counter[ConvShape]:
-    """Every square convolution of the graphs, with how often it occurs."""
+    """Count every square convolution of the graphs."""
     found: Counter[ConvShape] = Counter()
     for graph in graphs:
         for op in graph.operators:
@@ -64,7 +64,7 @@ def conv_shapes(graphs: Iterable[Graph]) -> Counter[ConvShape]:
 
 
 def read_prior(path: Path) -> Counter[ConvShape]:
-    """The convolutions of the base models with their counts, from prior.parquet."""
+    """Read the convolutions of the base models with their counts, from prior.parquet."""
     found: Counter[ConvShape] = Counter()
     for text, count in pd.read_parquet(path)[["config", "count"]].itertuples(index=False):
         c = KernelConfig.from_json(text)
@@ -80,29 +80,29 @@ class ConvPrior:
         self._depthwise = sorted((s, n) for s, n in shapes.items() if s.depthwise)
 
     def start(self, rng: Random) -> ConvShape:
-        """A dense convolution to start a network at; stems (3 channels) included."""
+        """Draw a dense convolution to start a network at; stems (3 channels) included."""
         return _pick(rng, self._dense)
 
     def out_channels(self, rng: Random, size: int, channels: int) -> int:
-        """Output channels of a convolution that reads `channels` at a size: the ratio of a like convolution, scaled."""
+        """Draw output channels of a convolution that reads `channels` at a size: the ratio of a like convolution, scaled."""
         like = _pick(rng, _near(self._dense, size, channels))
         ratio = like.out_channels / like.in_channels
         return max(4, round(min(channels * ratio, 2.0 * like.out_channels) * rng.uniform(*CHANNEL_SCALE)))
 
     def published(self, rng: Random, size: int, channels: int, *, depthwise: bool) -> tuple[int, int, int]:
-        """Kernel, stride and output channels of a like convolution, as they are."""
+        """Draw kernel, stride and output channels of a like convolution, as they are."""
         like = _pick(rng, _near(self._depthwise if depthwise else self._dense, size, channels))
         return like.kernel, like.stride, like.out_channels
 
     def kernel(self, rng: Random, size: int, channels: int, *, depthwise: bool) -> int:
-        """A kernel size: that of a like convolution, or any of Table 5 unless that one is pointwise."""
+        """Draw a kernel size: that of a like convolution, or any of Table 5 unless that one is pointwise."""
         like = _pick(rng, _near(self._depthwise if depthwise else self._dense, size, channels))
         if like.kernel == 1 or rng.random() < _KEEP_KERNEL:
             return like.kernel
         return rng.choice(TABLE5_KERNELS)
 
     def stride(self, rng: Random, size: int, channels: int, *, depthwise: bool) -> int:
-        """A stride, that of a like convolution."""
+        """Draw the stride of a like convolution."""
         return _pick(rng, _near(self._depthwise if depthwise else self._dense, size, channels)).stride
 
 
@@ -111,7 +111,7 @@ def _pick(rng: Random, weighted: Sequence[tuple[ConvShape, int]]) -> ConvShape:
 
 
 def _near(weighted: Sequence[tuple[ConvShape, int]], size: int, channels: int) -> Sequence[tuple[ConvShape, int]]:
-    """The convolutions nearest in size, and among these those within a factor of two in channels, if any."""
+    """Return the convolutions nearest in size, and among these those within a factor of two in channels, if any."""
     nearest = min((abs(s.size - size) for s, _ in weighted), default=0)
     same = [(s, n) for s, n in weighted if abs(s.size - size) == nearest]
     return [(s, n) for s, n in same if channels / 2 <= s.in_channels <= 2 * channels] or same

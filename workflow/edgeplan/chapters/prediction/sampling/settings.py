@@ -1,4 +1,4 @@
-"""The `sampling` section of params.yaml."""
+"""Declares the `sampling` section of params.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Mode = Literal["in_situ", "isolated"]
 
 
 class SamplingSettings(BaseModel):
-    """Settings of sampling say which kernels are measured, and how many.
+    """Says which kernels are measured, and how many.
 
     Attributes:
         modes: measuring mode of each engine.
@@ -63,5 +63,5 @@ class SamplingSettings(BaseModel):
     baselines: bool
 
     def singles_on(self, device: str) -> int:
-        """Models of each operator that are measured on a device."""
+        """Return how many models of each operator are measured on a device."""
         return 0 if device in self.without_singles else self.singles

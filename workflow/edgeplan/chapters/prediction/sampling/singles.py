@@ -1,4 +1,4 @@
-"""Models of a single operator, for kinds that no carrier shows: the bandwidth-bound family, norms, products of activations.
+"""Draws models of a single operator, for kinds that no carrier shows: the bandwidth-bound family, norms, products.
 
 Every operator that says how one is drawn (`OperatorSpec.single`) is, so many times, each under a seed of its own: another
 operator, or more models of each, leave the others as they are. Feature maps span what models hold, from a launch's worth of
@@ -26,7 +26,7 @@ _HEAVY = frozenset({"ConvTranspose", "MatMul"})
 
 
 def single_graphs(seed: int, count: int) -> Iterator[Graph]:
-    """`count` models of each operator, the same for the same seed; the n-th of all come before the next of any.
+    """Build `count` models of each operator, the same for the same seed; the n-th of all come before the next of any.
 
     Args:
         seed: of all that is drawn.
@@ -56,7 +56,7 @@ def _model(name: str, op_type: str, draw: Draw, seed: int, part: tuple[int, int]
 
 
 def _map(rng: Random, part: tuple[int, int], most: int) -> Shape:
-    """A feature map whose elements lie in a part of the range, on a logarithmic scale; half of the channels multiples of 8."""
+    """Draw a feature map whose elements lie in a part of the range (logarithmic); half have multiples of 8 channels."""
     low, high = (math.log(bound) for bound in (_ELEMENTS[0], most))
     elements = math.exp(low + (high - low) * (part[0] + rng.random()) / part[1])
     size = rng.choice([s for s in _SIZES if _CHANNELS[0] <= elements / s**2 <= _CHANNELS[1]])

@@ -1,4 +1,4 @@
-"""Where the convolutions of carriers come from: the prior, uniform draws, or the neighbourhood of hard configurations."""
+"""Draws the convolutions of carriers: from the prior, uniformly, or near configurations that are predicted badly."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class ConvSource(ABC):
 
     @abstractmethod
     def start(self, rng: Random) -> tuple[int, int]:
-        """Channels and size (height = width) of a carrier's input."""
+        """Draw channels and size (height = width) of a carrier's input."""
 
     @abstractmethod
     def next(self, rng: Random, channels: int, size: int, *, depthwise: bool) -> ConvShape:
-        """The next convolution at a place with so many channels and that size; its `in_channels` may differ: see carriers."""
+        """Draw the next convolution at a place with so many channels and that size; its `in_channels` may be others."""
 
 
 def _within(shape: ConvShape, limit: int) -> ConvShape:
-    """The same convolution with fewer output channels, if it would be too large."""
+    """Return the same convolution with fewer output channels, if it would be too large."""
     if shape.macs <= limit or shape.depthwise:
         return shape
     channels = max(4, int(shape.out_channels * limit / shape.macs))
@@ -50,7 +50,7 @@ def _limit(rng: Random) -> int:
 
 
 class PriorSource(ConvSource):
-    """Convolutions from the prior distribution."""
+    """Draws convolutions from the prior distribution."""
 
     def __init__(self, prior: ConvPrior) -> None:
         self.prior = prior
@@ -71,7 +71,7 @@ class PriorSource(ConvSource):
 
 
 class PublishedSource(PriorSource):
-    """The prior before it is spread: channels as published models have them, mostly multiples of 8, kernels as well.
+    """Draws from the prior before it is spread: channels and kernels as published models have them, mostly multiples of 8.
 
     Engines run such channels in layouts and code of their own, which scaled channels seldom meet.
     """
@@ -86,7 +86,7 @@ class PublishedSource(PriorSource):
 
 
 class UniformSource(ConvSource):
-    """The paper's random baseline: every dimension uniform over Table 5, whatever models use."""
+    """Draws as the paper's random baseline does: every dimension uniform over Table 5, whatever models use."""
 
     def start(self, rng: Random) -> tuple[int, int]:
         return rng.randint(*TABLE5_IN_CHANNELS), rng.choice(TABLE5_SIZES)
@@ -99,7 +99,7 @@ class UniformSource(ConvSource):
 
 
 class FocusSource(ConvSource):
-    """Fine-grained sampling (Algorithm 2, lines 1-8): size, kernel and stride of hard configurations, channels redrawn.
+    """Draws near badly predicted configurations (Algorithm 2, lines 1-8): their size, kernel and stride, channels redrawn.
 
     Args:
         hard: configurations to sample around, each `fine_grained` times; drawn in random order without replacement.

@@ -1,4 +1,4 @@
-"""Fixed convolutions: how latency follows one dimension (Figures 7 and 8), and whether Conv costs what Conv++bn++relu does.
+"""Builds fixed convolutions that show how latency follows one dimension (Figures 7, 8) and what fusion behind Conv costs.
 
 They are measured inside small carriers like everything else, under a sampler name of their own, and never trained on.
 """
@@ -29,7 +29,7 @@ _CHECKED = (
 
 
 def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
-    """One convolution behind a pointwise one; an image is read directly, as a stem reads it."""
+    """Build a carrier of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
     b = GraphBuilder(f"sweep-{channels}-{size}-{out}-{kernel}", (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
@@ -41,7 +41,7 @@ def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu
 
 
 def sweep_graphs() -> Iterator[Graph]:
-    """Carriers of the sweeps of Figures 7 and 8."""
+    """Yield the carriers of the sweeps of Figures 7 and 8."""
     for kernel in TABLE5_KERNELS:
         yield _graph(3, 224, 32, kernel)
     for size in TABLE5_SIZES:
@@ -51,14 +51,14 @@ def sweep_graphs() -> Iterator[Graph]:
 
 
 def check_graphs() -> Iterator[Graph]:
-    """Carriers of the comparison of Conv with what is fused behind it."""
+    """Yield the carriers of the comparison of Conv with what is fused behind it."""
     for channels, size, kernel in _CHECKED:
         for tail in ("", "bn", "relu", "bn relu"):
             yield _graph(channels, size, channels, kernel, tail)
 
 
 def sweep_of(config: KernelConfig) -> tuple[str, int] | None:
-    """The sweep a convolution belongs to and its place in it, by the dimensions the figures fix."""
+    """Return the sweep that a convolution belongs to and its place in it, by the dimensions the figures fix."""
     found = (config.in_channels, config.in_height, config.out_channels, config.kernel_h)
     match found:
         case (3, 224, 32, kernel):

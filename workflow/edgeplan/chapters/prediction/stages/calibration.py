@@ -1,4 +1,4 @@
-"""Stage `calibration`: whole models of a seed of their own, on which predictions and their intervals are calibrated."""
+"""Stage `calibration`: measure whole models of a seed of their own, on which predictions and intervals are calibrated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgeplan.zoo import FAMILIES, Family, VariantSpec, variants
 
 
 def calibrating_models(params: PredictionParams) -> pd.DataFrame:
-    """As many variants of each family as asked for, none of which is evaluated.
+    """Draw as many variants of each family as asked for, none of which is evaluated.
 
     Returns:
         model_id, family, spec (JSON) of each model.

@@ -1,4 +1,4 @@
-"""Stage `evaluation`: predictions held against whole models; tables, figures and metrics."""
+"""Stage `evaluation`: compare predictions with measured whole models, in tables, figures and metrics."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], None]) -> tuple[KernelTables, KernelTables]:
-    """Kernel tables of the models, split by the rules and split into single operators; `advance` is told of each model."""
+    """Return kernel tables of the models, split by the rules and into single operators; `advance` is told of each model."""
     fused, single = [], []
     for graph in named_graphs(table):
         fused.append(kernel_table(graph, split(graph, rules)))
@@ -107,7 +107,7 @@ def _tables(table: pd.DataFrame, rules: FusionRules, advance: Callable[[int], No
 def _predict(
     models: pd.DataFrame, predictor: DevicePredictor, folder: Path, kernels: KernelTables, operators: KernelTables
 ) -> pd.DataFrame:
-    """Predictions of all predictors beside the measured latencies."""
+    """Return the predictions of all predictors beside the measured latencies."""
     batch = predictor.predict_many(kernels)
     models = models.drop(columns=["spec", "index"]).assign(
         kernels=np.diff(kernels.kernel_start),
@@ -136,7 +136,7 @@ def family_left_out_ms(
     calibrating_kernels: KernelTables,
     calibrating: pd.DataFrame,
 ) -> npt.NDArray[np.float64]:
-    """Predictions (ms) with factors of kinds that were fitted on other families alone: as of one that nobody calibrated on.
+    """Predict models (ms) with factors of kinds fitted on other families alone, as for a family that nobody calibrated on.
 
     Args:
         predictor: that of the device; its own factors are not used.
@@ -166,7 +166,7 @@ def family_left_out_ms(
 
 
 def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:
-    """Accuracy each measuring mode reaches at equal measuring time, with the time that each really had."""
+    """Return the accuracy of each measuring mode at equal measuring time, with the time that each really had."""
     rows = []
     seconds = dict(about["mode_seconds"])  # type: ignore[call-overload]
     subjects = set(about["mode_subjects"])  # type: ignore[call-overload]
@@ -193,7 +193,7 @@ def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, obj
 
 
 def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRules) -> pd.DataFrame:
-    """Measured and predicted latency along one dimension (Figures 7 and 8)."""
+    """Return measured and predicted latency along one dimension (Figures 7 and 8)."""
     measured = labelled[(labelled["sampler"] == SWEEP) & (labelled["kind"] == "conv")].groupby("config")["latency_us"].median()
     rows = []
     for graph in sweep_graphs() if len(measured) else ():
@@ -209,6 +209,6 @@ def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRul
 
 
 def _conv_fusion(labelled: pd.DataFrame) -> pd.DataFrame:
-    """The same convolutions with and without what is fused behind them."""
+    """Return labels of the same convolutions with and without what is fused behind them."""
     rows = labelled[(labelled["sampler"] == CONV_CHECK) & (labelled["kind"] == "conv")]
     return rows[["config", "type", "latency_us"]].reset_index(drop=True)

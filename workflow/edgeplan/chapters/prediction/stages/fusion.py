@@ -1,4 +1,4 @@
-"""Stage `fusion`: rules of what a device's engine fuses, found by timing alone, and held against the engine's own report."""
+"""Stage `fusion`: detect what a device's engine fuses by timing alone, and verify it by the engine's own report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from edgeplan.workspace import SHIPPED
 
 
 class ExecutedNodes:
-    """Executed nodes of each model are asked once and kept beside the rows: loading hundreds of models takes minutes.
+    """Asks for the executed nodes of each model once and keeps them beside the rows: loading hundreds of models takes minutes.
 
     Args:
         device: the device.
@@ -57,7 +57,7 @@ class ExecutedNodes:
             self._known |= {digest: _text(members) for digest, members in zip(unknown, told, strict=True)}
 
     def __call__(self, graph: Graph) -> list[EngineNode]:
-        """The nodes of a model, with their members only."""
+        """Return the nodes of a model, with their members only."""
         digest = graph_digest(graph)
         if digest not in self._known:
             self.ask([graph])

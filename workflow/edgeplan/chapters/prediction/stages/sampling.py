@@ -1,4 +1,4 @@
-"""Stage `sampling`: measured and labelled kernels, by the adaptive sampler, its baselines, the frozen set and both modes."""
+"""Stage `sampling`: measure and label kernels by the adaptive sampler, its baselines, the frozen set and both modes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sample_kernels(
 
 
 def _planned(settings: SamplingSettings, mode: str, beyond_seconds: float) -> float:
-    """Seconds of measuring by the budgets; the fixed sets are added once the first sampler tells what a carrier takes."""
+    """Return the seconds of measuring by the budgets; fixed sets are added once the first sampler knows a carrier's time."""
     if mode != "in_situ":
         return settings.budget_seconds
     return settings.budget_seconds * _samplers(settings) + beyond_seconds + settings.mode_seconds
@@ -124,13 +124,13 @@ def _samplers(settings: SamplingSettings) -> float:
 
 @dataclass
 class _Found:
-    """The measurements of the stage so far.
+    """Collects the measurements of the stage so far.
 
     Attributes:
         rows: the training table.
         seconds: measuring time by part; together the parts are all that was measured.
         sampler_seconds: measuring time behind the kept rows of each sampler that is compared, a shared initial sample included.
-        adaptive: what is kept of the adaptive sample.
+        adaptive: the part of the adaptive sample that is kept.
         counters, plain: how the engine's counters and layouts are read, fitted on it.
         mode_subjects: its first carriers, on which the comparison of modes trains.
         mode_seconds: measuring time behind each mode's part in that comparison.
@@ -186,7 +186,7 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, 
 
 
 def _fixed_seconds(sampled: CarrierSamples, frozen: int, fixed_sets: Mapping[str, Sequence[Graph]]) -> float:
-    """Seconds that the frozen carriers and the fixed sets will take, by operators and multiply-adds of the carriers so far."""
+    """Estimate the seconds of the frozen carriers and fixed sets, by operators and multiply-adds of the carriers so far."""
 
     def size(graphs: Iterable[Graph]) -> npt.NDArray[np.float64]:
         total: npt.NDArray[np.float64] = np.sum([(len(g.operators), float(graph_macs(g))) for g in graphs], axis=0)
@@ -197,12 +197,12 @@ def _fixed_seconds(sampled: CarrierSamples, frozen: int, fixed_sets: Mapping[str
 
 
 def _own_seconds(name: str, sampled: CarrierSamples) -> float:
-    """Measuring time of a part: the initial carriers of the prior baseline are the adaptive sampler's, measured once."""
+    """Return the measuring time of a part; the prior baseline's initial carriers are the adaptive sampler's, measured once."""
     return sampled.seconds_after_initial if name == "prior" else sampled.seconds
 
 
 def _without_seen(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without frozen rows whose configuration some sampler measured too: the frozen set must be unseen."""
+    """Return the table without frozen rows whose configuration a sampler measured too: the frozen set must be unseen."""
     if table.empty or "frozen" not in set(table["sampler"]):
         return table
     frozen = table["sampler"] == "frozen"
@@ -220,7 +220,7 @@ def _isolated(
     further: Sequence[Graph] = (),
     singles: Sequence[Graph] = (),
 ) -> None:
-    """Kernels measured alone until the budget is spent: those that the rules find in carriers of the prior.
+    """Measure kernels alone until the budget is spent: those that the rules find in carriers of the prior.
 
     The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers and
     the models of a single operator have.
@@ -253,7 +253,7 @@ def _isolated(
 
 
 def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
-    """The boundary cost, and the measuring time of the chains that tell it."""
+    """Fit the boundary cost, and return it with the measuring time of the chains that tell it."""
     pairs = chains(_CHAINS, seed)
     flat = [Subject(graph) for pair in pairs for graph in pair]
     timed = bench.measure(flat, description="chains for the boundary cost")

@@ -1,4 +1,4 @@
-"""Stage `training`: the predictors of a device, and those it is compared with."""
+"""Stage `training`: train the predictors of a device, and those they are compared with."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def train(
 
 
 def _parts(table: pd.DataFrame, about: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """The rows of each training, by the folder of its predictors."""
+    """Return the rows of each training, by the folder of its predictors."""
     mode = str(about["mode"])
     frozen = (table["mode"] == mode) & (table["sampler"] == "frozen")
     main = table[trained_on(table, mode) | frozen].reset_index(drop=True)
@@ -139,7 +139,7 @@ def _frozen(held_out: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
-    """Accuracy on all held-out rows and, NaN where there are none, on those whose label is at least `resolved_us`."""
+    """Return the accuracy on all held-out rows and, NaN without any, on those whose label is at least `resolved_us`."""
     found: dict[str, float] = {"resolved_us": resolved_us}
     for suffix, part in (("_all", rows), ("", rows[rows["measured_us"] >= resolved_us])):
         hit = asdict(accuracy(part["measured_us"] / 1e3, part["predicted_us"] / 1e3)) if len(part) else {}
@@ -149,7 +149,7 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
 
 
 def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us: float) -> dict[str, float]:
-    """95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets; NaN without that one.
+    """Return a 95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets, or NaN.
 
     Raises:
         FormatError: the two were not judged on the same labels.
@@ -171,7 +171,7 @@ def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us:
 
 
 def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: npt.NDArray[np.float64]) -> DevicePredictor:
-    """The predictor with factors of kinds and intervals by whole models, but for those that have a kernel it cannot predict.
+    """Return the predictor with factors of kinds and intervals fitted to the whole models that it can predict wholly.
 
     The intervals are of errors by factors that were fitted on other models.
 
@@ -192,7 +192,7 @@ def calibrated(predictor: DevicePredictor, models: KernelTables, measured_ms: np
 
 
 def _settings(params: PredictionParams) -> TrainingSettings:
-    """The settings of training, with seeds that follow from the one of the pipeline."""
+    """Return the settings of training, with seeds that follow from the one of the pipeline."""
     seeds = tuple(int(s) for s in np.random.SeedSequence(params.seed).generate_state(len(params.training.seeds)) % 2**16)
     return params.training.model_copy(update={"seeds": seeds})
 
@@ -200,7 +200,7 @@ def _settings(params: PredictionParams) -> TrainingSettings:
 def _train_all(
     asked: Mapping[str, pd.DataFrame], params: PredictionParams, about: Mapping[str, Any]
 ) -> dict[str, tuple[DevicePredictor, pd.DataFrame]]:
-    """`_train` of several tables at once, a process each: the trees of one are grown one after the other, on one core."""
+    """Train several tables at once by `_train`, a process each: the trees of one are grown one after the other, on one core."""
     with ScratchFolder("training") as folder, ThreadPoolExecutor(cpus.workers()) as pool:
         largest_first = sorted(asked, key=lambda name: -len(asked[name]))
         started = {
@@ -215,7 +215,7 @@ def _train_all(
 
 
 def call_us(engine: str, fitted: float) -> float:
-    """The constant cost of an inference (us): as fitted, or that of the shipped predictors where the fit ended at a bound.
+    """Return the constant cost of an inference (us): as fitted, or the shipped predictors' where the fit ended at a bound.
 
     Args:
         engine: name of the engine.

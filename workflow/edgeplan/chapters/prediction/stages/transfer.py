@@ -1,4 +1,4 @@
-"""Stage `transfer` (Table 11): predictors of one device tried on another, beside the rebuilt ones."""
+"""Stage `transfer` (Table 11): try predictors of one device on another, beside the rebuilt ones."""
 
 from __future__ import annotations
 

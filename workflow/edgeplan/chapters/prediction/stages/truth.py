@@ -1,4 +1,4 @@
-"""Stage `truth`: whole models, plain and unprofiled, normalised by the references that normalise the labels."""
+"""Stage `truth`: measure whole models, plain and unprofiled, normalised by the references that normalise the labels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measure_models(params: PredictionParams, *, device: Path, models: Path, rows
 
 
 def _graded(bench: Bench, subjects: Sequence[Subject], first: Sequence[Measurement], count: int) -> list[Measurement | None]:
-    """Models measured a second time, so that the machine can be graded: those measured first, minutes ago by now.
+    """Measure models a second time, so that the machine can be graded: those measured first, minutes ago by now.
 
     Fewer where the first measurement of few lies `APART_SECONDS` back; the machine is not waited for.
     """

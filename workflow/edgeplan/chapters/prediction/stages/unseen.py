@@ -1,4 +1,4 @@
-"""Stage `unseen`: architectures outside the zoo's families, measured and predicted (see `edgeplan.zoo.unseen`).
+"""Stage `unseen`: measure and predict architectures outside the zoo's families (see `edgeplan.zoo.unseen`).
 
 Nothing learns from what this stage measures. Where the engine tells node times, they come from the same measurement: a profiled
 subject is timed plain as well. How its counters relate to plain time is fitted on these architectures themselves.
@@ -79,7 +79,7 @@ def evaluate_unseen(
 
 
 def model_rows(graphs: Sequence[Graph], measured: Sequence[Measurement], predicted: Sequence[ModelPrediction]) -> pd.DataFrame:
-    """One row an architecture, in the order given."""
+    """Return one row an architecture, in the order given."""
     return pd.DataFrame(
         {
             "model": graph.name,
@@ -103,7 +103,7 @@ def _kind_of(graph: Graph, node: str) -> str:
 
 
 def kernel_rows(graphs: Sequence[Graph], measured: Sequence[Measurement], predicted: Sequence[ModelPrediction]) -> pd.DataFrame:
-    """One row a predicted kernel; conversions of layouts are left out."""
+    """Return one row a predicted kernel; conversions of layouts are left out."""
     profiled = [m for m in measured if m.nodes]
     counters = fit_counters(profiled) if profiled else None
     rows = []
@@ -134,7 +134,7 @@ def kernel_rows(graphs: Sequence[Graph], measured: Sequence[Measurement], predic
 
 
 def model_figures(models: pd.DataFrame) -> dict[str, float]:
-    """Figures of merit over the architectures of which every kernel has a predictor; `unseen.complete` is their share."""
+    """Return figures of merit over the architectures with a predictor for every kernel; `unseen.complete` is their share."""
     whole = models[models["coverage"] == 1]
     figures = {"unseen.models": float(len(models)), "unseen.complete": len(whole) / len(models)}
     if len(whole):

@@ -1,4 +1,4 @@
-"""Stage `zoo`: base models, variants, and the prior distribution."""
+"""Stage `zoo`: draw base models, variants, and the prior distribution."""
 
 from __future__ import annotations
 
