@@ -1,15 +1,15 @@
 """The front of a model: its plans that no other plan beats in first inference, later inferences and memory at once.
 
 `edgeplan plan MODEL` and `edgeplan.plan_front` come here: they ask the chapters for their plans and hold these against each
-other. Cold starts are planned from predicted costs. Plans of memory are priced by the model's own steps, which are run a few
-times here, since what its kernels take beside the weights is not predicted; that takes seconds.
+other. All times are predicted by the same predictors. What kernels take in memory beside the weights, and the disk's speed,
+are not: the model's steps are run a few times here for them, and their times are scaled to the predicted ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,7 +89,7 @@ class Front:
     seconds: float
 
     def best(self, goal: Goal, budget_bytes: int | None = None) -> FrontPlan:
-        """Return the plan for a goal, of those within a budget.
+        """Return the plan for a goal; within a budget, of the plans of memory, which alone hold one.
 
         Args:
             goal: the fastest first inference, the fastest later one, or the fastest first one that is as fast as any later on.
@@ -98,13 +98,14 @@ class Front:
         Raises:
             InfeasibleError: no plan is within the budget.
         """
-        fitting = [p for p in self.plans if budget_bytes is None or max(p.peak_bytes, p.budget_bytes) <= budget_bytes]
+        held = [p for p in (*self.plans, *self.beaten) if p.kind == MEMORY]
+        fitting = self.plans if budget_bytes is None else [p for p in held if p.budget_bytes <= budget_bytes]
         if not fitting:
-            least = min(self.plans, key=lambda p: p.peak_bytes)
+            least = f"the least is {mib(min(p.budget_bytes for p in held))} over idle" if held else "no plan holds a budget"
             raise InfeasibleError(
-                f"{mib(budget_bytes or 0)} is not enough: the least is {mib(least.peak_bytes)} over idle, of {least.kind}",
+                f"{mib(budget_bytes or 0)} is not enough: {least}",
                 where="--budget",
-                next_step="leave out --budget for a table of all plans, or plan for the least: edgeplan plan memory",
+                next_step="leave out --budget and -o for a table of all plans",
                 proven=False,
             )
         if goal == "steady":
@@ -149,7 +150,7 @@ def plan_front(
         cold = plan_cold_start(source, work / "cold", device, costs="predicted")
         processors = cores_of(planning_device(device)).all
         with planning(source, max(1, len(processors) - 1), processors, work / "memory") as planner:
-            found = list(_of_memory(planner, _creating_ms(cold)))
+            found = list(_of_memory(planner, cold, len(processors)))
             whole = all_bytes(planner.candidate(planner.forms[0]))
         found += _cold_starts(cold, whole)
         about = list(cold.about)
@@ -184,7 +185,7 @@ def _cold_starts(cold: ColdStartPlan, whole: int) -> Iterator[FrontPlan]:
     profile, chosen = _chosen(cold)
     width, plan = profile.big_cores, cold.plan
     later = sum(candidate.warm(width) for candidate in chosen)
-    arguments = ("cold-start", "--costs", "predicted")
+    arguments: tuple[str, ...] = ("cold-start", "--costs", "predicted")
     yield FrontPlan(COLD, plan.makespan_ms, later, plan.lower_bound_ms, whole, 0, arguments)
     warm = [layer.candidates[o] for layer, o in zip(profile.layers, repaid(plan, profile), strict=True)]
     if [c.implementation for c in warm] != [c.implementation for c in chosen]:
@@ -194,9 +195,12 @@ def _cold_starts(cold: ColdStartPlan, whole: int) -> Iterator[FrontPlan]:
         yield FrontPlan(CONTINUOUS, plan.makespan_ms, later, plan.lower_bound_ms, whole + more, 0, arguments)
 
 
-def _of_memory(planner: Planner, creating_ms: float) -> Iterator[FrontPlan]:
+def _of_memory(planner: Planner, cold: ColdStartPlan, processors: int) -> Iterator[FrontPlan]:
     """Plans for budgets from the least on, of the coarsest and the finest form of the model's steps."""
-    candidates = _forms(planner)
+    _, chosen = _chosen(cold)
+    width = max(w for w in chosen[0].execute_ms if w <= max(1, processors - 1))  # one processor reads
+    predicted_ms, creating_ms = sum(candidate.warm(width) for candidate in chosen), _creating_ms(cold)
+    candidates = [_scaled(candidate, predicted_ms / planner.fastest_ms) for candidate in _forms(planner)]
     low = min(candidate.least_bytes() for candidate in candidates)
     high = max(low + 1, all_bytes(candidates[0]))
     for budget in np.geomspace(low, high, _BUDGETS).astype(np.int64).tolist():
@@ -216,6 +220,12 @@ def _of_memory(planner: Planner, creating_ms: float) -> Iterator[FrontPlan]:
 
 def _forms(planner: Planner) -> Sequence[CostedProgram]:
     return [planner.candidate(form) for form in dict.fromkeys((planner.forms[0], planner.forms[-1]))]
+
+
+def _scaled(candidate: CostedProgram, factor: float) -> CostedProgram:
+    """A program whose steps take so many times what was measured of them, whatever else ran on the machine then."""
+    compute_ms = tuple(ms * factor for ms in candidate.profile.compute_ms)
+    return replace(candidate, profile=candidate.profile.model_copy(update={"compute_ms": compute_ms}))
 
 
 def _of_pair(source: Path, output: Path, pair: FilePath, whole: int, creating_ms: float) -> FrontPlan:
