@@ -19,6 +19,7 @@ from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
+from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import check_fits
 from edgeplan.planning.profile import Profile, check
 from edgeplan.predictors.card import Regressor
@@ -264,10 +265,11 @@ def test_preparation_is_not_learnt_from_the_model_itself(dnnl: Dnnl, measured: t
         predicted_profiles(dnnl, model, tiny(), cores=cores(), name="tiny", store=store, predictor=_predictor())
 
 
-def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled(
-    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
+def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled_undisturbed(
+    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fit that was written and read again gives the profiles that the rows give."""
+    monkeypatch.setattr(Row, "others", 0.0)
     _, _, rows = measured
     what = identity(dnnl.info, QUICK, cores())
     b = GraphBuilder("other", (1, 32, 14, 14))
@@ -289,6 +291,9 @@ def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled(
     assert predicted(store, foreign) == predicted(store, None)  # what was profiled here goes first
     with pytest.raises(StoreError, match="only 0 candidates"):
         predicted(empty, None)
+    monkeypatch.setattr(Row, "others", 2 * DISTURBED)  # two cores may take longer than one beside other work
+    assert predicted(store, foreign) == predicted(empty, foreign)
+    assert predicted(store, None) == predicted(empty, shipped)
 
 
 def test_shipped_costs_refuse_a_class_of_cores_that_they_do_not_know() -> None:

@@ -94,6 +94,7 @@ def test_every_folder_and_module_of_the_package_has_its_floor(tree: Tree) -> Non
         "api",
         "chapters",
         "cli",
+        "front",
         "report",
         "checking",
         "runs",

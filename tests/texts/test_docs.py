@@ -153,7 +153,9 @@ def _unknown(words: list[str]) -> list[str]:
         if not words or words[0].startswith("-"):
             break
         if words[0] not in command.commands:
-            return words[:1]
+            if command.name != "plan" or "." not in words[0].replace("MODEL", "model.onnx"):
+                return words[:1]
+            words = ["front", *words]  # a model in a command's place
         command, words = command.get_command(None, words[0]), words[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     if command.name == "run":  # which reads its options itself
@@ -171,3 +173,5 @@ def test_a_misspelt_command_or_option_is_noticed() -> None:
     assert _unknown(["predikt"]) == ["predikt"]
     assert _unknown(["predict", "model.onnx", "--devise", "x"]) == ["--devise"]
     assert _unknown(["plan", "cold-start", "model.onnx", "--planner", "evicted", "-o", "plan"]) == []
+    assert _unknown(["plan", "model.onnx", "--for", "steady"]) == []
+    assert _unknown(["plan", "memroy"]) == ["memroy"]

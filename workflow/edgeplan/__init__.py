@@ -1,6 +1,6 @@
 """Measure kernels on a device, predict the latency of any model there, and plan how to run it.
 
-`predict`, `measure`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`, `run`, `prepare` and `export` are the
+`predict`, `measure`, `plan_front`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`, `run`, `prepare` and `export` are the
 library's interface: docs/api.md.
 
 Modules:
@@ -15,6 +15,8 @@ Modules:
 * `devices/`: Describes devices: an engine with its settings on the cores of a machine.
 * `engines/`: This package holds inference engines, a folder each, and what they have in common.
 * `errors`: Defines the errors edgeplan raises on purpose.
+* `front`: The front of a model: its plans that no other plan beats in first inference, later
+  inferences and memory at once.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
 * `measurement/`: Measures subjects on a device: references, blocks, the lock and the row store.
@@ -65,6 +67,7 @@ if _typing.TYPE_CHECKING:
     from edgeplan.chapters.prediction.comparison import Measured
     from edgeplan.chapters.prediction.model_prediction import Prediction
     from edgeplan.errors import EdgeplanError
+    from edgeplan.front import Front, plan_front
     from edgeplan.graph.onnx.prepare import Preparation
     from edgeplan.opening import open_plan
     from edgeplan.runs import Run, run
@@ -74,6 +77,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ColdStartPlan",
     "EdgeplanError",
+    "Front",
     "Measured",
     "MemoryPlanned",
     "PlannedModel",
@@ -87,6 +91,7 @@ __all__ = [
     "measure",
     "open_plan",
     "plan_cold_start",
+    "plan_front",
     "plan_memory",
     "plan_partition",
     "predict",
@@ -104,6 +109,7 @@ _NAMES = {
     "edgeplan.chapters.prediction.comparison": ("Measured",),
     "edgeplan.chapters.prediction.model_prediction": ("Prediction",),
     "edgeplan.errors": ("EdgeplanError",),
+    "edgeplan.front": ("Front", "plan_front"),
     "edgeplan.graph.onnx.prepare": ("Preparation",),
     "edgeplan.runs": ("Run", "run"),
     "edgeplan.opening": ("open_plan",),

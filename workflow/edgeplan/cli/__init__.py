@@ -15,6 +15,8 @@ Modules:
 * `ending`: Ends a command with its output written, or with one message and an exit code.
 * `export`: The command `edgeplan export` writes a named model: something to predict, plan and run
   where no model is at hand.
+* `front`: The command `edgeplan plan MODEL` prints the plans of a model that no other beats, and
+  writes one of them.
 * `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
 * `measure`: Runs `edgeplan measure`, which measures a model on this machine and prints what was
   predicted beside it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -48,6 +49,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "cold-start": (
             "cold_start:plan_cold_start",
             "Plan the fastest first inference of a model: kernels, cached weights, and which core does what when.",
+        ),
+        "front": (
+            "front:plan_front",
+            "Plan a model in all ways: its fastest first inference, least memory and two processors, in one table.",
         ),
         "layout": (
             "layout:plan_layout",
@@ -121,6 +126,12 @@ class _Group(TyperGroup):
 class _Plan(_Group):
     table = COMMANDS["plan"]
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take the command that is named; a file in its place is the model of `plan front`."""
+        if args and args[0] not in self.commands and (Path(args[0]).suffix or Path(args[0]).exists()):
+            args = ["front", *args]
+        return super().resolve_command(ctx, args)
+
 
 class _Device(_Group):
     table = COMMANDS["device"]
@@ -158,7 +169,7 @@ def _edgeplan(
 
 @plan_app.callback()
 def _plan() -> None:
-    """Plan a fast first inference, a run within little memory, or a model split over two processors."""
+    """Plan a fast first inference, a run within little memory, or two processors; `edgeplan plan MODEL` compares them."""
 
 
 @app.command("run", help=cli_run.ABOUT, add_help_option=False, context_settings=cli_run.PASSED_ON)

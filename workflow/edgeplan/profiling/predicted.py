@@ -74,10 +74,11 @@ def predicted_profiles(
     try:
         costs = PreparationCosts.of_store(store, frozenset(own), cores)
     except StoreError:
-        if shipped is None:
-            raise
-        shipped.require_classes(cores)
-        costs = shipped
+        if shipped is not None:
+            shipped.require_classes(cores)
+            costs = shipped
+        else:
+            costs = PreparationCosts.of_store(store, frozenset(own), cores, disturbed=True)
     execution, constants = _Execution(dnnl, graph, predictor), costs.constants
     return tuple(
         _profile(

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.errors import StoreError
+from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.first_call_costs import ONCE, once_ms
 from edgeplan.profiling.fresh_process_factors import START, Start, start_of
 from edgeplan.profiling.settings import Cores
@@ -92,18 +93,19 @@ class PreparationCosts(BaseModel):
         )
 
     @staticmethod
-    def of_store(store: ProfileStore, own: frozenset[str], cores: Cores) -> PreparationCosts:
+    def of_store(store: ProfileStore, own: frozenset[str], cores: Cores, *, disturbed: bool = False) -> PreparationCosts:
         """Costs fitted over what was profiled of other models.
 
         Args:
             store: profiled rows.
             own: signatures of the steps that the planned model itself has; their rows are left out.
             cores: of the device.
+            disturbed: whether rows count that were measured beside other work: then two cores may take longer than one.
 
         Raises:
             StoreError: too few steps of other models have been profiled.
         """
-        rows = [row for row in store.all_rows() if row.signature not in own]
+        rows = [row for row in store.all_rows() if row.signature not in own and (disturbed or row.others <= DISTURBED)]
         candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
         constants = store.constants()
         if candidates < _LEAST_ROWS or constants is None:
