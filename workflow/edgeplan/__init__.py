@@ -1,7 +1,7 @@
 """Measure kernels on a device, predict the latency of any model there, and plan how to run it.
 
-`predict`, `measure`, `plan_front`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`, `run`, `prepare` and `export` are the
-library's interface: docs/api.md.
+`predict`, `measure`, `plan_front`, `plan_cold_start`, `plan_memory`, `plan_partition`, `open_plan`,
+`run`, `prepare` and `export` are the library's interface: docs/api.md.
 
 Modules:
 
