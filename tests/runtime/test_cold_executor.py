@@ -153,7 +153,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
         if lane.number == 1:
             k = entries.take(self._objects.context, lane.number, stealing=False)
             held.set()
-            wait_while(lambda: (store.ready == 0).sum() > 1)
+            wait_while(lambda: (store.items[words.FIRST :: words.ITEM_WORDS] == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))
         real(self, lane)
 

@@ -95,6 +95,7 @@ class ColdSession(Session):
         self._executor = Executor(dnnl)
         lanes[0].preparer.own = self._executor.own  # one thread does both
         self._times: Numbers = np.zeros(2 * self._shared.step_count, np.int64)
+        self._later_times, self._later_items = self._times.copy(), self._times[:0]
         self._affinity = os.sched_getaffinity(0)
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._opened_ns = perf_counter_ns()
@@ -160,9 +161,9 @@ class ColdSession(Session):
         """
         prepared = self._preparation.finish()
         self._dnnl.set_threads(self.program.threads)
-        later, ready = self._preparation.later, self._preparation.ready
-        for k in range(self._shared.step_count):
-            self._executor.execute(later.get(k) or ready(k))
+        if prepared or not len(self._later_items):
+            self._later_items = self._preparation.items()
+        self._executor.run(self._later_items, self._later_times)
         return prepared
 
     def _activation(self, border: Border) -> Array:

@@ -115,7 +115,7 @@ class Objects:
             _words(layout.handles),
             _words(arrays.scratch),
             _words(arrays.blocks),
-            _words(steps),
+            _words(words.ITEM_WORDS * steps),
             np.array([k for lane in lanes for k in lane], np.int64),
             np.array(bounds, np.int64),
             _words(words.FLAGS),
@@ -144,13 +144,13 @@ class Objects:
             if handle:
                 self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)
         self._others, self._blocks = [], []
-        for array in (self.store.handles, self.store.states, self.store.blocks, self.store.ready):
+        for array in (self.store.handles, self.store.states, self.store.blocks, self.store.items):
             array[:] = 0
 
     def _own_blocks(self) -> list[tuple[Numbers, int, int]]:
         """Where the memories of the program's own steps lie, if these were prepared."""
         found = []
-        for k in np.flatnonzero(self.store.ready[: len(self.tape.record_starts)]):
+        for k in np.flatnonzero(self.store.items[words.FIRST :: words.ITEM_WORDS][: len(self.tape.record_starts)]):
             head = self.tape.records[self.tape.record_starts[k] :][: words.HEAD].tolist()
             first = head[words.HEAD_BLOCK] + words.memories_at(head[words.HEAD_CALLS])
             found.append((self.store.blocks, first, head[words.HEAD_SLOTS]))

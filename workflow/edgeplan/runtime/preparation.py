@@ -20,15 +20,15 @@ from edgeplan.runtime.linked_file import read_reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.objects import Objects, library_places
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
 from edgeplan.runtime.tape import block_words
 from edgeplan.runtime.tape_file import TapeArrays, read_tape
 from edgeplan.runtime.weight_cache import WeightCache
 
 CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.tape"
-#: Address of a step's prepared calls (`entries.bind`).
-Calls = int
+#: Addresses where a step's prepared calls begin and end (`words.FIRST`).
+Calls = tuple[int, int]
 _STAGES = ("read", "create")
 _MARKS = 4  # of a step: its kernels are made ahead, found made, its weights fetched, its calls written down
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
@@ -166,16 +166,27 @@ class Executor:
         self._dnnl, self._stream = dnnl, dnnl.stream()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
         self.own[words.OWN_STREAM] = self._stream.value
-        self._address = int(self.own.ctypes.data)
+        self._places = library_places(dnnl)
+        self._items: Numbers = np.zeros(words.ITEM_WORDS, np.int64)
+        self._times: Numbers = np.zeros(2, np.int64)
 
     def execute(self, calls: Calls) -> None:
-        """Execute the calls of a step.
+        """Execute the calls of one step; see `run`."""
+        self._items[words.FIRST], self._items[words.END] = calls
+        self.run(self._items, self._times)
+
+    def run(self, items: Numbers, times: Numbers) -> None:
+        """Execute steps, all of them prepared, in order.
+
+        Args:
+            items: the steps as the loop takes them (`words.NEEDED`).
+            times: when each began and ended is put there.
 
         Raises:
             DeviceError: oneDNN reports a failure.
             ModelError: an index lies outside its axis.
         """
-        if entries.execute(self._address, calls) != words.DONE:
+        if entries.run_lane(self._places, self.own, items, times) != words.DONE:
             self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
 
 
@@ -222,10 +233,13 @@ class Preparer:
             self._prepare_by_hand(index, step, record, address, marks)
         else:
             self._checked(found)
-        return address
+        return address, address + words.WORD * words.memories_at(len(step.calls))
 
-    def take_over(self, index: int, marks: list[Mark]) -> Calls:
+    def take_over(self, index: int, marks: list[Mark]) -> int:
         """Prepare one of the program's own steps that compiled code left to Python; it is still to be published.
+
+        Returns:
+            The address of its block.
 
         Raises:
             ModelError, DeviceError: as above.

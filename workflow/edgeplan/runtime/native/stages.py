@@ -17,7 +17,6 @@ from edgeplan.runtime.native.words import (
     COPIED,
     CREATE,
     DONE,
-    EXECUTION,
     FAILED,
     FN_ADVISE,
     FN_ASK,
@@ -41,7 +40,6 @@ from edgeplan.runtime.native.words import (
     OWN_MARKS,
     OWN_OPERATION,
     OWN_STATUS,
-    OWN_STREAM,
     READ,
     WHAT_ARGUMENT,
     WORD,
@@ -121,8 +119,8 @@ def _taken(store: Store, places: Numbers, kernel: int, argument: int, descriptor
 def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int, block: int, weights: int) -> int:
     """Write a step's calls at an address, its weights lying at another.
 
-    Their number, then for each the function, its primitive, the number of arguments and their address; the memories of the
-    step's weights; the arguments. A compiled kernel has a block of numbers for a primitive, and addresses for arguments.
+    The words of each (`words.FUNCTION`), the memories of the step's weights, the arguments. A compiled kernel has a block of
+    numbers for a primitive, and addresses for arguments.
     """
     size, slots, calls = records[at + HEAD_BYTES], records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
     first = row = at + HEAD + records[at + HEAD_GROUPS]
@@ -139,7 +137,6 @@ def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int
             return FAILED
         row += 2
     arguments = memories + slots * WORD
-    store_word(block, calls)
     for call in range(calls):
         entry, count, primitive = block + _memories_at(call) * WORD, records[row + 1], records[row]
         store_word(entry + 2 * WORD, count)
@@ -234,17 +231,3 @@ def bind(
     found = _bind(store, places, own, records, at, block, weights)
     _mark(own, marks, CREATE, step, start, now_ns(places, own))
     return found
-
-
-@compiled
-def execute(own: Numbers, block: int) -> int:
-    """The calls of a step; a status."""
-    for call in range(load_word(block)):
-        entry = block + _memories_at(call) * WORD
-        given = invoke_with_four(
-            load_word(entry), load_word(entry + WORD), own[OWN_STREAM], load_word(entry + 2 * WORD), load_word(entry + 3 * WORD)
-        )
-        if status_of(given) != 0:
-            own[OWN_OPERATION], own[OWN_STATUS] = EXECUTION, status_of(given)
-            return FAILED
-    return DONE
