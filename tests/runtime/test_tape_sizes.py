@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace as changed
+from plan_folders import program_in, reserve_in, rewrite, shared_in, tape_in
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError
@@ -17,13 +18,12 @@ from edgeplan.planning.document import Plan
 from edgeplan.runtime import constants
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
-from edgeplan.runtime.linked_file import read_linked, write_linked
+from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.native import words
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.preparation import Preparer, Shared
+from edgeplan.runtime.preparation import Preparer
 from edgeplan.runtime.tape import NUMBER_OF
-from edgeplan.runtime.tape_file import TapeArrays, read_tape, write_tape
+from edgeplan.runtime.tape_file import TapeArrays
 
 _SOURCES = ("cached_mmap", "cached_read", "raw")
 Change = Callable[[TapeArrays], None]
@@ -49,11 +49,9 @@ def planned_folder(dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model
 
 def _forged(folder: Path, change: Change) -> Path:
     """The folder with other calls, and all digests put right."""
-    program = read_linked(folder / "program.json")
-    tape = read_tape(folder / "program.tape", program)
+    tape = tape_in(folder)
     change(tape)
-    program = changed(program, tape_sha256=write_tape(tape, folder / "program.tape"))
-    write_linked(program, folder / "program.json")
+    rewrite(folder, tape=tape)
     return folder
 
 
@@ -154,19 +152,17 @@ def test_calls_that_lead_out_of_their_memory_are_refused(
 def test_a_memory_that_just_fits_is_taken(dnnl: Dnnl, graph: Graph, planned_folder: Callable[[str], Path]) -> None:
     """The arena ends with what is needed, but for alignment: a cache line less and something is outside."""
     folder = planned_folder("cached_mmap")
-    program = read_linked(folder / "program.json")
-    with Shared(dnnl, program, folder) as shared:
-        needed = max(o + dnnl.size(shared.objects.descriptor(d)) for d, o in program.tables.memories)
+    program = program_in(folder)
+    with shared_in(dnnl, folder) as shared:
+        tape = shared.tape.tape
+        made = [tape.values[row] for row in _memories(shared.tape)]
+        needed = max(int(row[3]) + dnnl.size(shared.objects.descriptor(int(row[1]))) for row in made)
     assert needed <= program.arena_bytes < needed + 4096
-    write_linked(changed(program, arena_bytes=needed), folder / "program.json")
+    rewrite(folder, changed(program, arena_bytes=needed))
     _run(dnnl, folder, graph)
-    write_linked(changed(program, arena_bytes=needed - 4), folder / "program.json")
+    rewrite(folder, changed(program, arena_bytes=needed - 4))
     with pytest.raises(FormatError, match="does not fit"):
         _run(dnnl, folder, graph)
-
-
-def _first_weights(program: LinkedProgram) -> int:
-    return next(k for k, step in enumerate(program.steps) if len(step.slots) > 1 and step.slots[0][4] >= 0)
 
 
 def _slot_bytes(slot: int, by: int) -> Callable[[LinkedStep], LinkedStep]:
@@ -192,21 +188,21 @@ def test_transforming_stays_within_raw_values_and_weights(
     dnnl: Dnnl, planned_folder: Callable[[str], Path], change: Callable[[LinkedStep], LinkedStep]
 ) -> None:
     folder = planned_folder("raw")
-    program = read_linked(folder / "program.json")
-    k = [k for k, step in enumerate(program.steps) if step.kind == "conv"][-1]
-    assert [conversion >= 0 for *_, conversion in program.steps[k].slots] == [True, False]
-    with Shared(dnnl, program, folder) as shared:
+    reserve = reserve_in(folder)
+    k = [k for k, step in enumerate(reserve.steps) if step.kind == "conv"][-1]
+    assert [conversion >= 0 for *_, conversion in reserve.steps[k].slots] == [True, False]
+    with shared_in(dnnl, folder) as shared:
         Preparer(shared).transformed(k)
-    steps = list(program.steps)
+    steps = list(reserve.steps)
     steps[k] = change(steps[k])
-    other = changed(program.with_steps(steps), weights_bytes=program.weights_bytes + (2 << 20))
-    with Shared(dnnl, other, folder) as shared, pytest.raises(FormatError, match="weights of other sizes"):
+    other = changed(reserve, steps=tuple(steps))
+    with shared_in(dnnl, folder, other, 2 << 20) as shared, pytest.raises(FormatError, match="weights of other sizes"):
         Preparer(shared).transformed(k)
 
 
 def test_an_output_outside_the_arena_is_refused(planned_folder: Callable[[str], Path]) -> None:
     folder = planned_folder("cached_read")
-    program = read_linked(folder / "program.json")
+    program = program_in(folder)
     output = changed(program.outputs[0], offset=program.arena_bytes - 4)
     with pytest.raises(ValueError, match="outside the arena"):
         changed(program, outputs=(output,))

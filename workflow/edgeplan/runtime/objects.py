@@ -156,9 +156,9 @@ class Objects:
             found.append((self.store.blocks, first, head[words.HEAD_SLOTS]))
         return found
 
-    def keep(self, block: Numbers, step: linked.LinkedStep) -> None:
+    def keep(self, block: Numbers, record: Numbers) -> None:
         """Free the memories of a step's prepared calls at the end."""
-        self._blocks.append((block, words.memories_at(len(step.calls)), len(step.slots)))
+        self._blocks.append((block, words.memories_at(int(record[words.HEAD_CALLS])), int(record[words.HEAD_SLOTS])))
 
     def publish(self, step: int, block: int) -> None:
         """One of the program's own steps is prepared."""
@@ -189,8 +189,7 @@ class Objects:
         if kind != words.WALK and status not in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
             self._dnnl.check(status, function)
         group = int(np.searchsorted(arrays.tape.starts, operation, side="right")) - 1
-        row = group - arrays.layout.primitive(0)[0]
-        name = program.tables.primitives[row][1] if 0 <= row < arrays.layout.primitives else function
+        name = arrays.implementation(group) or function
         raise DeviceError(
             f"this oneDNN does not offer {name!r}",
             where=f"model {program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",

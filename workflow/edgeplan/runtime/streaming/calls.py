@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
+from typing import Any
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels
@@ -127,7 +128,7 @@ class BoundCalls:
 
     def by_call(self) -> Loop:
         """A loop over the single calls of the steps, each timed by itself; operands lie where they are placed."""
-        size, found = words.WORD * words.CALL_WORDS, list[int]()
+        size, found = words.WORD * words.CALL_WORDS, list[Any]()
         for at in range(0, len(self._items), words.ITEM_WORDS):
             _, first, end, operands = self._items[at : at + words.ITEM_WORDS]
             for call in range(first, end, size):
