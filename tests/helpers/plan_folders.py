@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import COLD_START, PROGRAM_NAME, encoded, read_folder, write_plan
 from edgeplan.runtime.linked import LinkedProgram, Reserve
+from edgeplan.runtime.native.words import Tape
 from edgeplan.runtime.preparation import Shared, read_reserve
 from edgeplan.runtime.tape_file import TAPE_NAME, TapeArrays, read_tape, write_tape
 
@@ -46,8 +48,7 @@ def reserve_in(folder: Path) -> Reserve:
 def tape_in(folder: Path) -> TapeArrays:
     """The calls of its program, which may be changed."""
     found = read_tape(read_folder(folder, COLD_START), program_in(folder))
-    assert all(array.flags.writeable for array in found.tape)
-    return found
+    return dataclasses.replace(found, tape=Tape(*(array.copy() for array in found.tape)))
 
 
 def shared_in(dnnl: Dnnl, folder: Path, reserve: Reserve | None = None, weights_bytes: int = 0) -> Shared:

@@ -164,7 +164,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         """
         _write(self.path, _Body(self.kind, self.made_for, msgspec.Raw(encoded(schedule)), self.prediction, dict(self.files)))
 
-    def content(self, name: str) -> bytes | bytearray:
+    def content(self, name: str) -> bytes:
         """The bytes of a small file that never changes.
 
         Raises:
@@ -172,7 +172,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         """
         path = self.path / name
         try:
-            content = read_whole(path)
+            content = path.read_bytes()
         except OSError as error:
             raise FormatError(
                 f"cannot read the plan: {error.strerror}", where=str(path), next_step=plan_again(self.kind)

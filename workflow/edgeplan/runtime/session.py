@@ -74,7 +74,7 @@ class PreparedSteps:
         self.calls.place([self._arena.address], segments)
 
     def run(self) -> None:
-        """Run them, in order.
+        """Run all of them once, in order.
 
         Raises:
             DeviceError: oneDNN reports a failure.

@@ -137,13 +137,13 @@ def read_tape(plan: PlanFolder, program: LinkedProgram) -> TapeArrays:
         FormatError: missing, of another format version, or changed since it was written.
     """
     try:
-        return _parsed(plan.content(TAPE_NAME), program)  # arrays over it can be handed to compiled code
+        return _parsed(plan.content(TAPE_NAME), program)
     except ValueError as error:
         what = f"the program's calls do not fit: {error}"
         raise FormatError(what, where=str(plan.path / TAPE_NAME), next_step=AGAIN) from error
 
 
-def _parsed(content: bytes | bytearray, program: LinkedProgram) -> TapeArrays:
+def _parsed(content: bytes, program: LinkedProgram) -> TapeArrays:
     words = np.frombuffer(content, np.int64, len(content) // _WORD)
     magic, operations, width, starts, records, steps, constants, scratch, blocks = words[:_HEAD].tolist()
     floats = _WORD // 2 * operations * FLOATS
