@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, PROGRAM_NAME, encoded, read_folder, write_plan
+from edgeplan.runtime.folder import COLD_START, read_folder, write_plan
 from edgeplan.runtime.linked import LinkedProgram, Reserve
-from edgeplan.runtime.native.words import Tape
 from edgeplan.runtime.preparation import Shared, read_reserve
-from edgeplan.runtime.tape_file import TAPE_NAME, TapeArrays, read_tape, write_tape
+from edgeplan.runtime.tape_file import TapeArrays, read_tape
 
 
 def body_of(folder: Path) -> dict[str, Any]:
@@ -46,23 +42,16 @@ def reserve_in(folder: Path) -> Reserve:
 
 
 def tape_in(folder: Path) -> TapeArrays:
-    """The calls of its program, which may be changed."""
-    found = read_tape(read_folder(folder, COLD_START), program_in(folder))
-    return dataclasses.replace(found, tape=Tape(*(array.copy() for array in found.tape)))
+    """The calls of its program."""
+    return read_tape(read_folder(folder, COLD_START), program_in(folder))
 
 
-def shared_in(dnnl: Dnnl, folder: Path, reserve: Reserve | None = None, weights_bytes: int = 0) -> Shared:
-    """What a session of it has in common, with other steps or more memory for weights if they are given."""
-    program, known = program_in(folder), reserve or reserve_in(folder)
-    program = replace(program, weights_bytes=program.weights_bytes + weights_bytes)
-    return Shared(dnnl, program, folder, tape=tape_in(folder), reserve=lambda: known)
+def shared_in(dnnl: Dnnl, folder: Path) -> Shared:
+    """What a session of it has in common."""
+    return Shared(dnnl, program_in(folder), folder, tape=tape_in(folder), reserve=lambda: reserve_in(folder))
 
 
-def rewrite(folder: Path, program: LinkedProgram | None = None, tape: TapeArrays | None = None) -> None:
-    """Write another program or tape, all digests put right."""
+def with_digests(folder: Path) -> None:
+    """Put the digests of files right that were changed."""
     plan = read_folder(folder, COLD_START)
-    if program is not None:
-        (folder / PROGRAM_NAME).write_bytes(encoded(replace(program, files=(), cache_stamp=())))
-    if tape is not None:
-        write_tape(tape, folder / TAPE_NAME)
     write_plan(folder, COLD_START, plan.made_for, plan.scheduled(dict), plan.predicted(dict), tuple(plan.files))

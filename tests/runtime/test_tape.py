@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plan_folders import program_in, rewrite, tape_in
+from msgspec.structs import replace as changed
+from plan_folders import program_in, tape_in, with_digests
 
 from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
@@ -101,7 +102,7 @@ def test_a_tape_of_another_format_is_refused(folder: Path, words: int) -> None:
     content = bytearray((folder / "program.tape").read_bytes())
     content[8 * words : 8 * words + 8] = (1 << 40).to_bytes(8, "little")
     (folder / "program.tape").write_bytes(content)
-    rewrite(folder)
+    with_digests(folder)
     with pytest.raises(FormatError, match="calls do not fit"):
         read_tape(read_folder(folder), program_in(folder))
 
@@ -148,3 +149,10 @@ def test_a_tape_names_the_implementation_that_a_library_does_not_offer(dnnl: Dnn
     with pytest.raises(DeviceError, match=re.escape("'?" + known[1:])):
         objects.primitive(0)
     objects.close()
+
+
+def test_an_output_outside_the_arena_is_refused(folder: Path) -> None:
+    program = program_in(folder)
+    output = changed(program.outputs[0], offset=program.arena_bytes - 4)
+    with pytest.raises(ValueError, match="outside the arena"):
+        changed(program, outputs=(output,))

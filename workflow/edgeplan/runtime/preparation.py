@@ -15,10 +15,10 @@ from typing import Self
 
 import numpy as np
 
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import ModelError
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.folder import PlanFolder, decoded
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, Reserve
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, Reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
@@ -268,9 +268,6 @@ class Preparer:
         block = objects.store.blocks.ctypes.data + words.WORD * int(arrays.tape.records[at + words.HEAD_BLOCK])
         step = self._shared.steps[index]
         records = arrays.tape.records[at:]
-        if records[words.HEAD_BYTES] != step.weight_bytes:
-            problem = f"the program does not fit: its calls have step {step.name!r} with other weights"
-            raise FormatError(problem, where=f"model {self._shared.program.model}", next_step=AGAIN)
         self._prepare_by_hand(index, step, records, int(block), marks)
         return int(block)
 

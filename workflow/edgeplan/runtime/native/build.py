@@ -114,7 +114,6 @@ def _store(context: int) -> Any:
         _named(context, STORE_AT, 6),
         _named(context, STORE_AT, 7),
         _named(context, STORE_AT, 8),
-        _named(context, STORE_AT, 9),
     )
 
 

@@ -19,8 +19,7 @@ CALL, ASK, TELL, COPY, WALK = range(5)
 NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
 #: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
 NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
-#: Rows of `places`: addresses, functions, what to ask for, bytes behind `AT_MEMORY` for memories, how many handles are
-#: descriptors.
+#: Rows of `places`: addresses, functions, what to ask for.
 (
     AT_ENGINE,
     AT_MEMORY,
@@ -36,17 +35,11 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_READ,
     FN_ADVISE,
     FN_THREADS,
-    FN_SIZE,
-    FN_EQUAL,
-    FN_ASK,
     WHAT_NAME,
-    WHAT_ARGUMENT,
-    ROOM,
-    DESCRIPTORS,
     FN_NAP,
     FN_PLACE,
     PLACES,
-) = range(24)
+) = range(18)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
 #: whose kernels may be made ahead; of a pair the addresses of this lane's counter and of the other one's, 0 where there is
 #: none; words for calls.
@@ -58,16 +51,14 @@ DONE, NONE, LEFT_TO_PYTHON, FAILED = 0, -1, -2, -3
 STOP, ARRIVED, FLAGS = range(3)
 #: Stand for an operation where something else failed.
 BINDING, EXECUTION = -1, -2
-#: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
-MISFIT = 255
 #: Stages in marks.
 READ, CREATE = range(2)
 #: Head of a step's record.
 (HEAD_SOURCE, HEAD_SEGMENT, HEAD_BYTES, HEAD_PLACE, HEAD_GROUPS, HEAD_SLOTS, HEAD_CALLS, HEAD_BLOCK, HEAD) = range(9)
 
 #: A context: the address of `places`; address and length of each array of a tape and of a store; the columns of operations.
-TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 39
-CONTEXT_WORDS = 40
+TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 37
+CONTEXT_WORDS = 38
 #: How the lane of a pair ends besides `DONE` and `FAILED`: the other processor did not come in time.
 LATE = -4
 #: Columns of the steps of a lane: how far the other counter must be, the addresses where the step's calls begin (0 until it is
@@ -121,8 +112,6 @@ class Store(NamedTuple):
     Attributes:
         handles: the library's.
         states: of each group: made or not.
-        known: of each descriptor the bytes that it spans, of each memory one more than the
-            handle of its descriptor; 0 until it is made.
         scratch: words that arrays of handles are put together in.
         blocks: prepared calls of all steps.
         items: the steps as the loop takes them, `ITEM_WORDS` for each (`NEEDED`).
@@ -133,7 +122,6 @@ class Store(NamedTuple):
 
     handles: Numbers
     states: Numbers
-    known: Numbers
     scratch: Numbers
     blocks: Numbers
     items: Numbers
