@@ -17,8 +17,9 @@ from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker, allocate
+from edgeplan.runtime.executable import Buffer, Executable, Worker, allocate
 from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Sharing
+from edgeplan.runtime.session import PreparedSteps
 
 _CORES = os.sched_getaffinity(0)
 
@@ -99,11 +100,11 @@ class QueueProcessor(Processor):
         at = scratch.address - executable.arena.address
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
         own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
-        prepared = executable.through(self._dnnl, own).prepare(index, Worker(self._dnnl))
+        prepared = PreparedSteps(executable.through(self._dnnl, own), Worker(self._dnnl), steps=(index,))
         return Kernel(choice.name, (prepared, scratch))
 
     def empty(self) -> Kernel:
-        return Kernel("empty", (Prepared((), (), ()), None))
+        return Kernel("empty", (None, None))
 
     def enqueue(self, kernel: Kernel) -> None:
         assert isinstance(kernel.handle, tuple)
@@ -171,7 +172,7 @@ class QueueProcessor(Processor):
         self._asked += 1
         self._queue.put(work)
 
-    def _run(self, prepared: Prepared) -> None:
+    def _run(self, prepared: PreparedSteps | None) -> None:
         self._hangs, self._fails = self._hangs - 1, self._fails - 1
         if self._hangs < 0:
             self._stop.wait()
@@ -179,15 +180,14 @@ class QueueProcessor(Processor):
             self._fails = 1 << 62
             raise RuntimeError("out of order")
         begin = time.perf_counter_ns()
-        for run, primitive, count, arguments in prepared.calls:
-            self._dnnl.check_execution(run(primitive, self._stream.value, count, arguments))
+        if prepared is not None:
+            prepared.run()
         time.sleep(self._pause)
         self._spans.append((begin, time.perf_counter_ns()))
 
     def _serve(self) -> None:
         os.sched_setaffinity(0, _CORES)  # not where the thread that makes it is pinned
         self._dnnl.set_threads(1)
-        self._stream = self._dnnl.stream()
         while (work := self._queue.get()) is not None:
             try:
                 work()

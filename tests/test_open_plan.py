@@ -195,7 +195,8 @@ def test_plans_of_earlier_versions_are_refused_with_the_command_that_makes_them(
 @every
 def test_a_later_format_and_a_kind_that_is_none_are_refused(plan: Path) -> None:
     document = json.loads((plan / "plan.json").read_text())
-    (plan / "plan.json").write_bytes((plan / "plan.json").read_bytes().replace(b'"format_version":7', b'"format_version":8'))
+    now, later = (b'"format_version":%d' % number for number in (folders.FORMAT, folders.FORMAT + 1))
+    (plan / "plan.json").write_bytes((plan / "plan.json").read_bytes().replace(now, later))
     with pytest.raises(FormatError, match="has another format"):
         edgeplan.open_plan(plan)
     assert document["format_version"] == folders.FORMAT

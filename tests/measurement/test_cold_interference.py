@@ -165,7 +165,7 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(contention, "_Passes", Passes)
     monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
-    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", program="raw"))
+    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", linked="raw"))
     found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
     assert found == Pairs(cached=1.5, raw=3.0)
     assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"

@@ -25,7 +25,7 @@ def test_steps_execute_with_their_own_weights(dnnl: Dnnl, home: str, tmp_path: P
     found = subject(dnnl, lowered, home, locate_weights(model, lowered), len(cores().big))
     big = cores().big
     with Harness(dnnl, found, model, inputs, classes={"big": big[0]}, big=big, scratch=tmp_path) as rig:
-        (border,) = rig.trials.program.outputs
+        (border,) = rig.trials.linked.program.outputs
         rig.memory.data[border.offset :] = 0
         rig.run(Round(dict.fromkeys(range(len(lowered.steps)), 0), 1, frozenset()), warm_runs=1)
         size = 4 * int(np.prod(border.shape))

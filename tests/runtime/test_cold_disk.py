@@ -115,12 +115,13 @@ def _shared(files: list[tuple[int, ...]], descriptors: tuple[int, int]) -> Simpl
     for k, row in enumerate(files):
         records[size * k : size * k + 3] = row
     tape = SimpleNamespace(records=records, record_starts=np.arange(len(files)) * size)
-    program = SimpleNamespace(step_count=len(files), steps=list(range(len(files))), sources=("raw", "cached_mmap"))
+    program = SimpleNamespace(step_count=len(files), sources=("raw", "cached_mmap"))
     cached, raw = descriptors
     weights = SimpleNamespace(places=lambda step: [(raw, step * _MB, step * _MB + 8)], descriptors=(raw,))
     objects = SimpleNamespace(store=SimpleNamespace(flags=np.zeros(words.FLAGS, np.int64)))
+    cache, steps = SimpleNamespace(descriptor=cached), list(range(len(files)))
     return SimpleNamespace(
-        objects=objects, program=program, tape=SimpleNamespace(tape=tape), cache=SimpleNamespace(descriptor=cached), raw=weights
+        objects=objects, program=program, steps=steps, tape=SimpleNamespace(tape=tape), cache=cache, raw=weights
     )
 
 

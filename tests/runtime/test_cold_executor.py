@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cold_session_support import assert_close, kernels_made, preparation_of, shared_of, small_net, started_ns, wait_while
+from plan_folders import tape_in
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import FormatError, InputError, ModelError
@@ -25,7 +26,6 @@ from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor, lanes, raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Shared
@@ -153,7 +153,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
         if lane.number == 1:
             k = entries.take(self._objects.context, lane.number, stealing=False)
             held.set()
-            wait_while(lambda: (store.ready == 0).sum() > 1)
+            wait_while(lambda: (store.items[words.FIRST :: words.ITEM_WORDS] == 0).sum() > 1)
             self._objects.publish(k, lane.preparer.take_over(k, lane.by_hand))
         real(self, lane)
 
@@ -213,8 +213,11 @@ def test_a_start_that_is_refused_ends_its_threads(dnnl: Dnnl, planned: Planned, 
 
 def test_equal_steps_share_primitives(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     folder = build_plan_folder(dnnl, model, planned(model, graph), model.parent / "plan")
-    program = read_linked(folder / "program.json")
-    called = [call[0] for step in program.steps for call in step.calls]
+    tape = tape_in(folder).tape
+    called = []
+    for start in tape.record_starts.tolist():
+        groups, slots, calls = tape.records[start + words.HEAD_GROUPS : start + words.HEAD_BLOCK].tolist()
+        called += tape.records[start + words.HEAD + groups + 2 * slots :][: calls > 0].tolist()
     assert len(set(called)) < len(called)
 
 

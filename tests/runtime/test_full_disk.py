@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plan_folders import program_in
 from plan_starts import start_right
 
 from edgeplan.errors import StoreError
@@ -21,7 +22,6 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 _DOCUMENTS = ["plan.json", "program.json", "program.tape", "reserve.json"]
@@ -124,7 +124,7 @@ def test_a_full_disk_while_building_for_the_first_time(
 def test_a_full_disk_while_building_the_cache_again(
     dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    program = read_linked(folder / "program.json")
+    program = program_in(folder)
     (folder / "weights.cache").unlink()
     with _no_room(way, 5000) as tried:
         assert "cannot be opened" in start_right(dnnl, folder, graph, wanted)
@@ -135,6 +135,6 @@ def test_a_full_disk_while_building_the_cache_again(
     assert where == f"  where: {folder / 'weights.cache'}"
     assert next_step.startswith(f"  next:  {_NEXT.get(way, _FREE)}")
     assert sorted(p.name for p in folder.iterdir()) == _DOCUMENTS
-    assert read_linked(folder / "program.json") == program
+    assert program_in(folder) == program
     assert start_right(dnnl, folder, graph, wanted)  # and now there is room
     assert start_right(dnnl, folder, graph, wanted) == ""

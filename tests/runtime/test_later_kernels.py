@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cold_session_support import assert_close, preparation_of, small_net, wait_while
+from plan_folders import reserve_in
 
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.document import Plan
+from edgeplan.runtime import cold_executor
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.preparation import Preparer
 
@@ -46,7 +47,7 @@ def test_later_runs_use_their_own_kernels(
         for _ in range(2):
             assert_close(session.run(random_inputs(graph)), wanted)
         assert not preparation_of(session).unfinished
-        reserve = read_reserve(folder / "reserve.json", session.program)
+        reserve = reserve_in(folder)
         expected = {k for k, step in enumerate(reserve.later) if step is not None}
         assert set(preparation_of(session).later) == expected
         assert {reserve.later[k].implementation for k in expected} <= set(names)  # type: ignore[union-attr]
@@ -80,7 +81,7 @@ def test_the_last_kernel_of_a_later_run_that_fails_between_runs_fails_the_next_o
     dnnl: Dnnl, planned: Planned, graph: Graph, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
-    reserve = read_reserve(folder / "reserve.json", read_linked(folder / "program.json"))
+    reserve = reserve_in(folder)
     *_, last = (k for k, step in enumerate(reserve.later) if step is not None)
     real = Preparer.prepare
 
@@ -110,13 +111,14 @@ def test_the_first_outputs_do_not_wait_for_kernels_of_later_runs(
     folder = build_plan_folder(dnnl, model, planned(model, graph, widen_from=3), model.parent / "plan")
     gate = threading.Event()
     asked: list[int] = []
+    real = cold_executor.read_reserve
 
     def late(*given: Any) -> Any:
         asked.append(threading.get_ident())
         gate.wait(20)
-        return read_reserve(*given)
+        return real(*given)
 
-    monkeypatch.setattr("edgeplan.runtime.preparation.read_reserve", late)
+    monkeypatch.setattr(cold_executor, "read_reserve", late)
     with ColdSession(dnnl, folder, threads=2, continuous=True) as session:
         assert_close(session.run(random_inputs(graph)), wanted)
         wait_while(lambda: not asked, 20)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cold_session_support import shared_of
+from plan_folders import reserve_in
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -20,8 +21,6 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 LANE = "processes"  # see tests/conftest.py
@@ -90,9 +89,9 @@ def _runs(folder: Path, when: str, *sizes: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _last_page(program: LinkedProgram) -> int:
+def _last_page(folder: Path) -> int:
     """Where the last page begins that holds weights of the largest step."""
-    step = max((s for s in program.steps if s.cached), key=lambda s: s.weight_bytes)
+    step = max((s for s in reserve_in(folder).steps if s.cached), key=lambda s: s.weight_bytes)
     return (step.segment + step.weight_bytes - 1) // mmap.PAGESIZE * mmap.PAGESIZE
 
 
@@ -100,7 +99,7 @@ def test_weights_that_cannot_be_read_are_done_without(folder: Path) -> None:
     """No page is left of what was mapped: Linux fails the request for it just as where the disk does."""
     whole = (folder / "weights.cache").read_bytes()
     sizes = [len(whole) * tenth // 10 // mmap.PAGESIZE * mmap.PAGESIZE for tenth in range(10)]
-    found = _runs(folder, "failing", *sizes, _last_page(read_linked(folder / "program.json")))
+    found = _runs(folder, "failing", *sizes, _last_page(folder))
     assert found == [f"right cannot be read: [Errno {errno.EFAULT}] {os.strerror(errno.EFAULT)}"] * 11
     assert (folder / "weights.cache").read_bytes() == whole  # written again, each time
     assert set(_runs(folder, "opened", *sizes)) == {"refused weights were changed while they were in use: outputs may be wrong"}
@@ -110,7 +109,7 @@ def test_weights_that_cannot_be_read_are_done_without(folder: Path) -> None:
 def test_a_cache_cut_within_the_last_page_of_weights_is_told(folder: Path) -> None:
     """What is left of the page is there, and zeros follow: outputs would be wrong."""
     whole = (folder / "weights.cache").read_bytes()
-    (found,) = _runs(folder, "opened", _last_page(read_linked(folder / "program.json")) + 8)
+    (found,) = _runs(folder, "opened", _last_page(folder) + 8)
     assert found.startswith("refused weights were changed while they were in use")
     with ColdSession(Dnnl(), folder, threads=2) as session:  # one of the two notices what is missing, and writes it again
         session.run({b.name: np.zeros(b.shape, np.float32) for b in session.program.inputs})
@@ -143,10 +142,9 @@ def _flip(path: Path, place: int) -> None:
 def test_a_cache_is_not_built_again_from_another_model(folder: Path) -> None:
     """A damaged cache sends the run to the model, which somebody overwrites meanwhile: nothing of that is kept."""
     cache, model = folder / "weights.cache", folder.parent / "net.onnx"
-    program = read_linked(folder / "program.json")
-    _flip(cache, max(s.segment for s in program.steps) + 3)
+    _flip(cache, max(s.segment for s in reserve_in(folder).steps) + 3)
     damaged = cache.read_bytes()
-    weights = [weight for raw in read_reserve(folder / "reserve.json", program).raw for weight in raw]
+    weights = [weight for step in reserve_in(folder).steps for weight in step.raw]
     run_cold = ColdSession._run_cold
 
     def overwritten(session: ColdSession) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cold_session_support import shared_of
+from plan_folders import program_in, reserve_in
 from plan_starts import start_right
 
 from edgeplan.errors import FormatError, ModelError
@@ -21,7 +22,6 @@ from edgeplan.planning.document import Plan
 from edgeplan.runtime import raw_weights
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder
 
 
@@ -36,7 +36,7 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model: Path) 
     """A plan that reads raw weights at every start, beside weights in its cache."""
     plan = planned(model, graph, sources=["raw", *["cached_read"] * 9])
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
-    assert {"raw", "cached_read"} <= set(read_linked(folder / "program.json").sources)
+    assert {"raw", "cached_read"} <= set(program_in(folder).sources)
     return folder
 
 
@@ -52,7 +52,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _other_weights(model: Path, folder: Path) -> bytes:
     """The model with other weights, of the same size."""
     content = bytearray(model.read_bytes())
-    weight = max((w for step in read_linked(folder / "program.json").steps for w in step.raw), key=lambda w: w.size)
+    weight = max((w for step in reserve_in(folder).steps for w in step.raw), key=lambda w: w.size)
     values = np.frombuffer(content, np.float32, weight.size // 4, weight.offset)
     values *= -2  # in place
     return bytes(content)
@@ -61,10 +61,10 @@ def _other_weights(model: Path, folder: Path) -> bytes:
 def test_an_untouched_model_is_not_hashed(
     dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, hashed: list[int]
 ) -> None:
-    before = (folder / "program.json").read_bytes()
+    before = (folder / "plan.json").read_bytes()
     start_right(dnnl, folder, graph, wanted)
     assert not hashed
-    assert (folder / "program.json").read_bytes() == before
+    assert (folder / "plan.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("how", ["written", "replaced", "beside"])
@@ -87,7 +87,7 @@ def test_other_weights_with_the_old_time_are_noticed(dnnl: Dnnl, model: Path, fo
 def test_the_same_contents_are_hashed_once(
     dnnl: Dnnl, graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path, how: str, hashed: list[int]
 ) -> None:
-    before, cache_stamp = model.stat(), read_linked(folder / "program.json").cache_stamp
+    before, cache_stamp = model.stat(), program_in(folder).cache_stamp
     if how == "touched":
         model.touch()
     elif how == "time put back":
@@ -100,7 +100,7 @@ def test_the_same_contents_are_hashed_once(
     for _ in range(2):
         start_right(dnnl, folder, graph, wanted)
         assert len(hashed) == 1
-    assert read_linked(folder / "program.json").cache_stamp == cache_stamp  # nobody looked at that
+    assert program_in(folder).cache_stamp == cache_stamp  # nobody looked at that
 
 
 def test_a_copied_folder_works_and_its_cache_stays_checked(

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cold_session_support import shared_of
+from plan_folders import program_in, shared_in
 from plan_starts import run_right
 
 from edgeplan.errors import StoreError
@@ -26,9 +27,7 @@ from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.folder_lock import changing, work_folder
-from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
-from edgeplan.runtime.preparation import Shared
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -247,9 +246,8 @@ def test_two_builders_put_their_files_in_place_one_after_the_other(
     for thread in threads:
         thread.join()
     assert most == 1
-    program = read_linked(folder / "program.json")
-    with Shared(dnnl, program, folder) as shared:
-        assert shared.tape.program == program
+    with shared_in(dnnl, folder) as shared:
+        assert shared.tape.program == program_in(folder)
 
 
 def test_renewing_needs_no_second_look_where_nothing_was_wrong(

@@ -23,11 +23,11 @@ from edgeplan.runtime import library
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable, Prepared, Worker
+from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts, default_program, step_candidates
-from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.session import PreparedSteps, SequentialSession
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.zoo import FAMILIES
 
@@ -125,23 +125,23 @@ def test_steps_can_be_prepared_while_others_run(dnnl: Dnnl, tmp_path: Path, home
     inputs = random_inputs(graph)
     wanted = SequentialSession(dnnl, program, tmp_path).run(inputs)
     with Executable(dnnl, program, tmp_path) as executable:
-        ready: list[Prepared] = []
+        ready: list[PreparedSteps] = []
         signal = threading.Semaphore(0)
 
         def prepare() -> None:
             worker = Worker(dnnl)
             for index in range(len(program.steps)):
-                ready.append(executable.prepare(index, worker))
+                ready.append(PreparedSteps(executable, worker, steps=(index,)))
                 signal.release()
 
         thread = threading.Thread(target=prepare)
         for name, value in inputs.items():
             executable.activation(name)[...] = value
         thread.start()
-        worker = Worker(dnnl)
+        dnnl.set_threads(1)
         for index in range(len(program.steps)):
             assert signal.acquire(timeout=60)
-            executable.execute(ready[index], worker)
+            ready[index].run()
         thread.join()
         for name, value in wanted.items():
             np.testing.assert_array_equal(executable.activation(name), value)
@@ -156,27 +156,8 @@ def test_binding_leaves_the_arena_alone(dnnl: Dnnl, tmp_path: Path) -> None:
     with Executable(dnnl, program, tmp_path) as executable:
         arena = executable.arena.data
         arena[:] = 7
-        for index in range(len(program.steps)):
-            executable.prepare(index, Worker(dnnl))
+        PreparedSteps(executable, Worker(dnnl))
         assert (arena == 7).all()
-
-
-def test_transformed_weights_can_be_kept_and_bound_again(dnnl: Dnnl, tmp_path: Path) -> None:
-    graph = _block()
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    program = default_program(dnnl, path, graph, "nhwc")
-    inputs = random_inputs(graph)
-    wanted = SequentialSession(dnnl, program, tmp_path).run(inputs)
-    worker = Worker(dnnl)
-    with Executable(dnnl, program, tmp_path) as first:
-        kept = [first.transform(i, c, first.read(i), worker) for i, c in ((i, first.create(i)) for i in (0, 1, 2, 4))]
-    with Executable(dnnl, program, tmp_path) as second:
-        steps = [second.bind(second.create(i), w) for i, w in zip(range(5), [*kept[:3], None, kept[3]], strict=True)]
-        second.activation("input")[...] = inputs["input"]
-        for step in steps:
-            second.execute(step, worker)
-        for name, value in wanted.items():
-            np.testing.assert_array_equal(second.activation(name), value)
 
 
 def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -185,7 +166,7 @@ def test_steps_that_need_more_scratch_than_planned_are_refused(dnnl: Dnnl, tmp_p
     program = default_program(dnnl, path, graph, "nchw")
     cut = replace(program, arena_bytes=program.scratch_offset - 64)
     with Executable(dnnl, cut, tmp_path) as executable, pytest.raises(DeviceError, match="scratch"):
-        executable.prepare(0, Worker(dnnl))
+        PreparedSteps(executable, Worker(dnnl), steps=(0,))
 
 
 @pytest.mark.parametrize("home", HOMES)

@@ -120,7 +120,7 @@ def waited(dnnl: Dnnl) -> tuple[Context, np.ndarray]:
     record[words.HEAD_SOURCE] = words.NO_WEIGHTS
     values, roles, floats = (np.zeros((0, n), t) for n, t in ((INTEGERS, np.int64), (INTEGERS, np.int8), (FLOATS, np.float32)))
     tape = Tape(none, none, none, roles, values, floats, np.zeros(2, np.int64), record, np.zeros(1, np.int64))
-    store = Store(*(np.zeros(2, np.int64) for _ in Store._fields))
+    store = Store(*(np.zeros(words.ITEM_WORDS, np.int64) for _ in Store._fields))
     store.states[0] = 1
     return Context(tape, store, library_places(dnnl)), np.zeros(words.OWN_WORDS, np.int64)
 

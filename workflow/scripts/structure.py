@@ -34,7 +34,7 @@ ANSWERS = {"Run", "Phase", "RunResult"}
 KINDS = {
     "cold start": (
         *("runs._run_cold", "measurement.process.starts"),
-        *("chapters.cold_start", "runtime.cold_executor", "runtime.linked_file"),
+        *("chapters.cold_start", "runtime.cold_executor"),
     ),
     "memory": ("runs._run_budgets", "cli.memory", "cli.run_memory", "chapters.memory", "runtime.streaming"),
     "pair": ("runs._run_pair", "engines.pair", "cli.run_pair", "chapters.partition", "runtime.partitioned", "processors"),

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 from onnx_models import W, conv, model, weight
+from plan_folders import reserve_in
 from tiny_profiled import PLAN_TINY, git, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
@@ -24,7 +25,6 @@ from edgeplan.planning.document import check_fits
 from edgeplan.profiling.target import target_of
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.linked_file import read_linked
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import cold_plan
 
@@ -76,11 +76,11 @@ def test_the_cache_is_limited(planned_tiny: tuple[Path, str], monkeypatch: pytes
     monkeypatch.chdir(folder)
     whole = (folder / "plan" / "weights.cache").stat().st_size
     assert f"weight cache    {whole / 1e6:.2f} MB, no limit" in output
-    cached = [s.weight_bytes for s in read_linked(folder / "plan" / "program.json").steps if s.cached]
+    cached = [s.weight_bytes for s in reserve_in(folder / "plan").steps if s.cached]
     for limit in (0.0, sum(cached) / 2e6, 1.0):
         done = CliRunner().invoke(app, [*PLAN_TINY, "-o", "limited", "--cache-limit", str(limit)])
         assert done.exit_code == 0, done.output
-        kept = [s.weight_bytes for s in read_linked(folder / "limited" / "program.json").steps if s.cached]
+        kept = [s.weight_bytes for s in reserve_in(folder / "limited").steps if s.cached]
         cache = folder / "limited" / "weights.cache"
         size = cache.stat().st_size if cache.exists() else 0
         told = f"weight cache    {size / 1e6:.2f} MB, limit {limit:.2f} MB: "

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from cold_session_support import preparation_of
 from cold_start_instances import layouts
+from plan_folders import reserve_in
 from tiny_profiled import PLAN_TINY
 from typer.testing import CliRunner
 
@@ -28,7 +29,6 @@ from edgeplan.planning.profile import Candidate, Layer, Profile, check
 from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.linked_file import read_linked, read_reserve
 from edgeplan.runtime.plan_folder import cold_plan
 
 TARGET = Target("net.onnx", "a" * 64, "onednn", "3.2.0", "avx2", "here", 2)
@@ -178,7 +178,7 @@ def test_a_plan_names_the_kernels_that_later_runs_switch_to(planned: tuple[Path,
     switching = [k for k, name in enumerate(made.warm) if name != made.step(k).implementation]
     assert switching
     assert f"later runs      {len(switching)} of {len(made.steps)} steps switch kernels" in told["continuous"]
-    reserve = read_reserve(folder / "continuous/reserve.json", read_linked(folder / "continuous/program.json"))
+    reserve = reserve_in(folder / "continuous")
     assert [getattr(reserve.later[k], "implementation", "") for k in switching] == [made.warm[k] for k in switching]
 
 
@@ -195,7 +195,7 @@ def test_runs_switch_to_the_warm_kernels(planned: tuple[Path, dict[str, str]], m
     folder, _ = planned
     done = CliRunner().invoke(app, ["run", str(folder / "continuous"), "--repeat", "12"])
     assert done.exit_code == 0, done.output
-    reserve = read_reserve(folder / "continuous/reserve.json", read_linked(folder / "continuous/program.json"))
+    reserve = reserve_in(folder / "continuous")
     wanted_steps = {k for k, step in enumerate(reserve.later) if step is not None}
     assert wanted_steps
     assert [later for _, _, later in ran] == [set(), *[wanted_steps] * 11]  # all of them from the second inference on

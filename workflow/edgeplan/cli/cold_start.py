@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 
 from edgeplan.chapters.cold_start import api
-from edgeplan.chapters.cold_start.api import Costs, OnNoise
+from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
 from edgeplan.profiling.frame import remaining_table
-from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.terminal import say
 from edgeplan.workspace import ResultsOption, WorkspaceOption
 
@@ -88,22 +87,16 @@ def plan_cold_start(
     for line in [
         *made.about,
         *summary(made.plan, made.profiles, made.folder),
-        cache_line(made.plan, made.program, made.limit_bytes),
+        cache_line(made),
     ]:
         say(line)
 
 
-def cache_line(plan: Plan, program: LinkedProgram, limit_bytes: int | None) -> str:
-    """The cache that was written, and what its limit left out of it.
-
-    Args:
-        plan: the plan, which knows no limit.
-        program: what was built from it.
-        limit_bytes: most bytes of weights in the cache; None without a limit.
-    """
-    steps = zip(plan.source, program.steps, strict=True)
+def cache_line(made: ColdStartPlan) -> str:
+    """The cache that was written, and what its limit, of which the plan knows nothing, left out of it."""
+    limit_bytes, steps = made.limit_bytes, zip(made.plan.source, made.steps, strict=True)
     left_out = [step.weight_bytes for source, step in steps if SOURCES[source].startswith("cached") and not step.cached]
-    line = f"  weight cache    {program.cache_bytes / _MB:.2f} MB, "
+    line = f"  weight cache    {made.program.cache_bytes / _MB:.2f} MB, "
     if limit_bytes is None:
         return line + "no limit"
     line += f"limit {limit_bytes / _MB:.2f} MB: "

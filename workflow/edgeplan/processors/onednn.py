@@ -14,8 +14,9 @@ from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Buffer, Executable, Prepared, Worker
+from edgeplan.runtime.executable import Buffer, Executable, Worker
 from edgeplan.runtime.processor import Capabilities, Host, Kernel, Sharing
+from edgeplan.runtime.session import PreparedSteps
 from edgeplan.support.machine import memory_bytes
 
 
@@ -93,12 +94,12 @@ class OnednnProcessor(Host):
             ModelError: the weights cannot be read.
             DeviceError: this library does not offer the implementation.
         """
-        prepared = executable.through(self.dnnl).prepare(index, self.worker, self.threads)
+        prepared = PreparedSteps(executable.through(self.dnnl), self.worker, self.threads, (index,))
         return Kernel(executable.program.choices[index].name, prepared)
 
     def empty(self) -> Kernel:
         """Return a kernel without calls."""
-        return Kernel("empty", Prepared((), (), ()))
+        return Kernel("empty", None)
 
     def enqueue(self, kernel: Kernel) -> None:
         """Run a kernel, at once.
@@ -108,10 +109,8 @@ class OnednnProcessor(Host):
             ModelError: an index lies outside its axis.
         """
         self.ready()
-        stream = self.worker.stream.value
-        for run, primitive, count, arguments in _prepared(kernel).calls:
-            if status := run(primitive, stream, count, arguments):
-                self.dnnl.check_execution(status)
+        if kernel.handle is not None:
+            _prepared(kernel).run()
 
     def finish(self) -> None:
         """Return at once, since all has run."""
@@ -127,9 +126,9 @@ class OnednnProcessor(Host):
             self._before = None
 
 
-def _prepared(kernel: Kernel) -> Prepared:
+def _prepared(kernel: Kernel) -> PreparedSteps:
     handle: Any = kernel.handle
-    if not isinstance(handle, Prepared):
+    if not isinstance(handle, PreparedSteps):
         raise DeviceError("a kernel of another processor", where=kernel.implementation, next_step="prepare it here")
     return handle
 

@@ -17,8 +17,8 @@ from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
 from edgeplan.planning.machine import MAIN, Schedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
-from edgeplan.runtime.folder import PROGRAM_NAME
-from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)
@@ -65,7 +65,7 @@ def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
             "cpus": cpus,
             "artefact": prepared(folder).artefact,
             "state": "cached",
-            **job_inputs(read_linked(folder / PROGRAM_NAME).inputs),
+            **job_inputs(read_folder(folder).program_of(LinkedProgram).inputs),
         }
     )
 

@@ -23,7 +23,7 @@ from edgeplan.profiling.memory import pinned, release_freed
 from edgeplan.profiling.rounds import Harness
 from edgeplan.profiling.settings import Cores
 from edgeplan.runtime.lanes import Lane, Preparation
-from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.linked import Linked
 from edgeplan.runtime.preparation import Executor, Shared
 from edgeplan.runtime.tape_file import tape_of
 
@@ -60,7 +60,7 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
     trials, where = rig.trials, (others[0], cores.big[0])
     cached = _pair((_Passes(rig, trials.cached), _Passes(rig, trials.cached)), where, watch, repeats)
     # to places of their own
-    return Pairs(cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.program)), where, watch, repeats))
+    return Pairs(cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.linked)), where, watch, repeats))
 
 
 def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference | None, repeats: int) -> float:
@@ -125,11 +125,11 @@ class _Passes:
 
     Args:
         rig: a model with its first candidates.
-        program: what is prepared.
+        linked: what is prepared.
     """
 
-    def __init__(self, rig: Harness, program: LinkedProgram) -> None:
-        self._rig, self._program, self._tape = rig, program, tape_of(program)
+    def __init__(self, rig: Harness, linked: Linked) -> None:
+        self._rig, self._linked, self._tape = rig, linked, tape_of(linked)
         self._executor = Executor(rig.dnnl)
 
     def prepare(self, together: threading.Barrier | None = None) -> float:
@@ -138,7 +138,11 @@ class _Passes:
         rig.dnnl.set_threads(1)
         release_freed()
         # mapped anew: pages that were seen before cost nothing
-        shared = Shared(rig.dnnl, self._program, rig.folder, memory=rig.memory, tape=self._tape, cache=rig.trials.cache)
+        linked, cache = self._linked, rig.trials.cache
+        shared = Shared(
+            rig.dnnl, linked.program, rig.folder,
+            memory=rig.memory, tape=self._tape, reserve=lambda: linked.reserve, cache=cache,
+        )  # fmt: skip
         with shared:
             lane = Lane(0, shared, ())
             lane.preparer.own = self._executor.own

@@ -26,7 +26,6 @@ from edgeplan.planning.profile import kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
 from edgeplan.runtime.folder import PROGRAM_NAME
-from edgeplan.runtime.linked_file import write_linked
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"
@@ -84,9 +83,9 @@ def measure_once(
                 smallest[kernel] = min(smallest.get(kernel, candidate), candidate)
     if not smallest:
         return []
-    folder = scratch / f"once-{trials.program.layout}"
+    folder = scratch / f"once-{trials.linked.program.layout}"
     folder.mkdir(exist_ok=True)
-    write_linked(trials.program, folder / PROGRAM_NAME)
+    (folder / PROGRAM_NAME).write_bytes(msgspec.json.encode(trials.linked))
     chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
     lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
     (folder / STEPS_NAME).write_bytes(b"\n".join(lines))

@@ -141,11 +141,11 @@ class Harness:
         self.widths = tuple(dict.fromkeys((1, len(self.big))))
         self.trials = Trials(dnnl, subject, model, self.widths, scratch)
         self.group = self.trials.group
-        program = self.trials.program
+        program = self.trials.linked.program
         self.memory = Region(program.arena_bytes + program.weights_bytes)
         self.memory.data[:] = 0  # first touches are charged apart
         self.staging, self.executor = Staging(), Executor(dnnl)
-        self._tape = tape_of(program)
+        self._tape = tape_of(self.trials.linked)
         self.files = sorted({*map(Path, (file.path for file in program.files)), self.trials.cache})
         page_cache.read_through(self.files)
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
@@ -164,7 +164,10 @@ class Harness:
 
     def shared(self) -> Shared:
         """Create the shared part of a session anew, but for its memory, which has been touched."""
-        return Shared(self.dnnl, self.trials.program, self.folder, memory=self.memory, tape=self._tape)
+        linked = self.trials.linked
+        return Shared(
+            self.dnnl, linked.program, self.folder, memory=self.memory, tape=self._tape, reserve=lambda: linked.reserve
+        )
 
     def steps(self, width: int) -> list[LinkedStep]:
         """Return the first candidate of every step."""
@@ -185,7 +188,7 @@ class Harness:
 
     def feed(self) -> None:
         """Put the inputs into their places."""
-        for border in self.trials.program.inputs:
+        for border in self.trials.linked.program.inputs:
             value = self.inputs[border.name]
             np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
@@ -241,7 +244,7 @@ class Harness:
 
     def _fetch(self, what: Round, core: str, source: str, times: RoundTimes) -> None:
         """Fetch weights as from a cache that nobody touched: copied, or mapped."""
-        program = self.trials.cached
+        program = self.trials.cached.program
         steps = {i: self.trials.stored(i, position, what.width, source) for i, position in what.choice.items()}
         steps = {index: step for index, step in steps.items() if step.weight_bytes}
         if not steps:

@@ -17,7 +17,7 @@ from edgeplan.profiling.memory import stand_in_cache
 from edgeplan.profiling.subjects import Group, ProfilingSubject
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep, converted, linked_program
+from edgeplan.runtime.linked import Linked, LinkedStep, converted, linked_of
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.memory import PAGE_BYTES, Bytes, checksum
 from edgeplan.runtime.program import Program
@@ -36,7 +36,7 @@ class Trials:
 
     Attributes:
         group: the group of each step.
-        program: the tables, with the first candidates; weights are made from the model file.
+        linked: the tables, with the first candidates; weights are made from the model file.
         raw: the same, with the places of steps at trial for the weights.
         cached: the same, with weights in `cache`.
         cache: a file that is read as a weight cache would be.
@@ -57,12 +57,12 @@ class Trials:
                     for width in self._widths:
                         self._linked[index, position, width] = self._link(index, position, width)
         steps, narrow = range(len(subject.program.steps)), self._widths[0]
-        self.program = self._program(dnnl, model, [self.first_candidate(index, narrow) for index in steps])
-        self.raw = self._program(dnnl, model, [self.step(index, 0, narrow) for index in steps])
+        self.linked = self._program(model, [self.first_candidate(index, narrow) for index in steps])
+        self.raw = self._program(model, [self.step(index, 0, narrow) for index in steps])
         self.cache = self._stand_in(scratch, model)
         key = key_of(self._content(0, PAGE_BYTES).tobytes())
         stored = [self.stored(index, 0, narrow, "cached_mmap") for index in steps]
-        self.cached = self._program(dnnl, model, stored, key, self.cache.stat().st_size)
+        self.cached = self._program(model, stored, key, self.cache.stat().st_size)
 
     def _laid_out(self) -> tuple[dict[int, int], dict[int, int], int]:
         """Return for each step its place among the weights in memory, at trial, its segment in a cache; and the size of all."""
@@ -91,19 +91,12 @@ class Trials:
     def _content(self, offset: int, size: int) -> Bytes:
         return np.fromfile(self.cache, np.uint8, size, offset=offset)  # not mapped: pages that are cannot be evicted
 
-    def _program(
-        self, dnnl: Dnnl, model: Path, steps: Sequence[LinkedStep], cache_key: str = "", cache_bytes: int = 0
-    ) -> LinkedProgram:
+    def _program(self, model: Path, steps: Sequence[LinkedStep], cache_key: str = "", cache_bytes: int = 0) -> Linked:
         found = self.subject.program
         paths = [(model.parent / name).resolve() for name in self._linker.files]
         document: dict[str, Any] = {
             "model": found.name,
-            "model_sha256": "",
-            "library_version": dnnl.info.version,
-            "isa": dnnl.info.isa,
-            "machine": "",
             "threads": max(self._widths),
-            "plan_sha256": "",
             "layout": found.home,
             "equal_cores": True,
             "little_ratio": 1.0,
@@ -113,7 +106,6 @@ class Trials:
             "files": [_file(path) for path in paths],
             **self._linker.tables(),
             "steps": steps,
-            "reserve_sha256": "",
             "inputs": [_border(found, name) for name in found.inputs],
             "outputs": [_border(found, name) for name in found.outputs],
             "arena_bytes": aligned(max(found.arena_bytes, found.scratch_offset + self._linker.scratch_bytes)),
@@ -122,7 +114,7 @@ class Trials:
             "cache_bytes": cache_bytes,
             "cache_stamp": stamp(self.cache.stat()) if cache_bytes else (),
         }
-        return linked_program(document)
+        return linked_of(document)
 
     def step(self, index: int, position: int, width: int) -> LinkedStep:
         """Return a step at trial: a candidate, made for so many cores, its weights from the model file."""

@@ -17,7 +17,8 @@ Modules:
 * `descriptors`: Variants say how primitives are asked for; descriptors describe the activations and
   weights of one model.
 * `dnnl`: oneDNN's C API, typed: small owners of handles, every status checked.
-* `executable`: Preparing and executing the steps of a program.
+* `executable`: A program with its files open and memory for its activations: what its steps are
+  prepared from, on any processor.
 * `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,
   `program.json` what is executed.
 * `folder_lock`: Who may change a plan folder, and which folders within it somebody is at.
@@ -31,9 +32,8 @@ Modules:
 * `layouts`: Memory layouts of activations: a plan keeps all 4-D activations inside the model in one
   home layout.
 * `library`: Finding and describing the installed oneDNN library.
-* `linked`: A linked program: the C calls of a plan as tables of numbers, so that a cold start
-  interprets them and decides nothing.
-* `linked_file`: Files of linked programs and their reserves: one digest, one parse.
+* `linked`: A linked program: what a cold start executes, decided when it was planned; the C calls
+  themselves stand on its tape.
 * `linking`: Linking: the C calls that creating a program's steps makes, written down as tables.
 * `lowering`: Graphs to steps: what oneDNN can do in one primitive becomes one step.
 * `memory`: Memory of a session: one anonymous region, and files mapped to be read.
@@ -64,7 +64,8 @@ Modules:
   execution while kernels are made.
 * `renewal`: A session renews its plan folder: a cache that had to be made again, stamps of files
   that were looked at.
-* `session`: The simplest runner: prepare every step, then run them in order.
+* `session`: Steps of a model that is run whole, from its file: a program of one lane and one
+  buffer, run by the loop of all plans.
 * `signatures`: Argument and result types of the C functions used: an undeclared one would cut
   64-bit handles to 32 bits.
 * `streaming/`: Models that run in less memory than their weights take: weights come from the disk

@@ -12,20 +12,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, PlanFolder, plan_again, read_folder
+from edgeplan.runtime.folder import COLD_START, PlanFolder, read_folder
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import Border, LinkedProgram
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.pace import Pace
 from edgeplan.runtime.plan_session import Session
-from edgeplan.runtime.preparation import Executor, Mark, Shared
+from edgeplan.runtime.preparation import Executor, Mark, Shared, read_reserve
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.reading_ahead import head_start, reading_ahead
 from edgeplan.runtime.renewal import renew
+from edgeplan.runtime.tape_file import read_tape
 from edgeplan.support.machine import fingerprint
 
 Array = npt.NDArray[Any]
@@ -73,9 +74,10 @@ class ColdSession(Session):
         self._reader = head_start(self._folder)
         try:
             plan = read_folder(self._folder, COLD_START) if isinstance(folder, Path) else folder
-            self.program = _checked(plan, dnnl, threads, machine)
+            self.program, self._plan = _checked(plan, dnnl, threads, machine), plan
             super().__init__(self.program.inputs, self._folder)
-            self._shared = Shared(dnnl, self.program, self._folder, opened=False)
+            tape = read_tape(plan, self.program)
+            self._shared = Shared(dnnl, self.program, self._folder, tape=tape, reserve=lambda: read_reserve(plan), opened=False)
         except BaseException:
             self._pace.end()
             if self._reader is not None:
@@ -95,6 +97,7 @@ class ColdSession(Session):
         self._executor = Executor(dnnl)
         lanes[0].preparer.own = self._executor.own  # one thread does both
         self._times: Numbers = np.zeros(2 * self._shared.step_count, np.int64)
+        self._later_times, self._later_items = self._times.copy(), self._times[:0]
         self._affinity = os.sched_getaffinity(0)
         self._pinned = () if self.program.equal_cores else tuple(cores)
         self._opened_ns = perf_counter_ns()
@@ -160,9 +163,9 @@ class ColdSession(Session):
         """
         prepared = self._preparation.finish()
         self._dnnl.set_threads(self.program.threads)
-        later, ready = self._preparation.later, self._preparation.ready
-        for k in range(self._shared.step_count):
-            self._executor.execute(later.get(k) or ready(k))
+        if prepared or not len(self._later_items):
+            self._later_items = self._preparation.items()
+        self._executor.run(self._later_items, self._later_times)
         return prepared
 
     def _activation(self, border: Border) -> Array:
@@ -229,7 +232,7 @@ class ColdSession(Session):
             self._reader.end()
         try:
             if self._ran:
-                renew(self._shared, self._folder)
+                renew(self._shared, self._plan)
         finally:
             self._shared.close()
 
@@ -241,11 +244,7 @@ def _checked(plan: PlanFolder, dnnl: Dnnl, threads: int, machine: str) -> Linked
         FormatError: they are not.
     """
     plan.require_here(machine or fingerprint(), dnnl.info.version, dnnl.info.isa, threads=threads)
-    program = plan.program_of(LinkedProgram)
-    if program.plan_sha256 != plan.sha256:
-        problem = "the plan cannot be run here: it was changed after its program was linked"
-        raise FormatError(problem, where=str(plan.path), next_step=plan_again(plan.kind))
-    return program
+    return plan.program_of(LinkedProgram)
 
 
 class ColdSchedule(msgspec.Struct, frozen=True):

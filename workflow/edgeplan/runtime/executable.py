@@ -1,8 +1,4 @@
-"""Preparing and executing the steps of a program.
-
-Preparation (read, create, transform, bind) may run in any thread, one step at a time or several steps side by side;
-execution is in step order. What the two share is read-only, but for the arena, which only execution touches.
-"""
+"""A program with its files open and memory for its activations: what its steps are prepared from, on any processor."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import DeviceError, ModelError
+from edgeplan.errors import ModelError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Step
-from edgeplan.runtime import constants, kernels
-from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, KernelCall, aligned
+from edgeplan.runtime import constants
+from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.transform import Array, folded, values_of
 
 if TYPE_CHECKING:
@@ -63,22 +58,6 @@ class Worker:
         dnnl.set_threads(threads)
         self.dnnl, self.threads = dnnl, threads
         self.stream = dnnl.stream()
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A step ready to run.
-
-    Attributes:
-        calls: (function, primitive, number of arguments, arguments) of each C call, in order. A compiled kernel takes its block
-            in place of a primitive.
-        converts: for each call, the activation it converts, or "" for the step's own work.
-        keep: what the calls point to.
-    """
-
-    calls: tuple[tuple[Callable[..., int], int, int, ctypes.Array[Any]], ...]
-    converts: tuple[str, ...]
-    keep: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +124,6 @@ class Executable:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # Preparation
-
-    def create(self, index: int, width: int = 1) -> Created:
-        """Generate the primitives of a step, for execution on `width` threads.
-
-        Many kernels fix their split over threads, and their scratchpads, when they are created: run them on as many.
-
-        Raises:
-            DeviceError: this library does not offer the chosen implementation.
-        """
-        self.dnnl.set_threads(width)
-        return self.creator.create(self.program.steps[index], self.program.choices[index])
-
     def read(self, index: int) -> Mapping[str, Array]:
         """Read a step's weights from the model's files: role -> values.
 
@@ -220,66 +186,6 @@ class Executable:
             else:
                 reads.append(_Read(file, offset, pieces))
         return reads, at
-
-    def transform(self, index: int, created: Created, raw: Mapping[str, Array], worker: Worker) -> Buffer:
-        """A step's weights in the layouts its primitives read: `created.weight_bytes` bytes that may be cached."""
-        return transformed(self.dnnl, self.program.steps[index], created, raw, worker)
-
-    def bind(self, created: Created, weights: Buffer | None) -> Prepared:
-        """Give a created step its memory: the arena, and its transformed weights (any buffer that holds them).
-
-        Raises:
-            DeviceError: the step needs more scratch than the program was made for (it is created for more threads).
-        """
-        if self.program.scratch_offset + created.scratch_bytes > self.program.arena_bytes:
-            raise DeviceError(
-                f"a step needs {created.scratch_bytes} bytes of scratch, more than was planned",
-                where=self.program.name,
-                next_step="plan again with the number of threads that it runs on",
-            )
-        bases = {
-            "arena": self.arena.address,
-            "scratch": self.arena.address + self.program.scratch_offset,
-            "weights": weights.address if weights is not None else 0,
-        }
-        calls: list[tuple[Callable[..., int], int, int, ctypes.Array[Any]]] = []
-        keep: list[object] = []
-        for call in created.calls:
-            if isinstance(call, KernelCall):
-                block = (ctypes.c_int64 * len(call.block))(*call.block)
-                places = [bases[place.region] + place.offset for place in call.places]
-                addresses = (ctypes.c_int64 * len(places))(*places)
-                calls.append((kernels.function(call.kernel), ctypes.addressof(block), len(places), addresses))
-                keep.append(block)
-                continue
-            assert call.primitive is not None  # noqa: S101  created to be run
-            memories = [self.dnnl.memory(a.descriptor, bases[a.place.region] + a.place.offset) for a in call.arguments]
-            given = [ExecArg(a.number, m.value) for a, m in zip(call.arguments, memories, strict=True)]
-            calls.append((self.dnnl.execute, call.primitive.value, len(given), (ExecArg * len(given))(*given)))
-            keep += [call, memories]
-        converts = tuple(call.converts for call in created.calls)
-        return Prepared(tuple(calls), converts, (*keep, weights, self.arena))
-
-    def prepare(self, index: int, worker: Worker, width: int = 1) -> Prepared:
-        """Everything before execution on `width` threads: create, read, transform and bind one step."""
-        created = self.create(index, width)
-        if not created.slots:
-            return self.bind(created, None)
-        return self.bind(created, self.transform(index, created, self.read(index), worker))
-
-    # Execution
-
-    def execute(self, prepared: Prepared, worker: Worker) -> None:
-        """Run a prepared step: one C call for each primitive, in the worker's thread.
-
-        Raises:
-            DeviceError: oneDNN reports a failure.
-            ModelError: an index lies outside its axis.
-        """
-        stream = worker.stream.value
-        for run, primitive, count, arguments in prepared.calls:
-            if status := run(primitive, stream, count, arguments):
-                self.dnnl.check_execution(status)
 
     def activation(self, tensor: str) -> npt.NDArray[Any]:
         """A view of a row-major activation in the arena (the model's inputs and outputs are)."""

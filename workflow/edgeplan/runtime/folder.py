@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 7
+FORMAT = 8
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
 SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
@@ -131,14 +131,16 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         Raises:
             FormatError: it is missing or damaged.
         """
-        path = self.path / PROGRAM_NAME
+        path, content = self.path / PROGRAM_NAME, self.content(PROGRAM_NAME)
         if self.kind != COLD_START:
             from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  each kind loads its own
 
-            return decoded(self.content(PROGRAM_NAME), StreamProgram, path, self.kind)
-        from edgeplan.runtime.linked_file import read_linked  # noqa: PLC0415  likewise
+            return decoded(content, StreamProgram, path, self.kind)
+        from edgeplan.runtime.linked import LinkedProgram, Stamps  # noqa: PLC0415  likewise
 
-        return read_linked(path)
+        stamps = self.scheduled(Stamps)
+        program = decoded(content, LinkedProgram, path, self.kind)
+        return msgspec.structs.replace(program, files=stamps.files, cache_stamp=stamps.cache_stamp)
 
     def program_of(self, kind: type[Part]) -> Part:
         """The program as a value of the kind that the plan's has; see `program`."""
@@ -153,6 +155,14 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     def predicted(self, part: type[Part]) -> Part:
         """The prediction as a value."""
         return decoded(self.prediction, part, self.path / PLAN_NAME, self.kind)
+
+    def reschedule(self, schedule: Any) -> None:
+        """Write the plan with another schedule of the same program, atomically.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        _write(self.path, _Body(self.kind, self.made_for, msgspec.Raw(encoded(schedule)), self.prediction, dict(self.files)))
 
     def content(self, name: str) -> bytes:
         """The bytes of a small file that never changes.
@@ -326,7 +336,7 @@ def encoded(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=dict)
 
 
-def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, prediction: Any, files: Sequence[str] = ()) -> str:
+def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, prediction: Any, files: Sequence[str] = ()) -> None:
     """Write `plan.json`, atomically and behind the files that it knows.
 
     Args:
@@ -337,19 +347,18 @@ def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, predi
         prediction: likewise.
         files: names of files of the folder that never change, as they are now.
 
-    Returns:
-        Its digest.
-
     Raises:
         StoreError: it cannot be written.
     """
     known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
     raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
-    body = msgspec.json.encode(_Body(kind, made_for, *raw, known))
-    digest = str(sha256(body).hexdigest())
-    content = msgspec.json.encode(_Document(FORMAT, digest, msgspec.Raw(body)))
+    _write(folder, _Body(kind, made_for, *raw, known))
+
+
+def _write(folder: Path, plan: _Body) -> None:
+    body = msgspec.json.encode(plan)
+    content = msgspec.json.encode(_Document(FORMAT, str(sha256(body).hexdigest()), msgspec.Raw(body)))
     write_atomically(folder / PLAN_NAME, lambda temporary: temporary.write_bytes(content + b"\n"))
-    return digest
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:

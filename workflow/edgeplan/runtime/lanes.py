@@ -129,9 +129,13 @@ class Preparation:
                 self._left_ahead = deque((k, step) for k, step in later if step is not None)
             return self._left_ahead
 
-    def ready(self, k: int) -> Calls:
-        """The calls of a step; 0 until it is prepared."""
-        return int(self._objects.store.ready[k])
+    def items(self) -> Numbers:
+        """The steps as later runs execute them, for the loop (`words.NEEDED`)."""
+        found = self._objects.store.items.copy()
+        for k, calls in self.later.items():
+            at = words.ITEM_WORDS * k
+            found[at + words.FIRST], found[at + words.END] = calls
+        return found
 
     def start(self) -> None:
         """Start the threads of the preparing lanes."""
@@ -163,12 +167,12 @@ class Preparation:
         if found != words.LEFT_TO_PYTHON:
             self._objects.fail(lane.preparer.own)
         k, start = int(lane.preparer.own[words.OWN_STEP]), perf_counter_ns()
-        calls = lane.preparer.take_over(k, lane.by_hand)
+        block = lane.preparer.take_over(k, lane.by_hand)
         if lane.ratio > 1:  # as `entries.drive` stands for a slower core
             time.sleep((lane.ratio - 1) * (perf_counter_ns() - start) / 1e9)
             stage, step, begun, _ = lane.by_hand[-1]
             lane.by_hand[-1] = (stage, step, begun, perf_counter_ns())
-        self._objects.publish(k, calls)
+        self._objects.publish(k, block)
 
     def _prepare_later(self, lane: Lane) -> None:
         """Prepare what later runs lack until nothing is left; several lanes take from the same heap."""

@@ -1,7 +1,7 @@
-"""A linked program: the C calls of a plan as tables of numbers, so that a cold start interprets them and decides nothing.
+"""A linked program: what a cold start executes, decided when it was planned; the C calls themselves stand on its tape.
 
-Linking (`linking.py`) happens when the plan folder is built. Whatever equal steps share (descriptors, attributes, primitives,
-memories) is one row, so it is made once.
+Linking (`linking.py`) writes tables of these calls, from which the tape is made. Whatever equal steps share (descriptors,
+attributes, primitives, memories) is one row, so it is made once.
 
 The documents are structs of msgspec, not pydantic models: a cold start waits for them, and they are checked as strictly, in a
 tenth of the time.
@@ -9,15 +9,12 @@ tenth of the time.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from math import prod
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from edgeplan.errors import FormatError
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
@@ -49,7 +46,7 @@ class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     dtype: ElementType = "float32"
 
 
-class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One step under one implementation.
 
     Attributes:
@@ -58,11 +55,11 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source: "raw", "cached_read", "cached_mmap" or "none"; for later runs also "shared": what the cold start used.
         calls: for each C call its primitive, then pairs of argument number and memory: a row of `memories`, or -1 - s for
             slot s. Of a compiled kernel -1 - its row of `kernels`, then the place of each operand: an offset in the arena, or
-            -1 - s.
+            -1 - s. A plan folder has them on its tape alone.
         slots: weights as the primitives read them: descriptor there, descriptor in the file's order, offset among the step's
             transformed weights, size, primitive that converts (-1: same bytes).
         weight_bytes: size of the transformed weights.
-        raw: what they are made from; for cached weights it stands in `Reserve`.
+        raw: what they are made from.
         kind, settings: how they are made (`transform.folded`).
         place: offset of the transformed weights in the memory of the session.
         segment: their offset in the cache.
@@ -72,7 +69,6 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     implementation: str
     source: Literal["raw", "cached_read", "cached_mmap", "none", "shared"]
-    calls: tuple[Numbers, ...]
     slots: tuple[tuple[int, int, int, int, int], ...]
     weight_bytes: Count
     raw: tuple[RawWeight, ...]
@@ -81,6 +77,7 @@ class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     place: Count
     segment: Count
     checksum: Count
+    calls: tuple[Numbers, ...] = ()
 
     @property
     def cached(self) -> bool:
@@ -130,7 +127,6 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
             attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         memories: of activations and scratch: descriptor, offset in the arena.
-        steps: in order of execution.
         kernels: compiled kernels: name, block (`graph.blocks`).
     """
 
@@ -138,76 +134,53 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attributes: tuple[tuple[tuple[str | int | float, ...], ...], ...]
     primitives: tuple[tuple[str, str, Count, Count, tuple[Argument, ...]], ...]
     memories: tuple[tuple[Count, Count], ...]
-    steps: tuple[LinkedStep, ...]
-    kernels: tuple[tuple[str, Numbers], ...] = ()
+    kernels: tuple[tuple[str, Numbers], ...]
 
     @property
-    def counts(self) -> tuple[int, int, int, int, int]:
+    def counts(self) -> tuple[int, int, int, int]:
         """Return the lengths of the tables."""
-        return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories), len(self.steps)
+        return len(self.descriptors), len(self.attributes), len(self.primitives), len(self.memories)
 
 
-#: Stands for tables that are elsewhere.
-NO_TABLES = msgspec.Raw(b"null")
-#: Made once, when this module is imported: this builds the schema.
-_TABLES = msgspec.json.Decoder(Tables)
-
-
-class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A plan's calls, and what they hold for.
-
-    A cold start reads the head only. The tables are decoded when they are first needed, which is where something is not as
-    usual: what is called, the tape says.
+class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A program says what a cold start runs. What is called, its tape says; its steps stand in the reserve.
 
     Attributes:
-        model: name; model_sha256: hash of its files.
-        library_version, isa, machine, threads: what the tables hold for.
-        plan_sha256: hash of the plan document they were linked from.
+        model: name.
+        threads: cores that execute.
         layout: home layout.
         equal_cores, little_ratio, main, queues, widen_from: the schedule, as in the plan.
-        files: of the raw model.
-        counts: of the tables: descriptors, attributes, primitives, memories, steps.
+        counts: of objects and steps: descriptors, attributes, primitives, memories, steps.
         sources: of the steps, each once.
         first_segment: where the first of the cached weights begin.
-        tables_json, tables_sha256: the tables, and their digest where they came from a file ("" otherwise).
-        reserve_sha256: hash of the reserve.
         inputs, outputs: at the border.
         arena_bytes: activations and scratch; weights_bytes: transformed weights that are not mapped, behind them.
         cache_key, cache_bytes: digest of the first bytes of the cache, and its size; 0 without a cache.
-        tape_sha256: hash of the tape beside the program; "" where there is none.
         kernels: names of the compiled kernels, each once.
+        files: of the raw model; like the next one they stand in the schedule, which is written again where they change.
         cache_stamp: what the file system said of the cache when it had been written: whether it was touched since.
     """
 
     model: str
-    model_sha256: str
-    library_version: str
-    isa: str
-    machine: str
     threads: Annotated[int, msgspec.Meta(ge=1)]
-    plan_sha256: str
     layout: str
     equal_cores: bool
     little_ratio: Annotated[float, msgspec.Meta(ge=1)]
     main: tuple[Count, ...]
     queues: tuple[tuple[Count, ...], ...]
     widen_from: Count
-    files: tuple[ModelFile, ...]
     counts: tuple[Count, Count, Count, Count, Count]
     sources: tuple[str, ...]
     first_segment: Count
-    reserve_sha256: str
     inputs: tuple[Border, ...]
     outputs: tuple[Border, ...]
     arena_bytes: Count
     weights_bytes: Count
     cache_key: str
     cache_bytes: Count
-    cache_stamp: Numbers = ()
-    tape_sha256: str = ""
     kernels: tuple[str, ...] = ()
-    tables_json: msgspec.Raw = NO_TABLES
-    tables_sha256: str = ""
+    files: tuple[ModelFile, ...] = ()
+    cache_stamp: Numbers = ()
 
     def __post_init__(self) -> None:
         if sorted([*self.main, *(k for queue in self.queues for k in queue)]) != list(range(self.step_count)):
@@ -222,68 +195,57 @@ class LinkedProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dic
         """Return the number of steps."""
         return self.counts[-1]
 
-    @cached_property
-    def tables(self) -> Tables:
-        """Return the tables of the program.
 
-        Raises:
-            FormatError: they do not fit.
-        """
-        if self.tables_sha256 and hashlib.sha256(self.tables_json).hexdigest() != self.tables_sha256:
-            raise FormatError("the program was changed after it was written", where=f"model {self.model}", next_step=AGAIN)
-        try:
-            found: Tables = _TABLES.decode(self.tables_json)
-        except msgspec.DecodeError as error:
-            raise FormatError(f"the program does not fit: {error}", where=f"model {self.model}", next_step=AGAIN) from error
-        return found
+class Stamps(msgspec.Struct, frozen=True):
+    """Stamps tell whether the files of a model and the cache were touched; they stand in a plan's schedule."""
 
-    @property
-    def steps(self) -> tuple[LinkedStep, ...]:
-        """Return the steps in order of execution."""
-        return self.tables.steps
-
-    def with_steps(self, steps: Sequence[LinkedStep]) -> LinkedProgram:
-        """The same with other steps."""
-        tables = msgspec.structs.replace(self.tables, steps=tuple(steps))
-        encoded = msgspec.Raw(msgspec.json.encode(tables))
-        return msgspec.structs.replace(self, **_told(tables.steps), tables_json=encoded, tables_sha256="")
-
-
-def _told(steps: Sequence[LinkedStep]) -> dict[str, Any]:
-    """Summarise the steps for the head of the document."""
-    segments = [step.segment for step in steps if step.cached]
-    return {"sources": tuple(sorted({step.source for step in steps})), "first_segment": min(segments, default=0)}
-
-
-def kernel_names(tables: Tables) -> tuple[str, ...]:
-    """Names of the compiled kernels that tables are of, each once."""
-    return tuple(sorted({name for name, _ in tables.kernels}))
-
-
-def linked_program(document: Mapping[str, Any]) -> LinkedProgram:
-    """A program from plain values, its tables among them, checked.
-
-    Raises:
-        msgspec.ValidationError: they do not fit.
-    """
-    names = Tables.__struct_fields__
-    tables = converted({name: document[name] for name in names if name in document}, Tables)
-    head = {name: value for name, value in document.items() if name not in names}
-    encoded = msgspec.Raw(msgspec.json.encode(tables))
-    told = {"counts": tables.counts, **_told(tables.steps), "kernels": kernel_names(tables)}
-    return msgspec.convert({**head, **told, "tables_json": encoded}, LinkedProgram)
+    files: tuple[ModelFile, ...] = ()
+    cache_stamp: Numbers = ()
 
 
 class Reserve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A reserve holds what a cold start does without, as long as nothing is wrong: kept apart, since reading it takes time.
 
     Attributes:
-        raw: for each step what its cached weights are made from.
+        steps: in order of execution.
         later: for each step how later runs execute it, on all cores; None where the cold start does the same.
     """
 
-    raw: tuple[tuple[RawWeight, ...], ...]
+    steps: tuple[LinkedStep, ...]
     later: tuple[LinkedStep | None, ...]
+
+    def without_calls(self) -> Reserve:
+        """Return it as a plan folder holds it, with all calls on its tape."""
+        steps = tuple(msgspec.structs.replace(step, calls=()) for step in self.steps)
+        return Reserve(steps, tuple(step and msgspec.structs.replace(step, calls=()) for step in self.later))
+
+
+class Linked(msgspec.Struct, frozen=True):
+    """A linked program that no folder holds yet: its head, the tables of its calls, and its steps."""
+
+    program: LinkedProgram
+    tables: Tables
+    reserve: Reserve
+
+
+def linked_of(document: Mapping[str, Any]) -> Linked:
+    """A program from plain values, its tables, steps and later steps among them, checked.
+
+    Raises:
+        msgspec.ValidationError: they do not fit.
+    """
+    of_tables, of_reserve = Tables.__struct_fields__, Reserve.__struct_fields__
+    tables = converted({name: document[name] for name in of_tables}, Tables)
+    reserve = converted({"later": (), **{name: document[name] for name in of_reserve if name in document}}, Reserve)
+    head = {name: value for name, value in document.items() if name not in (*of_tables, *of_reserve)}
+    segments = [step.segment for step in reserve.steps if step.cached]
+    told = {
+        "counts": (*tables.counts, len(reserve.steps)),
+        "sources": tuple(sorted({step.source for step in reserve.steps})),
+        "first_segment": min(segments, default=0),
+        "kernels": tuple(sorted({name for name, _ in tables.kernels})),
+    }
+    return Linked(msgspec.convert({**head, **told}, LinkedProgram), tables, reserve)
 
 
 Row = TypeVar("Row", Tables, Reserve, LinkedStep)

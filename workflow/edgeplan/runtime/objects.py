@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edgeplan.errors import DeviceError, FormatError
+from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants, kernels, linked
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
@@ -35,9 +35,6 @@ _LIBRARY = MappingProxyType(
         words.FN_MEMORY: "dnnl_memory_create",
         words.FN_EXECUTE: "dnnl_primitive_execute",
         words.FN_THREADS: THREADS,
-        words.FN_SIZE: "dnnl_memory_desc_get_size",
-        words.FN_EQUAL: "dnnl_memory_desc_equal",
-        words.FN_ASK: "dnnl_primitive_desc_query_md",
     }
 )
 
@@ -58,7 +55,7 @@ def _functions(path: str) -> tuple[Numbers, Numbers]:
     if not places[words.FN_THREADS]:  # a library without OpenMP: any function that does nothing
         places[words.FN_THREADS] = addresses(lambda name: getattr(_LIBC, name), (_NOTHING,))[0]
     found[NUMBER_OF[THREADS]] = places[words.FN_THREADS]
-    places[words.WHAT_NAME], places[words.WHAT_ARGUMENT] = constants.QUERY_IMPL_INFO, constants.QUERY_EXEC_ARG_MD
+    places[words.WHAT_NAME] = constants.QUERY_IMPL_INFO
     return found, places
 
 
@@ -104,7 +101,6 @@ class Objects:
         self.places[words.AT_WEIGHTS] = arena + program.arena_bytes
         self.places[words.AT_CONSTANTS] = arrays.constants.ctypes.data
         self.places[words.CACHE_FILE] = -1
-        self.places[words.ROOM], self.places[words.DESCRIPTORS] = program.arena_bytes, layout.descriptors
         self.tape: Tape = arrays.tape._replace(functions=functions[arrays.tape.functions])
         lanes = (program.main, *program.queues)
         ends = list(accumulate(len(lane) for lane in lanes))
@@ -112,10 +108,9 @@ class Objects:
         self.store = Store(
             _words(layout.handles),
             _words(layout.groups),
-            _words(layout.handles),
             _words(arrays.scratch),
             _words(arrays.blocks),
-            _words(steps),
+            _words(words.ITEM_WORDS * steps),
             np.array([k for lane in lanes for k in lane], np.int64),
             np.array(bounds, np.int64),
             _words(words.FLAGS),
@@ -144,21 +139,21 @@ class Objects:
             if handle:
                 self._dnnl.function(f"dnnl_{kind}_destroy", brief=True)(handle)
         self._others, self._blocks = [], []
-        for array in (self.store.handles, self.store.states, self.store.blocks, self.store.ready):
+        for array in (self.store.handles, self.store.states, self.store.blocks, self.store.items):
             array[:] = 0
 
     def _own_blocks(self) -> list[tuple[Numbers, int, int]]:
         """Where the memories of the program's own steps lie, if these were prepared."""
         found = []
-        for k in np.flatnonzero(self.store.ready[: len(self.tape.record_starts)]):
+        for k in np.flatnonzero(self.store.items[words.FIRST :: words.ITEM_WORDS][: len(self.tape.record_starts)]):
             head = self.tape.records[self.tape.record_starts[k] :][: words.HEAD].tolist()
             first = head[words.HEAD_BLOCK] + words.memories_at(head[words.HEAD_CALLS])
             found.append((self.store.blocks, first, head[words.HEAD_SLOTS]))
         return found
 
-    def keep(self, block: Numbers, step: linked.LinkedStep) -> None:
+    def keep(self, block: Numbers, record: Numbers) -> None:
         """Free the memories of a step's prepared calls at the end."""
-        self._blocks.append((block, words.memories_at(len(step.calls)), len(step.slots)))
+        self._blocks.append((block, words.memories_at(int(record[words.HEAD_CALLS])), int(record[words.HEAD_SLOTS])))
 
     def publish(self, step: int, block: int) -> None:
         """One of the program's own steps is prepared."""
@@ -176,21 +171,16 @@ class Objects:
         """Say what the library refused.
 
         Raises:
-            FormatError: a memory lies outside the room for it, or is not what its kernel takes.
-            DeviceError: anything else.
+            DeviceError: names the function, or the implementation that there is not.
         """
         operation, status = int(own[words.OWN_OPERATION]), int(own[words.OWN_STATUS])
         arrays, program = self._arrays, self._arrays.program
-        if status == words.MISFIT:
-            problem = "the program does not fit: a memory is larger than its place, or not what its kernel takes"
-            raise FormatError(problem, where=f"model {program.model}", next_step=linked.AGAIN)
         function = "dnnl_memory_create" if operation < 0 else FUNCTIONS[int(arrays.tape.functions[operation])]
         kind = words.CALL if operation < 0 else int(arrays.tape.kinds[operation])
         if kind != words.WALK and status not in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
             self._dnnl.check(status, function)
         group = int(np.searchsorted(arrays.tape.starts, operation, side="right")) - 1
-        row = group - arrays.layout.primitive(0)[0]
-        name = program.tables.primitives[row][1] if 0 <= row < arrays.layout.primitives else function
+        name = arrays.implementation(group) or function
         raise DeviceError(
             f"this oneDNN does not offer {name!r}",
             where=f"model {program.model}, oneDNN {self._dnnl.info.version} ({self._dnnl.info.isa})",
@@ -222,11 +212,6 @@ class Objects:
         self._dnnl.check(create(ctypes.byref(out), described, self._dnnl.engine.value, address), "dnnl_memory_create")
         self._others.append(("memory", out.value or 0))
         return out.value or 0
-
-    def taken(self, described: int, argument: int) -> int:
-        """The memory descriptor that a primitive descriptor names for an argument; 0 if it has none."""
-        query = self._dnnl.function("dnnl_primitive_desc_query_md", brief=True)
-        return int(query(described, constants.QUERY_EXEC_ARG_MD, argument) or 0)
 
     def scratchpad(self, described: int) -> tuple[int, Buffer] | None:
         """A memory for the scratchpad of a primitive that converts weights, and its bytes; None where it needs none."""

@@ -8,14 +8,14 @@ from typing import Any
 
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.creation import aligned
-from edgeplan.runtime.linked import LinkedProgram, Reserve, converted, linked_program
+from edgeplan.runtime.linked import Linked, linked_of
 from edgeplan.runtime.weight_cache import description, paged, segments
 
 _LOG = logging.getLogger(__name__)
 _WIDEST = (1 << 56) - 1
 
 
-def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tuple[LinkedProgram, Reserve]:
+def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> Linked:
     """The program with places for all weights: in the cache in the order of execution, and in memory."""
     steps: list[dict[str, Any]] = document["steps"]
     _limit(steps, limit_bytes)
@@ -25,25 +25,18 @@ def placed(document: dict[str, Any], plan: Plan, limit_bytes: int | None) -> tup
             row["place"] = at
             at += aligned(row["weight_bytes"])
     cached = [row for row in steps if row["source"].startswith("cached")]
-    names: tuple[str, ...] = ("model", "model_sha256", "library_version", "isa", "machine", "threads", "layout")
-    names += ("equal_cores", "little_ratio", "main", "queues", "widen_from")
-    given = {name: getattr(plan, name) for name in names}
-    raw = [row["raw"] for row in steps]
-    for row in steps:
-        row["raw"] = () if row["source"].startswith("cached") else row["raw"]
-    later = document.pop("later")
-    reserve = converted({"raw": raw, "later": later}, Reserve)
-    given |= {"plan_sha256": "", "reserve_sha256": "", "weights_bytes": at, "cache_key": "", "cache_bytes": 0}
+    names = ("model", "threads", "layout", "equal_cores", "little_ratio", "main", "queues", "widen_from")
+    given = {name: getattr(plan, name) for name in names} | {"weights_bytes": at, "cache_key": "", "cache_bytes": 0}
     size = 0
     if cached:
         for row in cached:
             row["segment"] = row["checksum"] = _WIDEST  # the room for the description depends on them
-        longest = linked_program({**document, **given, "cache_bytes": 2 * _WIDEST})
-        start = paged(len(description(longest)))
+        longest = linked_of({**document, **given, "cache_bytes": 2 * _WIDEST})
+        start = paged(len(description(longest.program, longest.reserve.steps)))
         for row, offset in zip(cached, segments((row["weight_bytes"] for row in cached), start), strict=True):
             row["segment"] = offset
             size = offset + paged(row["weight_bytes"])
-    return linked_program({**document, **given, "cache_bytes": size}), reserve
+    return linked_of({**document, **given, "cache_bytes": size})
 
 
 def _limit(steps: Sequence[dict[str, Any]], limit_bytes: int | None) -> None:

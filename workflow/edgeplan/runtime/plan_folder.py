@@ -1,8 +1,8 @@
 """Plan folders of cold starts: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
 
-`program.json` is the linked program of the plan, `reserve.json` what is needed where the cache fails and in later runs,
-`weights.cache` the transformed weights. The raw model stays where it is, or beside these files, and is known by its size, time
-stamp and hash.
+`program.json` is the linked program of the plan, `program.tape` its C calls, `reserve.json` what is needed for raw weights,
+where the cache fails and in later runs, `weights.cache` the transformed weights. The raw model stays where it is, or beside
+these files, and is known by its size, time stamp and hash.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError
@@ -26,20 +28,20 @@ from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.creation import Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, MadeFor, PlanFolder, replacing, write_plan
+from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
 from edgeplan.runtime.lanes import narrow_width
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, Reserve
-from edgeplan.runtime.linked_file import write_linked
+from edgeplan.runtime.linked import AGAIN, Linked, Reserve, Stamps
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.memory import checksum
 from edgeplan.runtime.placement import placed
-from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, TAPE_NAME, Preparer, Shared
+from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
 from edgeplan.runtime.raw_weights import file_sha256
-from edgeplan.runtime.tape_file import tape_of, write_tape
-from edgeplan.runtime.weight_cache import header, key_of, settled_stamp, stamped, write_cache
+from edgeplan.runtime.tape_file import TAPE_NAME, tape_of, write_tape
+from edgeplan.runtime.weight_cache import header, key_of, settled_stamp, write_cache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.support.files import write_atomically
 
 #: What a plan document says of its target and its prediction: the rest is the schedule.
 _TARGET = ("model", "model_sha256", "library", "library_version", "isa", "machine", "threads")
@@ -84,9 +86,9 @@ def build_plan_folder(
     with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
         document = _linked(lowered, plan, locations)
     document |= {"files": _files(model, plan, document["files"])}
-    program, reserve = placed(document, plan, limit_bytes)
+    linked = placed(document, plan, limit_bytes)
     with replacing(folder) as building:
-        _write(dnnl, program, reserve, plan, model, building)
+        _write(dnnl, linked, plan, model, building)
     return folder
 
 
@@ -99,31 +101,33 @@ def cold_plan(folder: PlanFolder) -> Plan:
     made = folder.made_for
     target = (Path(made.model).name, made.model_sha256, "onednn", made.library, made.isa, made.machine, made.threads)
     parts = folder.scheduled(dict) | folder.predicted(dict) | dict(zip(_TARGET, target, strict=True))
+    parts = {name: value for name, value in parts.items() if name not in Stamps.__struct_fields__}
     return plan_of(json.dumps(parts), str(folder.path / PLAN_NAME))
 
 
-def _write(dnnl: Dnnl, program: LinkedProgram, reserve: Reserve, plan: Plan, model: Path, work: Path) -> None:
+def _write(dnnl: Dnnl, linked: Linked, plan: Plan, model: Path, work: Path) -> None:
     """Write all files of the folder."""
-    document = plan.model_dump(mode="json")
-    predicted = {name: document.pop(name) for name in _PREDICTED if name in document}
-    scheduled = {name: value for name, value in document.items() if name not in _TARGET}
-    path = str(model.parent.resolve() / model.name)  # a link keeps its name
-    made_for = MadeFor(path, plan.model_sha256, plan.machine, plan.library_version, plan.isa, plan.threads)
-    plan_sha256 = write_plan(work, COLD_START, made_for, scheduled, predicted)
-    reserve_sha256 = write_linked(reserve, work / RESERVE_NAME)
-    program = changed(program, plan_sha256=plan_sha256, reserve_sha256=reserve_sha256)
-    program = changed(program, tape_sha256=write_tape(tape_of(program), work / TAPE_NAME))
-    with Shared(dnnl, program, work, reserve=reserve) as shared:
+    tape, program, reserve = tape_of(linked), linked.program, linked.reserve
+    write_tape(tape, work / TAPE_NAME)
+    with Shared(dnnl, program, work, tape=tape, reserve=lambda: reserve, cached=False) as shared:
         preparer = Preparer(shared)
         steps = tuple(
             changed(step, checksum=checksum(preparer.transformed(k))) if step.cached else step
-            for k, step in enumerate(program.steps)
+            for k, step in enumerate(reserve.steps)
         )
-        program = program.with_steps(steps)
-        program = changed(program, cache_key=key_of(header(program)) if program.cache_bytes else "")
         if program.cache_bytes:
-            write_cache(program, work / CACHE_NAME, preparer.transformed)
-    write_linked(stamped(program, work / CACHE_NAME), work / PROGRAM_NAME)
+            program = changed(program, cache_key=key_of(header(program, steps)))
+            write_cache(program, steps, work / CACHE_NAME, preparer.transformed)
+    stamps = Stamps(program.files, settled_stamp(work / CACHE_NAME) if program.cache_bytes else ())
+    documents = {PROGRAM_NAME: changed(program, files=()), RESERVE_NAME: Reserve(steps, reserve.later).without_calls()}
+    for name, content in documents.items():
+        write_atomically(work / name, partial(Path.write_bytes, data=encoded(content)))
+    document = plan.model_dump(mode="json")
+    predicted = {name: document.pop(name) for name in _PREDICTED if name in document}
+    scheduled = {name: value for name, value in document.items() if name not in _TARGET} | asdict(stamps)
+    path = str(model.parent.resolve() / model.name)  # a link keeps its name
+    made_for = MadeFor(path, plan.model_sha256, plan.machine, plan.library_version, plan.isa, plan.threads)
+    write_plan(work, COLD_START, made_for, scheduled, predicted, (PROGRAM_NAME, RESERVE_NAME, TAPE_NAME))
 
 
 def _lowered(model: Path, plan: Plan) -> Lowered:

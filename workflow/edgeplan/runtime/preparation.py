@@ -5,6 +5,8 @@ What is as usual is done by compiled code (`native`); raw weights, and weights t
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
@@ -13,26 +15,35 @@ from typing import Self
 
 import numpy as np
 
-from edgeplan.errors import FormatError, ModelError
+from edgeplan.errors import ModelError
 from edgeplan.runtime.dnnl import Dnnl, Handle
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, RawWeight, Reserve
-from edgeplan.runtime.linked_file import read_reserve
+from edgeplan.runtime.folder import PlanFolder, decoded
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep, Reserve
 from edgeplan.runtime.memory import Bytes, Region
 from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.objects import Objects
+from edgeplan.runtime.objects import Objects, library_places
 from edgeplan.runtime.raw_weights import RawFiles, Staging, transform
 from edgeplan.runtime.tape import block_words
-from edgeplan.runtime.tape_file import TapeArrays, read_tape
+from edgeplan.runtime.tape_file import TapeArrays
 from edgeplan.runtime.weight_cache import WeightCache
 
-CACHE_NAME, RESERVE_NAME, TAPE_NAME = "weights.cache", "reserve.json", "program.tape"
-#: Address of a step's prepared calls (`entries.bind`).
-Calls = int
+CACHE_NAME, RESERVE_NAME = "weights.cache", "reserve.json"
+#: Addresses where a step's prepared calls begin and end (`words.FIRST`).
+Calls = tuple[int, int]
 _STAGES = ("read", "create")
 _MARKS = 4  # of a step: its kernels are made ahead, found made, its weights fetched, its calls written down
 #: Stage of which step, from when to when (`time.perf_counter_ns`).
 Mark = tuple[str, int, int, int]
+
+
+def read_reserve(plan: PlanFolder) -> Reserve:
+    """Read the reserve of a plan's program.
+
+    Raises:
+        FormatError: it is missing or damaged.
+    """
+    return decoded(plan.content(RESERVE_NAME), Reserve, plan.path / RESERVE_NAME, plan.kind)
 
 
 class Shared:
@@ -42,11 +53,11 @@ class Shared:
         dnnl: the library.
         program: what is run.
         folder: of the plan.
-        reserve: of the program, while the folder is still being written, so that there is no cache yet; else it is read when
-            it is needed.
+        tape: of the program.
+        reserve: gives the reserve of the program, which is asked for when it is first needed.
         memory: for activations and transformed weights; a fresh region if not given.
-        tape: of the program; if not given it is read from the folder.
         cache: where the weight cache lies; in the folder if not given.
+        cached: whether there is a cache: a folder that is being written has none yet.
         opened: whether what weights come from is open at once; else kernels can be made before it is (`open_files`).
 
     Raises:
@@ -60,21 +71,24 @@ class Shared:
         program: LinkedProgram,
         folder: Path,
         *,
-        reserve: Reserve | None = None,
+        tape: TapeArrays,
+        reserve: Callable[[], Reserve],
         memory: Region | None = None,
-        tape: TapeArrays | None = None,
         cache: Path | None = None,
+        cached: bool = True,
         opened: bool = True,
     ) -> None:
         self.dnnl, self.program = dnnl, program
-        self.tape = tape or read_tape(folder / TAPE_NAME, program)
+        self.tape = tape
         self.raw = RawFiles(program, folder)
         self.cache = WeightCache(cache or folder / CACHE_NAME, program)
         self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
-        self._folder, self._given = folder, reserve
+        self._cached, self._read_reserve = cached, reserve
+        self._reserve: Reserve | None = None
         self.step_count = program.step_count
         self.weights = [0] * self.step_count  # addresses, for later runs
+        self._reading = threading.Lock()
         self.keep: list[Region] = []  # weights that had no place of their own
         if opened:
             self.open_files()
@@ -88,7 +102,7 @@ class Shared:
             FormatError, ModelError: as above.
         """
         self.raw.open()
-        if self._given is None:
+        if self._cached:
             self.cache.open()
         self._trust(self.objects, self.cache)
 
@@ -106,18 +120,22 @@ class Shared:
     def _trust(objects: Objects, cache: WeightCache) -> None:
         objects.places[words.CACHE_FILE], objects.places[words.AT_MAP] = cache.trusted
 
-    @cached_property
+    @property
     def reserve(self) -> Reserve:
-        """Return the program's reserve, for a failed cache and for later runs."""
-        return self._given or read_reserve(self._folder / RESERVE_NAME, self.program)
+        """Return the program's reserve: for raw weights, a failed cache and later runs. The first caller reads it."""
+        with self._reading:
+            if self._reserve is None:
+                self._reserve = self._read_reserve()
+            return self._reserve
 
-    def raw_of(self, index: int, step: LinkedStep) -> tuple[RawWeight, ...]:
-        """Return the raw weights of a step; none where they follow from its settings."""
-        return step.raw if step.source == "raw" else self.reserve.raw[index]
+    @property
+    def steps(self) -> tuple[LinkedStep, ...]:
+        """Return the steps of the program, in order of execution."""
+        return self.reserve.steps
 
     def weights_of(self, index: int) -> int:
         """Where the transformed weights of a step lie that is prepared; 0 without any."""
-        step, (_, mapped) = self.program.steps[index], self.cache.trusted
+        step, (_, mapped) = self.steps[index], self.cache.trusted
         if self.weights[index] or not step.cached:
             return self.weights[index]
         if step.source == "cached_mmap":
@@ -166,16 +184,27 @@ class Executor:
         self._dnnl, self._stream = dnnl, dnnl.stream()
         self.own: Numbers = np.zeros(words.OWN_WORDS, np.int64)
         self.own[words.OWN_STREAM] = self._stream.value
-        self._address = int(self.own.ctypes.data)
+        self._places = library_places(dnnl)
+        self._items: Numbers = np.zeros(words.ITEM_WORDS, np.int64)
+        self._times: Numbers = np.zeros(2, np.int64)
 
     def execute(self, calls: Calls) -> None:
-        """Execute the calls of a step.
+        """Execute the calls of one step; see `run`."""
+        self._items[words.FIRST], self._items[words.END] = calls
+        self.run(self._items, self._times)
+
+    def run(self, items: Numbers, times: Numbers) -> None:
+        """Execute steps, all of them prepared, in order.
+
+        Args:
+            items: the steps as the loop takes them (`words.NEEDED`).
+            times: when each began and ended is put there.
 
         Raises:
             DeviceError: oneDNN reports a failure.
             ModelError: an index lies outside its axis.
         """
-        if entries.execute(self._address, calls) != words.DONE:
+        if entries.run_lane(self._places, self.own, items, times) != words.DONE:
             self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
 
 
@@ -213,8 +242,9 @@ class Preparer:
             DeviceError: the library does not offer the implementation.
         """
         objects = self._shared.objects
-        record, block = self._shared.tape.record(step), np.zeros(block_words(step), np.int64)
-        objects.keep(block, step)
+        record = self._shared.tape.record(index, step)
+        block: Numbers = np.zeros(block_words(record), np.int64)
+        objects.keep(block, record)
         address = int(block.ctypes.data)
         found = entries.prepare(objects.context, self.own, self.marks, record, index, address)
         marks += self.taken_marks()
@@ -222,10 +252,13 @@ class Preparer:
             self._prepare_by_hand(index, step, record, address, marks)
         else:
             self._checked(found)
-        return address
+        return address, address + words.WORD * words.memories_at(int(record[words.HEAD_CALLS]))
 
-    def take_over(self, index: int, marks: list[Mark]) -> Calls:
+    def take_over(self, index: int, marks: list[Mark]) -> int:
         """Prepare one of the program's own steps that compiled code left to Python; it is still to be published.
+
+        Returns:
+            The address of its block.
 
         Raises:
             ModelError, DeviceError: as above.
@@ -233,11 +266,8 @@ class Preparer:
         objects, arrays = self._shared.objects, self._shared.tape
         at = int(arrays.tape.record_starts[index])
         block = objects.store.blocks.ctypes.data + words.WORD * int(arrays.tape.records[at + words.HEAD_BLOCK])
-        step = self._shared.program.steps[index]
+        step = self._shared.steps[index]
         records = arrays.tape.records[at:]
-        if records[words.HEAD_BYTES] != step.weight_bytes:
-            problem = f"the program does not fit: its calls have step {step.name!r} with other weights"
-            raise FormatError(problem, where=f"model {self._shared.program.model}", next_step=AGAIN)
         self._prepare_by_hand(index, step, records, int(block), marks)
         return int(block)
 
@@ -252,7 +282,7 @@ class Preparer:
         elif step.cached:
             address = shared.cache.fetch(step, shared.memory, shared.program.arena_bytes)
         if not address:
-            raw = shared.raw.read(shared.raw_of(index, step), self._staging)
+            raw = shared.raw.read(step.raw, self._staging)
         marks.append(("read", index, start, perf_counter_ns()))
         if raw is not None:
             address = self._place(step)
@@ -269,7 +299,7 @@ class Preparer:
 
     def fetch(self, index: int, step: LinkedStep, marks: list[Mark]) -> int:
         """The address of a step's weights from a trusted cache, a part of its preparation; 0 if they cannot be had."""
-        found = entries.fetch(self._shared.objects.context, self.own, self.marks, self._shared.tape.record(step), index)
+        found = entries.fetch(self._shared.objects.context, self.own, self.marks, self._shared.tape.record(index, step), index)
         marks += self.taken_marks()
         return max(found, 0)
 
@@ -290,8 +320,8 @@ class Preparer:
 
     def transformed(self, index: int) -> Bytes:
         """A step's transformed weights, made from the raw ones: what its segment of the cache holds."""
-        step = self._shared.program.steps[index]
+        step = self._shared.steps[index]
         region = Region(step.weight_bytes)
-        raw = self._shared.raw.read(self._shared.raw_of(index, step), self._staging)
+        raw = self._shared.raw.read(step.raw, self._staging)
         transform(self._shared.dnnl, self._shared.objects, self._stream, step, raw, region.address)
         return region.data[: step.weight_bytes]

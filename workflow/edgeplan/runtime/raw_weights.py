@@ -192,27 +192,14 @@ class Staging:
 
 
 def transform(dnnl: Dnnl, objects: Objects, stream: Handle, step: LinkedStep, raw: Mapping[str, Array], address: int) -> None:
-    """Write a step's transformed weights at an address: `step.weight_bytes` bytes, zero before.
-
-    Raises:
-        FormatError: what is read and written there is not of the sizes that the program says.
-    """
-
-    def require(*, fits: bool) -> None:
-        if not fits:
-            raise FormatError("the program does not fit: weights of other sizes", where=f"step {step.name}", next_step=AGAIN)
-
+    """Write a step's transformed weights at an address: `step.weight_bytes` bytes, zero before."""
     shadow = Step(step.name, step.kind, (), (), (), settings=step.settings)
     for (target, source, offset, size, conversion), values in zip(step.slots, folded(shadow, raw), strict=True):
         written = address + offset
-        require(fits=0 < dnnl.size(objects.descriptor(target)) <= size)
         if conversion < 0:
-            require(fits=size <= values.nbytes)
             ctypes.memmove(written, values.ctypes.data, size)
             continue
         primitive, described = objects.primitive(conversion)
-        takes = [dnnl.size(objects.taken(described, number)) for number in (constants.ARG_SRC, constants.ARG_DST)]
-        require(fits=0 < takes[0] <= values.nbytes and 0 < takes[1] <= size)
         memories = [
             (constants.ARG_SRC, objects.memory(source, values.ctypes.data)),
             (constants.ARG_DST, objects.memory(target, written)),

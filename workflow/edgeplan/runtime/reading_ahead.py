@@ -22,7 +22,8 @@ from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
 from edgeplan.runtime.lanes import LaneThread
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.native import words
-from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME, Shared
+from edgeplan.runtime.preparation import CACHE_NAME, Shared
+from edgeplan.runtime.tape_file import TAPE_NAME
 
 _AT_ONCE_BYTES = 1 << 18
 #: What a start reads before it knows which weights it needs, in that order.
@@ -164,7 +165,7 @@ def _wanted(shared: Shared) -> Iterator[_Part]:
             if shared.cache.descriptor >= 0:
                 yield shared.cache.descriptor, segment, segment + size, k + 1
         elif source == words.BY_PYTHON:
-            parts = shared.raw.places(program.steps[k])
+            parts = shared.raw.places(shared.steps[k])
             yield from ((*part, k + (i == len(parts))) for i, part in enumerate(parts, start=1))
 
 

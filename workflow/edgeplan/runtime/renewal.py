@@ -5,25 +5,22 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from msgspec.structs import replace as changed
-
 from edgeplan.errors import EdgeplanError
-from edgeplan.runtime.folder import PROGRAM_NAME
+from edgeplan.runtime.folder import COLD_START, PlanFolder, read_folder
 from edgeplan.runtime.folder_lock import changing
 from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.linked_file import read_linked, write_linked
 from edgeplan.runtime.preparation import CACHE_NAME, Preparer, Shared
-from edgeplan.runtime.weight_cache import stamp, stamped
+from edgeplan.runtime.weight_cache import settled_stamp, stamp
 
 _LOG = logging.getLogger(__name__)
 
 
-def renew(shared: Shared, folder: Path) -> None:
+def renew(shared: Shared, plan: PlanFolder) -> None:
     """Write the cache again if something was wrong with it, and note by which stamps the files of the model are known now.
 
     The outputs are handed over already, so whatever fails here is told and no more: the next start is slower.
     """
-    files = shared.raw.renewed
+    files, folder = shared.raw.renewed, plan.path
     if not shared.cache.problem and not files:
         return
     what = (
@@ -31,27 +28,19 @@ def renew(shared: Shared, folder: Path) -> None:
     )
     try:
         with changing(folder):
-            there = read_linked(folder / PROGRAM_NAME)
-            if not _same(there, shared.program):
+            there = read_folder(folder, COLD_START)
+            if there.files != plan.files:  # with the cache of another program ours could not be run
                 return
-            known = tuple(files.get(number, file) for number, file in enumerate(there.files))
-            new = changed(there, files=known)
-            if shared.cache.problem and not _renewed(there, shared.program, folder):
-                shared.cache.rebuild(Preparer(shared).transformed)
-                new = stamped(new, folder / CACHE_NAME)
-            if new != there:
-                write_linked(new, folder / PROGRAM_NAME)
+            found = there.program_of(LinkedProgram)
+            known = tuple(files.get(number, file) for number, file in enumerate(found.files))
+            written = found.cache_stamp
+            if shared.cache.problem and not _renewed(found, shared.program, folder):
+                shared.cache.rebuild(shared.steps, Preparer(shared).transformed)
+                written = settled_stamp(folder / CACHE_NAME)
+            if (known, written) != (found.files, found.cache_stamp):
+                there.reschedule(there.scheduled(dict) | {"files": known, "cache_stamp": written})
     except (EdgeplanError, OSError) as error:
         _LOG.warning("%s, starts stay slower: %s", what, error)
-
-
-def _same(there: LinkedProgram, ours: LinkedProgram) -> bool:
-    """Tell whether the program in the folder is still ours: with the cache of another one it could not be run."""
-
-    def known(program: LinkedProgram) -> tuple[str, ...]:
-        return program.plan_sha256, program.reserve_sha256, program.tape_sha256, program.cache_key
-
-    return known(there) == known(ours)
 
 
 def _renewed(there: LinkedProgram, ours: LinkedProgram, folder: Path) -> bool:

@@ -1,20 +1,101 @@
-"""The simplest runner: prepare every step, then run them in order."""
+"""Steps of a model that is run whole, from its file: a program of one lane and one buffer, run by the loop of all plans."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.errors import ModelError
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable, Prepared, Worker
+from edgeplan.runtime.executable import Executable, Worker, allocate, transformed
 from edgeplan.runtime.program import Program
+from edgeplan.runtime.streaming.build import Segment, StepInMaking, program_of
+from edgeplan.runtime.streaming.calls import BoundCalls
+from edgeplan.runtime.streaming.program import Buffer, Operand
 
 Array = npt.NDArray[Any]
+
+
+class _OneBuffer:
+    """The arena as the only buffer of a program: a token is an offset in it (`streaming.build.AnyPlaces`)."""
+
+    def __init__(self, program: Program) -> None:
+        self.tokens, self._program = program.offsets, program
+
+    def buffers(self, _lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
+        return (Buffer("arena", self._program.arena_bytes, 0, len(rows)),)
+
+    def operand(self, token: int) -> Operand:
+        return Operand(0, token)
+
+    def scratch(self, _step: int, offset: int) -> Operand:
+        return Operand(0, self._program.scratch_offset + offset)
+
+
+class PreparedSteps:
+    """Steps of a program, ready to run: their kernels made, their weights transformed, their operands in the arena.
+
+    Args:
+        executable: whose.
+        worker: of the thread that prepares them.
+        width: threads that they run on. Many kernels fix their split over threads, and their scratch, when they are made.
+        steps: their numbers, in order; None: all.
+
+    Attributes:
+        calls: of the steps.
+        converts: of each step and each of its calls the activation that it converts, or "" for the step's own work.
+
+    Raises:
+        ModelError: the weights cannot be read.
+        DeviceError: this library does not offer a chosen implementation, or a step needs more scratch than was planned.
+    """
+
+    def __init__(self, executable: Executable, worker: Worker, width: int = 1, steps: Sequence[int] | None = None) -> None:
+        program, dnnl = executable.program, executable.dnnl
+        dnnl.set_threads(width)
+        rows = [_row(executable, index) for index in (range(len(program.steps)) if steps is None else steps)]
+        lowered = Lowered(program.name, program.steps, (), (), program.shapes, program.types)  # who binds knows its border
+        built = program_of(executable.creator, lowered, _OneBuffer(program), rows, width)
+        self.converts = tuple(tuple(call.converts for call in row.created.calls) for row in rows)
+        self.calls = BoundCalls(dnnl, built, worker.stream)
+        self._weights, self._arena = allocate(built.weights_bytes), executable.arena
+        written = set[int]()
+        for row, at in zip(rows, self.calls.columns.weights_at, strict=True):
+            if row.segment is not None and at not in written:
+                written.add(at)
+                made = transformed(dnnl, row.step, row.created, executable.read(row.origin), worker)
+                self._weights.data[at : at + row.segment.size] = made.data
+        segments = [self._weights.address + at for at in self.calls.columns.weights_at]
+        self.calls.place([self._arena.address], segments)
+
+    def run(self) -> None:
+        """Run all of them once, in order.
+
+        Raises:
+            DeviceError: oneDNN reports a failure.
+            ModelError: an index lies outside its axis.
+        """
+        self.calls.run(0, len(self.converts))
+
+
+def _row(executable: Executable, index: int) -> StepInMaking:
+    """A step under its implementation, with its segment of weights."""
+    program = executable.program
+    step, choice = program.steps[index], program.choices[index]
+    created = executable.creator.create(step, choice, generate=False)
+    if program.scratch_offset + created.scratch_bytes > program.arena_bytes:
+        raise DeviceError(
+            f"a step needs {created.scratch_bytes} bytes of scratch, more than was planned",
+            where=program.name,
+            next_step="plan again with the number of threads that it runs on",
+        )
+    segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
+    return StepInMaking(step, choice, created, index, -1, segment)
 
 
 class SequentialSession:
@@ -33,9 +114,7 @@ class SequentialSession:
         self.threads = threads
         with Executable(dnnl, program, folder) as executable:
             self.executable = executable
-            self.steps: tuple[Prepared, ...] = tuple(
-                executable.prepare(index, self.worker, threads) for index in range(len(program.steps))
-            )
+            self.steps = PreparedSteps(executable, self.worker, threads)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: outputs by tensor name.
@@ -54,9 +133,7 @@ class SequentialSession:
     def execute(self) -> None:
         """Run all steps on the inputs bound."""
         self.worker.dnnl.set_threads(self.threads)
-        execute, worker = self.executable.execute, self.worker
-        for prepared in self.steps:
-            execute(prepared, worker)
+        self.steps.run()
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgeplan.runtime import constants, linked
-from edgeplan.runtime.linked import LinkedProgram, LinkedStep
+from edgeplan.runtime.linked import Linked, LinkedProgram, LinkedStep
 from edgeplan.runtime.native import words
+from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.signatures import OTHER, STATUS, Dims
 
 #: Functions by the number that stands for them on a tape.
@@ -112,12 +113,12 @@ class Compiler:
     """Writes the operations of a program's objects.
 
     Args:
-        program: the tables.
+        linked: the program with its tables.
     """
 
-    def __init__(self, program: LinkedProgram) -> None:
-        self._tables, self._names = program.tables, program.kernels
-        self.layout = Layout.of(program)
+    def __init__(self, linked: Linked) -> None:
+        self._tables, self._names = linked.tables, linked.program.kernels
+        self.layout = Layout.of(linked.program)
         self.result = Compiled(self.layout)
         self._direct: dict[int, list[int]] = {}
         self._places: dict[bytes, int] = {}
@@ -316,6 +317,6 @@ def record(compiled: Compiled, step: LinkedStep, block: int = 0) -> list[int]:
     return [*head, *groups, *body]
 
 
-def block_words(step: LinkedStep) -> int:
-    """Words that a step's prepared calls take."""
-    return words.memories_at(len(step.calls)) + len(step.slots) + sum(len(call) - 1 for call in step.calls)
+def block_words(record: Sequence[int] | Numbers) -> int:
+    """Words that are enough for a step's prepared calls: a record names every argument."""
+    return words.memories_at(int(record[words.HEAD_CALLS])) + len(record)

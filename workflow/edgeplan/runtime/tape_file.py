@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,14 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import FormatError
-from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
-from edgeplan.runtime.native.words import FLOATS, HANDLE, INTEGERS, Numbers, Tape
+from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.linked import AGAIN, Linked, LinkedProgram, LinkedStep
+from edgeplan.runtime.native.words import CONSTANT, FLOATS, HANDLE, INTEGERS, WALK, Numbers, Tape
 from edgeplan.runtime.signatures import DIMS_BYTES
 from edgeplan.runtime.tape import FUNCTIONS, Compiled, Compiler, Layout, block_words, record
-from edgeplan.support.files import read_whole, write_atomically
+from edgeplan.support.files import write_atomically
 
-_MAGIC = 0x3245_5041_5450_4445  # "EDPTAPE2"
+TAPE_NAME = "program.tape"
+_MAGIC = 0x3345_5041_5450_4445  # "EDPTAPE3"
 _WORD, _HEAD = 8, 9
+_ABSENT = -1  # of later steps: those that stay as they are
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class TapeArrays:
         tape: functions by their number in `FUNCTIONS`.
         constants: bytes that operations point to.
         scratch, blocks: words that a session needs beside its handles.
+        later: of each step the first word of its record for later runs, which lie behind all others; -1 without one.
+        compiled: what steps that are on no tape are written from; None where it was read.
     """
 
     program: LinkedProgram
@@ -41,15 +45,13 @@ class TapeArrays:
     constants: npt.NDArray[np.uint8]
     scratch: int
     blocks: int
+    later: Numbers
+    compiled: Compiled | None = None
 
     @cached_property
     def layout(self) -> Layout:
         """Numbers of the program's objects."""
         return Layout.of(self.program)
-
-    @cached_property
-    def _compiled(self) -> Compiled:
-        return Compiler(self.program).compiled()
 
     def needs(self, group: int) -> tuple[int, ...]:
         """The groups that one is made from, in the order of need.
@@ -70,14 +72,26 @@ class TapeArrays:
                 self._add_needs(other, found, met)
                 found[other] = None
 
-    def record(self, step: LinkedStep) -> Numbers:
-        """The record of a step that is not one of the program's, or is to be prepared once more."""
-        return np.array(record(self._compiled, step), np.int64)
+    def record(self, index: int, step: LinkedStep) -> Numbers:
+        """The record of a step as later runs execute it, or of one that is on no tape."""
+        if self.compiled is not None:
+            return np.array(record(self.compiled, step), np.int64)
+        following = self.later[index + 1 :]
+        ends = following[following != _ABSENT][:1]
+        return self.tape.records[self.later[index] : ends[0] if len(ends) else None]
+
+    def implementation(self, group: int) -> str:
+        """The implementation that a group asks the library for; "" for one that makes no primitive."""
+        for operation in range(int(self.tape.starts[group]), int(self.tape.starts[group + 1])):
+            if self.tape.kinds[operation] == WALK:
+                at = int(self.tape.values[operation][self.tape.roles[operation] == CONSTANT][0])
+                return self.constants[at:].tobytes().split(b"\0", 1)[0].decode()
+        return ""
 
 
-def tape_of(program: LinkedProgram) -> TapeArrays:
+def tape_of(linked: Linked) -> TapeArrays:
     """The tape of a program, made from its tables."""
-    compiled = Compiler(program).compiled()
+    compiled = Compiler(linked).compiled()
     count = len(compiled.operations)
     kinds, functions, made = (np.zeros(count, np.int64) for _ in range(3))
     width = max((len(integers) for _, _, _, integers, _ in compiled.operations), default=0)
@@ -91,55 +105,54 @@ def tape_of(program: LinkedProgram) -> TapeArrays:
     records: list[int] = []
     starts: list[int] = []
     blocks = 0
-    for step in program.steps:
+    for step in linked.reserve.steps:
         starts.append(len(records))
         records += record(compiled, step, blocks)
-        blocks += block_words(step)
+        blocks += block_words(records[starts[-1] :])
+    later = [_ABSENT] * len(starts)
+    for k, again in enumerate(linked.reserve.later):
+        if again is not None:
+            later[k] = len(records)
+            records += record(compiled, again)
     constants = np.frombuffer(bytes(compiled.constants) + bytes(DIMS_BYTES), np.uint8)
     rows = (np.array(compiled.starts, np.int64), np.array(records, np.int64), np.array(starts, np.int64))
     tape = Tape(kinds, functions, made, roles, values, floats, *rows)
-    return TapeArrays(program, tape, constants, compiled.scratch, blocks)
+    return TapeArrays(linked.program, tape, constants, compiled.scratch, blocks, np.array(later, np.int64), compiled)
 
 
-def write_tape(arrays: TapeArrays, path: Path) -> str:
-    """Write a tape atomically; returns its digest."""
+def write_tape(arrays: TapeArrays, path: Path) -> None:
+    """Write a tape to its file."""
     tape, constants = arrays.tape, arrays.constants
-    words = (tape.kinds, tape.functions, tape.made, tape.values, tape.starts, tape.records, tape.record_starts)
+    words = (tape.kinds, tape.functions, tape.made, tape.values, tape.starts, tape.records, tape.record_starts, arrays.later)
     sizes = (*tape.values.shape, len(tape.starts), len(tape.records), len(tape.record_starts), len(constants))
     head = np.array([_MAGIC, *sizes, arrays.scratch, arrays.blocks], np.int64)
     content = b"".join(array.tobytes() for array in (head, *words, tape.floats, tape.roles, constants))
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
-    return hashlib.sha256(content).hexdigest()
 
 
-def read_tape(path: Path, program: LinkedProgram) -> TapeArrays:
+def read_tape(plan: PlanFolder, program: LinkedProgram) -> TapeArrays:
     """Read the tape of a program. Its digest is looked at and no more: a plan folder is trusted as a program is.
 
     Raises:
         FormatError: missing, of another format version, or changed since it was written.
     """
     try:
-        content = read_whole(path)  # arrays over it can be handed to compiled code
-    except OSError as error:
-        raise FormatError(f"cannot read the program's calls: {error.strerror}", where=str(path), next_step=AGAIN) from error
-    if hashlib.sha256(content).hexdigest() != program.tape_sha256:
-        raise FormatError("the program's calls were changed after they were written", where=str(path), next_step=AGAIN)
-    try:
-        return _parsed(content, program)
+        return _parsed(plan.content(TAPE_NAME), program)
     except ValueError as error:
-        raise FormatError(f"the program's calls do not fit: {error}", where=str(path), next_step=AGAIN) from error
+        what = f"the program's calls do not fit: {error}"
+        raise FormatError(what, where=str(plan.path / TAPE_NAME), next_step=AGAIN) from error
 
 
-def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
+def _parsed(content: bytes, program: LinkedProgram) -> TapeArrays:
     words = np.frombuffer(content, np.int64, len(content) // _WORD)
     magic, operations, width, starts, records, steps, constants, scratch, blocks = words[:_HEAD].tolist()
     floats = _WORD // 2 * operations * FLOATS
-    lengths = (operations, operations, operations, operations * width, starts, records, steps)
+    lengths = (operations, operations, operations, operations * width, starts, records, steps, steps)
     ends = list(accumulate(lengths, initial=_HEAD))
     whole = _WORD * ends[-1] + floats + operations * width + constants
     if magic != _MAGIC or min(*lengths, constants) < 0 or not 0 <= width <= INTEGERS or whole != len(content):
         raise ValueError("another format version")
-    kinds, functions, made, values, groups, found, first = (words[a:b] for a, b in pairwise(ends))
+    kinds, functions, made, values, groups, found, first, later = (words[a:b] for a, b in pairwise(ends))
     rest = np.frombuffer(content, np.uint8, len(content) - _WORD * ends[-1], _WORD * ends[-1])
     tape = Tape(
         kinds,
@@ -155,7 +168,7 @@ def _parsed(content: bytearray, program: LinkedProgram) -> TapeArrays:
     stored = rest[floats + operations * width :]
     if program.kernels:
         stored = stored.copy()  # kernels read words there
-    return TapeArrays(program, tape, stored, scratch, blocks)
+    return TapeArrays(program, tape, stored, scratch, blocks, later)
 
 
 def addresses(function: Callable[[str], Any], names: Sequence[str] = FUNCTIONS) -> Numbers:

@@ -15,10 +15,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-from msgspec.structs import replace as changed
 
 from edgeplan.errors import StoreError
 from edgeplan.runtime.folder_lock import stale
@@ -35,22 +33,19 @@ def paged(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def header(program: LinkedProgram) -> bytes:
+def header(program: LinkedProgram, steps: Sequence[LinkedStep]) -> bytes:
     """Build the header before the first segment of a program's cache."""
-    return description(program).ljust(program.first_segment, b"\0")
+    return description(program, steps).ljust(program.first_segment, b"\0")
 
 
-def description(program: LinkedProgram) -> bytes:
+def description(program: LinkedProgram, steps: Sequence[LinkedStep]) -> bytes:
     """Describe a program's cache: its purpose and contents."""
     document = {
-        "format_version": 1,
+        "format_version": 2,
         "model": program.model,
-        "model_sha256": program.model_sha256,
-        "library_version": program.library_version,
-        "isa": program.isa,
         "threads": program.threads,
         "layout": program.layout,
-        "segments": [[s.name, s.implementation, s.segment, s.weight_bytes, s.checksum] for s in program.steps if s.cached],
+        "segments": [[s.name, s.implementation, s.segment, s.weight_bytes, s.checksum] for s in steps if s.cached],
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
@@ -85,16 +80,12 @@ def settled_stamp(path: Path) -> tuple[int, ...]:
     return stamp(path.stat())
 
 
-def stamped(program: LinkedProgram, cache: Path) -> LinkedProgram:
-    """A program that knows its cache as it lies there now."""
-    return changed(program, cache_stamp=settled_stamp(cache)) if program.cache_bytes else program
-
-
-def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Bytes]) -> None:
+def write_cache(program: LinkedProgram, steps: Sequence[LinkedStep], path: Path, weights: Callable[[int], Bytes]) -> None:
     """Write a cache atomically: readers see the old one or the new one.
 
     Args:
         program: whose.
+        steps: of the program.
         path: of the cache.
         weights: gives the transformed weights of a step by its number.
 
@@ -105,8 +96,8 @@ def write_cache(program: LinkedProgram, path: Path, weights: Callable[[int], Byt
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            file.write(header(program))
-            for k, step in enumerate(program.steps):
+            file.write(header(program, steps))
+            for k, step in enumerate(steps):
                 if step.cached:
                     file.seek(step.segment)
                     file.write(weights(k).data)
@@ -221,15 +212,15 @@ class WeightCache:
         if first:
             _LOG.warning("the weight cache %s %s: slower, from the model's own weights; it is built again", self._path, problem)
 
-    def rebuild(self, weights: Callable[[int], Bytes]) -> None:
-        """Write the cache again from weights.
+    def rebuild(self, steps: Sequence[LinkedStep], weights: Callable[[int], Bytes]) -> None:
+        """Write the cache of a program's steps again from weights.
 
         Raises:
             StoreError: see `write_cache`; or the weights are not those that the plan was made with.
         """
 
         def checked(index: int) -> Bytes:
-            data, step = weights(index), self._program.steps[index]
+            data, step = weights(index), steps[index]
             if checksum(data) != step.checksum:
                 raise StoreError(
                     f"the model's weights are not those that the plan was made with (step {step.name!r})",
@@ -238,7 +229,7 @@ class WeightCache:
                 )
             return data
 
-        write_cache(self._program, self._path, checked)
+        write_cache(self._program, steps, self._path, checked)
 
 
 def segments(sizes: Iterable[int], start: int) -> list[int]:

@@ -71,8 +71,9 @@ _RUNTIME = (
     *_files(
         "runtime",
         *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "primitive_kinds"),
-        *("primitives", "program", "session", "transform", "weights"),
+        *("primitives", "program", "session", "transform", "weights", "streaming/build", "streaming/calls"),
     ),
+    *_files("runtime/native", "calls", "partner"),
     "runtime/kernels",
     *_LOWERING,
 )
@@ -95,7 +96,7 @@ _PROFILES = (
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
-    *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "stages", "words"),
+    *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "partner", "stages", "words"),
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
@@ -108,8 +109,8 @@ _COLD_RUN = (
 )
 
 
-def _measured(engine: str, name: str, earlier: str, *more: str) -> Protocol:
-    return Protocol(name, (*_MEASURING, f"engines/{engine}/session.py", *more), (earlier,))
+def _measured(engine: str, name: str, earlier: tuple[str, ...], *more: str) -> Protocol:
+    return Protocol(name, (*_MEASURING, f"engines/{engine}/session.py", *more), earlier)
 
 
 def _mapped(engine: str, name: str) -> Protocol:
@@ -124,10 +125,10 @@ def _started(engine: str, name: str) -> Protocol:
 #: Names of hexadecimal digits are those of rows that were stored when keys held digests of sources.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
-        # times of models and kernels on an engine; since 2 interrupted runs do not count
-        "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", "a29787b50778deab"),
-        "measure/openvino": _measured("openvino", "openvino/2", "8c2223949c86d63f"),
-        "measure/onednn": _measured("onednn", "onednn/2", "47e305f54f670757", *_RUNTIME),
+        # times of models and kernels on an engine; since 2 interrupted runs do not count, since 3 Python calls no step
+        "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", ("a29787b50778deab",)),
+        "measure/openvino": _measured("openvino", "openvino/2", ("8c2223949c86d63f",)),
+        "measure/onednn": _measured("onednn", "onednn/3", ("onednn/2", "47e305f54f670757"), *_RUNTIME),
         "measure/opencl": Protocol(
             "opencl/1", (*_MEASURING, "engines/opencl/session.py", "opencl", "processors/opencl.py", *_RUNTIME)
         ),
@@ -136,9 +137,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/openvino": _mapped("openvino", "260d8671"),
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         "mapping/opencl": Protocol("opencl-nodes/1", ("engines/opencl/session.py",)),
-        # cold starts; since 2 interrupted samples do not count, and waiting threads sleep
+        # cold starts; since 2 interrupted samples do not count, and waiting threads sleep; since 3 Python calls no step of
+        # later runs
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "runtime": Protocol("runtime/2", ("runtime", *_LOWERING), ("1897c2256586d160",)),
+        "runtime": Protocol("runtime/3", ("runtime", *_LOWERING), ("runtime/2", "1897c2256586d160")),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),

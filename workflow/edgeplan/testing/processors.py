@@ -36,7 +36,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Split, partition, program_of
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
 from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
-from edgeplan.runtime.session import bind_inputs, outputs_of
+from edgeplan.runtime.session import PreparedSteps, bind_inputs, outputs_of
 from edgeplan.testing.engines import reference_outputs, require_close
 
 _LATER_SECONDS, _LONG_SECONDS = 0.05, 10.0
@@ -304,7 +304,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
         lowered = Lowered(program.name, program.steps, *border, program.shapes, program.types)
         worker = Worker(executable.dnnl)
         kernels = [
-            executable.prepare(index, worker)
+            PreparedSteps(executable, worker, steps=(index,))
             if processor.refuses(lowered, step, program.layouts)
             else processor.prepare(executable, index)
             for index, step in enumerate(program.steps)
@@ -318,7 +318,7 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
                 continue
             processor.finish()
             processor.take()
-            executable.execute(kernel, worker)
+            kernel.run()
             processor.give()
         processor.flush()
         processor.finish()
@@ -332,8 +332,7 @@ def _first_output(program: Program, graph: Graph, folder: Path, dnnl: Dnnl) -> n
     """Return what oneDNN's first step writes, padding included."""
     with Executable(dnnl, program, folder) as executable:
         bind_inputs(executable, random_inputs(graph))
-        worker = Worker(dnnl)
-        executable.execute(executable.prepare(0, worker), worker)
+        PreparedSteps(executable, Worker(dnnl), steps=(0,)).run()
         name = program.steps[0].outputs[0]
         channels = -(-program.shapes[name][1] // dnnl.info.block) * dnnl.info.block
         return executable.arena.data[program.offsets[name] :][: 4 * 36 * channels].view(np.float32).copy()

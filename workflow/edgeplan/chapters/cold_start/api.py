@@ -16,11 +16,11 @@ from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Profile
 from edgeplan.predictors.source import find_predictors
 from edgeplan.profiling.settings import FAST, ProfileSettings, planning_device
-from edgeplan.runtime.folder import PROGRAM_NAME
+from edgeplan.runtime.folder import COLD_START, read_folder
 from edgeplan.runtime.layouts import HOMES, LIKELY
-from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.linked import LinkedProgram, LinkedStep
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.preparation import read_reserve
 from edgeplan.support.files import FilePath, state_folder
 from edgeplan.workspace import own_rows, workspace
 from edgeplan.writable import require_writable
@@ -40,7 +40,7 @@ class ColdStartPlan:
         folder: the plan folder that `run` executes.
         plan: the plan document.
         profiles: the costs that it was made from, by layout.
-        program: what was built from it.
+        program, steps: what was built from it.
         limit_bytes: most bytes of weights in the cache; None without a limit.
         about: lines that say which machine predicted costs are of, where it is another one than this.
     """
@@ -49,6 +49,7 @@ class ColdStartPlan:
     plan: Plan
     profiles: tuple[Profile, ...]
     program: LinkedProgram
+    steps: tuple[LinkedStep, ...]
     limit_bytes: int | None
     about: tuple[str, ...] = ()
 
@@ -125,7 +126,9 @@ def plan_cold_start(
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
     folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    return ColdStartPlan(folder, made, planned.profiles, read_linked(folder / PROGRAM_NAME), limit_bytes, planned.about)
+    built = read_folder(folder, COLD_START)
+    program, steps = built.program_of(LinkedProgram), read_reserve(built).steps
+    return ColdStartPlan(folder, made, planned.profiles, program, steps, limit_bytes, planned.about)
 
 
 def _check_cold_start(costs: str, planner: str, cache_limit: float | None, *, reprofile: bool) -> None:

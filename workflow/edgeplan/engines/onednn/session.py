@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,9 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Prepared
 from edgeplan.runtime.layouts import HOMES, NHWC
 from edgeplan.runtime.library import open_library
+from edgeplan.runtime.native.words import DONE
 from edgeplan.runtime.program import Program, default_program
 from edgeplan.runtime.session import SequentialSession
 
@@ -85,24 +85,21 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
 
     def __init__(self, session: SequentialSession, graph: Graph) -> None:
         super().__init__(session, graph)
-        self._nodes, self._columns = _nodes(session.program, session.steps)
-        self._runs: list[list[int]] = []
+        self._nodes, self._columns = _nodes(session.program, session.steps.converts)
+        self._loop = session.steps.calls.by_call()
+        self._runs: list[np.ndarray[Any, Any]] = []
 
     def run(self) -> None:
-        session = self._session
+        session, loop = self._session, self._loop
         session.bind(self._inputs)
-        stream = session.worker.stream.value
         session.worker.dnnl.set_threads(session.threads)
-        marks = [perf_counter_ns()]
-        for prepared in session.steps:
-            for execute, primitive, count, arguments in prepared.calls:
-                session.worker.dnnl.check_execution(execute(primitive, stream, count, arguments))
-                marks.append(perf_counter_ns())
-        self._runs.append(marks)
+        if loop.run(0, len(self._columns)) != DONE:
+            session.worker.dnnl.check_execution(loop.status)
+        self._runs.append(np.array(loop.times, np.int64))
 
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
-        runs = np.array(self._runs, dtype=np.int64).reshape(len(self._runs), len(self._columns) + 1)  # also without a run
-        spans = np.diff(runs, axis=1) / _NS_PER_US
+        runs = np.array(self._runs, dtype=np.int64).reshape(len(self._runs), len(self._columns), 2)  # also without a run
+        spans = (runs[:, :, 1] - runs[:, :, 0]) / _NS_PER_US
         times = np.zeros((len(blocks), len(self._nodes)))
         for row, (start, stop) in enumerate(blocks):
             typical = np.median(spans[start:stop], axis=0)
@@ -110,18 +107,18 @@ class _DnnlProfiledSession(_DnnlSession, ProfiledSession):
         return self._nodes, times
 
 
-def _nodes(program: Program, prepared: Sequence[Prepared]) -> tuple[tuple[EngineNode, ...], list[int]]:
+def _nodes(program: Program, converts: Sequence[Sequence[str]]) -> tuple[tuple[EngineNode, ...], list[int]]:
     """Return the executed nodes, and for each C call the node it belongs to.
 
     A step whose own work is one primitive or several (a split) is one node; each conversion around it is a node of its own.
     """
     nodes: list[EngineNode] = []
     columns: list[int] = []
-    for step, choice, ready in zip(program.steps, program.choices, prepared, strict=True):
+    for step, choice, converted in zip(program.steps, program.choices, converts, strict=True):
         given = choice.variant.source if choice.kernel != "reorder" else program.home
         written = choice.variant.output if choice.kernel != "reorder" else program.home
         own = -1
-        for call, tensor in enumerate(ready.converts):
+        for call, tensor in enumerate(converted):
             if tensor and not _own_work(step):
                 before = after = program.layouts[tensor]
                 if tensor in step.outputs:

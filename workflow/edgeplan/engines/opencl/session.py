@@ -30,11 +30,12 @@ from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable, Prepared, Worker
+from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.processor import Kernel
 from edgeplan.runtime.program import Program, build_program, step_candidates
+from edgeplan.runtime.session import PreparedSteps
 from edgeplan.runtime.weights import locate_weights
 
 _NS_PER_US = 1000.0
@@ -116,12 +117,12 @@ class Loaded:
         self._worker = Worker(dnnl, threads)
         border = (program.inputs, program.outputs)
         lowered = Lowered(program.name, program.steps, *border, program.shapes, program.types)
-        steps: list[Kernel | Prepared] = []
+        steps: list[Kernel | PreparedSteps] = []
         with Executable(dnnl, program, folder, processor.allocate(program.arena_bytes)) as executable:
             self._executable = executable
             for index, step in enumerate(program.steps):
                 if processor.refuses(lowered, step, program.layouts):
-                    steps.append(executable.prepare(index, self._worker, threads))
+                    steps.append(PreparedSteps(executable, self._worker, threads, (index,)))
                 else:
                     steps.append(processor.prepare(executable, index))
         self.steps = tuple(steps)
@@ -144,7 +145,7 @@ class Loaded:
             processor.take()
             self._worker.dnnl.set_threads(self._threads)
             start = perf_counter_ns()
-            self._executable.execute(step, self._worker)
+            step.run()
             taken = perf_counter_ns() - start
             processor.give()
             yield taken
@@ -210,7 +211,7 @@ def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[i
                 continue
             implementation = ready.implementation
         else:
-            if not ready.calls:
+            if not any(ready.converts):
                 continue
             implementation = f"host.{program.choices[index].kernel}"
         layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]

@@ -9,8 +9,7 @@ import msgspec
 
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PROGRAM_NAME
-from edgeplan.runtime.linked import LinkedStep
-from edgeplan.runtime.linked_file import read_linked
+from edgeplan.runtime.linked import Linked, LinkedStep
 from edgeplan.runtime.preparation import Executor, Preparer, Shared
 from edgeplan.runtime.process import prepare_process
 from edgeplan.runtime.tape_file import tape_of
@@ -26,13 +25,14 @@ def first_execution_ms(folder: Path, number: int) -> float:
         folder: of the program and its steps.
         number: of the step.
     """
-    program = read_linked(folder / PROGRAM_NAME)
+    linked = msgspec.json.decode((folder / PROGRAM_NAME).read_bytes(), type=Linked)
+    program = linked.program
     line = (folder / STEPS_NAME).read_bytes().splitlines()[number]
     index, step = msgspec.json.decode(line, type=tuple[int, LinkedStep])
     dnnl = Dnnl()
     prepare_process(dnnl)
     dnnl.warm_up(1)
-    with Shared(dnnl, program, folder, tape=tape_of(program)) as shared:
+    with Shared(dnnl, program, folder, tape=tape_of(linked), reserve=lambda: linked.reserve) as shared:
         shared.memory.data[: program.arena_bytes] = 0
         preparer, executor = Preparer(shared), Executor(dnnl)
         calls = preparer.prepare(index, step, [])

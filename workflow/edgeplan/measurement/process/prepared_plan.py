@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.runtime.folder import PLAN_NAME, PROGRAM_NAME
-from edgeplan.runtime.linked_file import read_linked
-from edgeplan.runtime.preparation import CACHE_NAME, TAPE_NAME
+from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, read_folder
+from edgeplan.runtime.linked import LinkedProgram
+from edgeplan.runtime.preparation import CACHE_NAME
+from edgeplan.runtime.tape_file import TAPE_NAME
 
 _DIGITS = 12
 
@@ -22,12 +22,12 @@ def prepared(folder: Path) -> PrepareResult:
     Raises:
         FormatError: it is not a plan folder.
     """
-    program = read_linked(folder / PROGRAM_NAME)
+    plan = read_folder(folder, COLD_START)
+    program = plan.program_of(LinkedProgram)
     names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
     files = [(folder / name).resolve() for name in names]
     if "raw" in program.sources:
         beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]
         files += [near.resolve() if near.is_file() else far for near, far in beside]
-    digest = hashlib.sha256((folder / PROGRAM_NAME).read_bytes()).hexdigest()[:_DIGITS]
     artefact = Artefact(main=files[0], files=tuple(files), note=f"layout {program.layout}")
-    return PrepareResult(engine_version=f"{program.library_version}+{digest}", artefact=artefact)
+    return PrepareResult(engine_version=f"{plan.made_for.library}+{plan.sha256[:_DIGITS]}", artefact=artefact)

@@ -23,7 +23,8 @@ Modules:
 * `making`: The library's objects, made by the operations of a tape.
 * `mixing`: Words mixed into a few, at the speed of memory: what `runtime.memory.checksum` is made
   from.
-* `partner`: The loop over steps whose calls are bound: wait for a counter, run a step, count it.
+* `partner`: The loop over the steps of a program, whatever its plan is of: wait for a counter, run
+  a step, count it.
 * `stages`: The stages of a step: its objects made, its weights fetched, its calls written down and
   executed.
 * `waiting`: The clock, and how a thread waits for another one.

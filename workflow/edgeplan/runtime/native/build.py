@@ -15,15 +15,13 @@ from edgeplan.runtime.native.lanes import advance, await_all, drive, publish, ta
 from edgeplan.runtime.native.making import ensure
 from edgeplan.runtime.native.mixing import mix
 from edgeplan.runtime.native.partner import run_lane
-from edgeplan.runtime.native.stages import bind, create, execute, fetch, prepare
+from edgeplan.runtime.native.stages import bind, create, fetch, prepare
 from edgeplan.runtime.native.words import (
-    CALL_WORDS,
     FAILED,
     FLOATS,
     ITEM_WORDS,
     LANES,
     OWN_WORDS,
-    PAIR_WORDS,
     PLACES,
     STORE_AT,
     TAPE_AT,
@@ -116,7 +114,6 @@ def _store(context: int) -> Any:
         _named(context, STORE_AT, 6),
         _named(context, STORE_AT, 7),
         _named(context, STORE_AT, 8),
-        _named(context, STORE_AT, 9),
     )
 
 
@@ -155,16 +152,12 @@ def _await_all(context: int, own: int) -> int:
 
 
 def _publish(context: int, step: int, block: int) -> int:
-    return publish(_store(context), step, block)
+    return publish(_tape(context), _store(context), step, block)
 
 
 def _drive(context: int, own: int, marks: int, count: int, lane: int, stealing: int, slower: float) -> int:
     noted = _array(marks, count)
     return drive(_tape(context), _store(context), _places(context), _own(own), noted, lane, stealing != 0, slower)
-
-
-def _execute(own: int, block: int) -> int:
-    return execute(_own(own), block)
 
 
 def _advance(
@@ -194,15 +187,9 @@ def _mix(words: int, count: int, states: int) -> int:
     return 0
 
 
-def _run_lane(
-    places: int, own: int, shared: int, items: int, calls: int, times: int, count: int, made: int, first: int, end: int,
-    last: int, limit_ns: int,
-) -> int:  # fmt: skip
-    return run_lane(
-        _array(places, PLACES), _own(own), _array(shared, PAIR_WORDS),
-        _table(items, count, ITEM_WORDS), _table(calls, made, CALL_WORDS), _table(times, count, 2),
-        first, end, last, limit_ns,
-    )  # fmt: skip
+def _run_lane(places: int, own: int, items: int, times: int, count: int, first: int, end: int, last: int, limit_ns: int) -> int:
+    steps, noted = _array(items, count * ITEM_WORDS), _array(times, 2 * count)
+    return run_lane(_array(places, PLACES), _own(own), steps, noted, first, end, last, limit_ns)
 
 
 #: How many words each function takes.
@@ -216,8 +203,8 @@ _ENTRIES: dict[Any, int] = {
     _await_all: 2,
     _publish: 3,
     _drive: 7,
-    _execute: 2,
     _advance: 10,
     _mix: 3,
+    _run_lane: 9,
 }
-_CALLS: dict[Any, int] = {_run_lane: 12}
+_CALLS: dict[Any, int] = {_run_lane: 9}

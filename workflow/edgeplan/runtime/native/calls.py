@@ -22,7 +22,7 @@ Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 @cache
 def load() -> Any:
     """Load the loop's machine code, compiled if none is kept."""
-    return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 12)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
+    return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 9)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
 
 
 def array(count: int) -> Words:
@@ -55,23 +55,19 @@ class Loop:
     Args:
         path: of oneDNN's library.
         stream: of the calling thread.
-        items: the steps, `words.ITEM_WORDS` for each.
-        calls: of all steps, `words.CALL_WORDS` for each.
+        items: the steps, `words.ITEM_WORDS` for each; they and what they point to live as long as the loop.
 
     Attributes:
         times: nanoseconds at which each step began and ended in the last run, two words for each (`time.perf_counter_ns`).
     """
 
-    def __init__(self, path: str, stream: int, items: Words, calls: Words) -> None:
+    def __init__(self, path: str, stream: int, items: Words) -> None:
         self._run, self._places = load(), places_of(path)
-        self._own, self._shared, self._counters = array(words.OWN_WORDS), array(words.PAIR_WORDS), array(words.PAIR_WORDS)
+        self._own = array(words.OWN_WORDS)
         self._own[words.OWN_STREAM] = stream
         steps = len(items) // words.ITEM_WORDS
-        self.times, self._items, self._calls = array(2 * steps), items, calls
-        unused = ctypes.addressof(self._counters)
-        self._shared[:] = [unused, unused + words.WORD]
-        given = (self._places, self._own, self._shared, items, calls, self.times)
-        self._given = (*map(ctypes.addressof, given), steps, len(calls) // words.CALL_WORDS)
+        self.times, self._items = array(2 * steps), items
+        self._given = (*map(ctypes.addressof, (self._places, self._own, items, self.times)), steps)
 
     def share(self, own: int, other: int, needed: Sequence[int]) -> None:
         """Have the loop wait for another lane.
@@ -81,7 +77,7 @@ class Loop:
             other: of the other one's.
             needed: for each step, how far the other one has to be before.
         """
-        self._shared[:] = [own, other]
+        self._own[words.OWN_COUNTER], self._own[words.OWN_OTHER] = own, other
         for k, count in enumerate(needed):
             self._items[words.ITEM_WORDS * k + words.NEEDED] = count
 

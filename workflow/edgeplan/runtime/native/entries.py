@@ -17,6 +17,7 @@ from edgeplan.runtime.native.words import (
     CONTEXT_WORDS,
     FLOATS,
     INTEGERS,
+    ITEM_WORDS,
     OWN_WORDS,
     PLACES,
     STORE_AT,
@@ -41,9 +42,9 @@ _TYPES: Mapping[str, tuple[Any, ...]] = {
     "await_all": (_WORD,) * 2,
     "publish": (_WORD,) * 3,
     "drive": (*(_WORD,) * 6, _NUMBER),
-    "execute": (_WORD,) * 2,
     "advance": (_WORD,) * 10,
     "mix": (_WORD,) * 3,
+    "run_lane": (_WORD,) * 9,
 }
 
 
@@ -140,9 +141,10 @@ def drive(context: Context, own: Numbers, marks: Numbers, lane: int, *, stealing
     return int(_function("drive")(context.address, _at(own), _at(marks), len(marks), lane, stealing, slower))
 
 
-def execute(own: int, block: int) -> int:
-    """Make the calls of a step that was prepared; `own` is given by its address."""
-    return int(_function("execute")(own, block))
+def run_lane(places: Numbers, own: Numbers, items: Numbers, times: Numbers) -> int:
+    """Run all steps of a lane, which are prepared and wait for no other lane (`partner.run_lane`)."""
+    steps = len(items) // ITEM_WORDS
+    return int(_function("run_lane")(*map(_at, (places, own, items, times)), steps, 0, steps, 0, 0))
 
 
 def advance(

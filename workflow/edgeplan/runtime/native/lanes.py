@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, next_number, store_word
-from edgeplan.runtime.native.stages import create, execute, prepare
+from edgeplan.runtime.native.partner import run_lane
+from edgeplan.runtime.native.stages import create, prepare
 from edgeplan.runtime.native.waiting import nap, now_ns, pause, wait_until
 from edgeplan.runtime.native.words import (
     ARRIVED,
+    CALL_WORDS,
     DONE,
+    END,
     FAILED,
+    FIRST,
     FN_THREADS,
     HEAD_BLOCK,
+    HEAD_CALLS,
     HEAD_SOURCE,
+    ITEM_WORDS,
     NO_WEIGHTS,
     NONE,
     OWN_AHEAD,
@@ -94,9 +100,18 @@ def _make_ahead(tape: Tape, store: Store, places: Numbers, own: Numbers, marks: 
 
 
 @compiled
-def publish(store: Store, step: int, block: int) -> int:
+def publish(tape: Tape, store: Store, step: int, block: int) -> int:
     """A step's calls are there, for `advance`."""
-    return store_word(store.ready.ctypes.data + step * WORD, block)
+    item = store.items.ctypes.data + step * ITEM_WORDS * WORD
+    calls = tape.records[tape.record_starts[step] + HEAD_CALLS]
+    store_word(item + END * WORD, block + calls * CALL_WORDS * WORD)
+    return store_word(item + FIRST * WORD, block)
+
+
+@compiled
+def _ready(store: Store, step: int) -> bool:
+    """Tell whether a step's calls are there."""
+    return bool(load_word(store.items.ctypes.data + (step * ITEM_WORDS + FIRST) * WORD) != 0)
 
 
 @compiled
@@ -118,7 +133,7 @@ def _prepare_taken(tape: Tape, store: Store, places: Numbers, own: Numbers, mark
     if found == DONE:
         if slower > 0:
             _linger(places, own, marks, begun, slower)
-        publish(store, step, block)
+        publish(tape, store, step, block)
     return found
 
 
@@ -195,9 +210,8 @@ def _await(
     Returns:
         `DONE`; `NONE` if its lane is late; or `LEFT_TO_PYTHON` or `FAILED`, with the step at hand in `own`.
     """
-    place = store.ready.ctypes.data + wanted * WORD
     begun, idle = 0, 0  # when the wait began, and since when there has been nothing to prepare
-    while load_word(place) == 0:
+    while not _ready(store, wanted):
         late = stealing and begun != 0 and now_ns(places, own) - begun > patience_ns
         found = _prepare_meanwhile(tape, store, places, own, marks, wanted, late)
         if found == DONE:
@@ -231,7 +245,7 @@ def await_all(tape: Tape, store: Store, places: Numbers, own: Numbers) -> int:
     """
     for k in range(len(tape.record_starts)):
         begun = now_ns(places, own)
-        while load_word(store.ready.ctypes.data + k * WORD) == 0:
+        while not _ready(store, k):
             if load_word(store.flags.ctypes.data + STOP * WORD) != 0:
                 return NONE
             _pause(tape, store, places, own, k, begun)
@@ -262,7 +276,7 @@ def advance(
         places: see above.
         own: see above.
         marks: of preparations.
-        times: begin and end of each step's execution.
+        times: begin and end of each step's execution, as `run_lane` takes them.
         first: step.
         last: the step after the last.
         narrow: cores that execute.
@@ -272,21 +286,18 @@ def advance(
     Returns:
         the first step that was not executed; or `LEFT_TO_PYTHON` or `FAILED`, with the step at hand in `own`.
     """
-    for k in range(first, last):
-        place = store.ready.ctypes.data + k * WORD
-        if load_word(place) == 0:
-            if narrow > 1:
-                invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
-            found = _await(tape, store, places, own, marks, k, stealing, patience_ns)
-            if narrow > 1:
-                invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
-            if found == NONE:
-                return k
-            if found != DONE:
-                return found
-        times[2 * k] = now_ns(places, own)
-        own[OWN_STEP] = k
-        if execute(own, load_word(place)) != DONE:
-            return FAILED
-        times[2 * k + 1] = now_ns(places, own)
-    return last
+    k = first
+    while True:
+        found = run_lane(places, own, store.items, times, k, last, 0, 0)
+        if found != NONE:
+            return last if found == DONE else found
+        k = own[OWN_STEP]
+        if narrow > 1:
+            invoke_with_four(places[FN_THREADS], 1, 0, 0, 0)
+        found = _await(tape, store, places, own, marks, k, stealing, patience_ns)
+        if narrow > 1:
+            invoke_with_four(places[FN_THREADS], narrow, 0, 0, 0)
+        if found == NONE:
+            return int(k)
+        if found != DONE:
+            return int(found)

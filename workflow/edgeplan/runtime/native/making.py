@@ -12,22 +12,18 @@ from edgeplan.runtime.native.words import (
     CALL,
     CONSTANT,
     COPY,
-    DESCRIPTORS,
     DONE,
     ENGINE,
     FAILED,
     FLOATS,
     FN_NEXT,
     FN_QUERY,
-    FN_SIZE,
     HANDLE,
     MEMORY,
-    MISFIT,
     OWN_CALL,
     OWN_OPERATION,
     OWN_STATUS,
     RESULT,
-    ROOM,
     SCRATCH,
     WALK,
     WHAT_NAME,
@@ -39,7 +35,6 @@ from edgeplan.runtime.native.words import (
 from edgeplan.support.compiled import compiled
 
 _MADE, _BEING_MADE, _BROKEN = 2, 1, 3  # the last byte of a state; of one broken, operation and status are before it
-_OFFSET = 3  # which argument of `dnnl_memory_create` says where it lies; no other function takes an address
 
 
 @compiled
@@ -70,38 +65,10 @@ def _walk(places: Numbers, own: Numbers, described: int, wanted: int) -> int:
 
 
 @compiled
-def _fits(tape: Tape, store: Store, places: Numbers, operation: int) -> bool:
-    """Tell whether the memory that an operation makes, if it makes one, lies within the session's.
-
-    Nothing is known of how far a descriptor reaches whose size the library gives as 0.
-    """
-    if tape.values.shape[1] <= _OFFSET or tape.roles[operation, _OFFSET] != MEMORY:
-        return True
-    span = store.known[tape.values[operation, 1]]
-    return bool(0 < span <= places[ROOM] - tape.values[operation, _OFFSET])
-
-
-@compiled
-def _note(tape: Tape, store: Store, places: Numbers, operation: int) -> None:
-    """Note the properties of the handle that an operation made (`Store.known`)."""
-    made = tape.made[operation] if tape.kinds[operation] == ASK else tape.values[operation, 0]
-    if made < places[DESCRIPTORS]:
-        described = tape.kinds[operation] == CALL and tape.roles[operation, 1] == HANDLE
-        if described:  # a part of another or its axes renamed: of a part the library gives 0
-            store.known[made] = store.known[tape.values[operation, 1]]
-        else:
-            store.known[made] = invoke_with_four(places[FN_SIZE], store.handles[made], 0, 0, 0)
-    elif tape.values.shape[1] > _OFFSET and tape.roles[operation, _OFFSET] == MEMORY:
-        store.known[made] = tape.values[operation, 1] + 1
-
-
-@compiled
 def _operate(  # noqa: C901  one operation of each kind
     tape: Tape, store: Store, places: Numbers, own: Numbers, operation: int
 ) -> int:
     """Perform one operation and return its status."""
-    if not _fits(tape, store, places, operation):
-        return MISFIT
     for i in range(tape.values.shape[1]):  # whatever stands behind them is not taken
         value, role = tape.values[operation, i], tape.roles[operation, i]
         if role == HANDLE:
@@ -127,10 +94,7 @@ def _operate(  # noqa: C901  one operation of each kind
     given = invoke(tape.functions[operation], words, tape.floats.ctypes.data + operation * (FLOATS * 4))
     if kind == ASK:
         store.handles[tape.made[operation]] = given
-    status = status_of(given) if kind == CALL else 0
-    if status == 0 and (kind == ASK or tape.roles[operation, 0] == RESULT):
-        _note(tape, store, places, operation)
-    return status
+    return status_of(given) if kind == CALL else 0
 
 
 @compiled

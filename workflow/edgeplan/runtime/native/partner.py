@@ -1,12 +1,10 @@
-"""The loop over steps whose calls are bound: wait for a counter, run a step, count it.
+"""The loop over the steps of a program, whatever its plan is of: wait for a counter, run a step, count it.
 
 Of a pair the counters are words in memory that both processors see while they run, of which the other one uses the lower half.
+A cold start leaves the loop at a step that is not prepared yet (`lanes.advance`).
 """
 
 from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
 
 from edgeplan.runtime.native.intrinsics import invoke_with_four, load_word, store_word
 from edgeplan.runtime.native.making import status_of
@@ -15,18 +13,23 @@ from edgeplan.runtime.native.words import (
     ARGUMENT_MEMORY,
     ARGUMENT_WORDS,
     ARGUMENTS,
+    CALL_WORDS,
     COUNT,
-    COUNTER,
     DONE,
     END,
+    EXECUTION,
     FAILED,
     FIRST,
     FN_PLACE,
     FUNCTION,
+    ITEM_WORDS,
     LATE,
     NEEDED,
+    NONE,
     OPERANDS,
-    OTHER,
+    OWN_COUNTER,
+    OWN_OPERATION,
+    OWN_OTHER,
     OWN_STATUS,
     OWN_STEP,
     OWN_STREAM,
@@ -40,18 +43,16 @@ from edgeplan.support.compiled import compiled
 _AWAKE_NS = 20_000_000
 _LOOKS = 32  # of one reading of the clock
 
-Table = npt.NDArray[np.int64]
-
 
 @compiled
-def _await(places: Numbers, own: Numbers, shared: Numbers, needed: int, limit_ns: int) -> int:
+def _await(places: Numbers, own: Numbers, needed: int, limit_ns: int) -> int:
     """Until the other counter is at least so far."""
-    if load_word(shared[OTHER]) >= needed:
+    if needed == 0 or load_word(own[OWN_OTHER]) >= needed:
         return DONE
     begun = now_ns(places, own)
     while True:
         for _ in range(_LOOKS):
-            if load_word(shared[OTHER]) >= needed:
+            if load_word(own[OWN_OTHER]) >= needed:
                 return DONE
         waited = now_ns(places, own) - begun
         if waited > limit_ns:
@@ -74,12 +75,13 @@ def _arguments(places: Numbers, arguments: int, count: int, operands: int) -> in
 
 
 @compiled
-def _run(places: Numbers, own: Numbers, calls: Table, first: int, end: int, operands: int) -> int:
+def _run(places: Numbers, own: Numbers, first: int, end: int, operands: int) -> int:
     """Make the calls of a step; a status."""
-    for call in range(first, end):
-        count = calls[call, COUNT]
-        arguments = _arguments(places, calls[call, ARGUMENTS], count, operands)
-        given = invoke_with_four(calls[call, FUNCTION], calls[call, PRIMITIVE], own[OWN_STREAM], count, arguments)
+    for call in range(first, end, CALL_WORDS * WORD):
+        count = load_word(call + COUNT * WORD)
+        arguments = _arguments(places, load_word(call + ARGUMENTS * WORD), count, operands)
+        function, primitive = load_word(call + FUNCTION * WORD), load_word(call + PRIMITIVE * WORD)
+        given = invoke_with_four(function, primitive, own[OWN_STREAM], count, arguments)
         if status_of(given) != 0:
             return status_of(given)
         if operands != 0:
@@ -89,45 +91,39 @@ def _run(places: Numbers, own: Numbers, calls: Table, first: int, end: int, oper
 
 @compiled
 def run_lane(
-    places: Numbers,
-    own: Numbers,
-    shared: Numbers,
-    items: Table,
-    calls: Table,
-    times: Table,
-    first: int,
-    end: int,
-    last: int,
-    limit_ns: int,
+    places: Numbers, own: Numbers, items: Numbers, times: Numbers, first: int, end: int, last: int, limit_ns: int
 ) -> int:
     """Run steps of a lane in order, then wait for the other one.
 
     Args:
         places: addresses of functions.
-        own: memory of the calling thread, with its stream; where a failure was is put there.
-        shared: see `COUNTER`.
-        items: the steps of the lane.
-        calls: of all steps.
-        times: when each began and ended is put there, ns of `time.perf_counter_ns`.
+        own: memory of the calling thread, with its stream and the lanes' counters; where a failure was is put there.
+        items: the steps of the lane, `ITEM_WORDS` for each.
+        times: when each began and ended is put there, two words for each, ns of `time.perf_counter_ns`.
         first: step to run.
         end: the step after the last one.
         last: how far the other counter is in the end.
         limit_ns: of one wait.
 
     Returns:
-        `DONE`, `FAILED` or `LATE`.
+        `DONE`; `NONE` before a step that is not prepared; `FAILED`, or `LATE`. The step at hand is in `own`.
     """
     for k in range(first, end):
         own[OWN_STEP] = k
-        found = _await(places, own, shared, items[k, NEEDED], limit_ns)
+        item = items.ctypes.data + k * ITEM_WORDS * WORD
+        calls = load_word(item + FIRST * WORD)
+        if calls == 0:
+            return NONE
+        found = _await(places, own, load_word(item + NEEDED * WORD), limit_ns)
         if found != DONE:
             return found
-        times[k, 0] = now_ns(places, own)
-        status = _run(places, own, calls, items[k, FIRST], items[k, END], items[k, OPERANDS])
+        times[2 * k] = now_ns(places, own)
+        status = _run(places, own, calls, load_word(item + END * WORD), load_word(item + OPERANDS * WORD))
         if status != 0:
-            own[OWN_STATUS] = status
+            own[OWN_OPERATION], own[OWN_STATUS] = EXECUTION, status
             return FAILED
-        times[k, 1] = now_ns(places, own)
-        store_word(shared[COUNTER], k + 1)
+        times[2 * k + 1] = now_ns(places, own)
+        if own[OWN_COUNTER] != 0:
+            store_word(own[OWN_COUNTER], k + 1)
     own[OWN_STEP] = end
-    return _await(places, own, shared, last, limit_ns)
+    return _await(places, own, last, limit_ns)

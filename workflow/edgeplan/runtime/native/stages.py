@@ -17,15 +17,11 @@ from edgeplan.runtime.native.words import (
     COPIED,
     CREATE,
     DONE,
-    EXECUTION,
     FAILED,
     FN_ADVISE,
-    FN_ASK,
-    FN_EQUAL,
     FN_EXECUTE,
     FN_MEMORY,
     FN_READ,
-    FN_SIZE,
     HEAD,
     HEAD_BYTES,
     HEAD_CALLS,
@@ -36,14 +32,11 @@ from edgeplan.runtime.native.words import (
     HEAD_SOURCE,
     LEFT_TO_PYTHON,
     MAPPED,
-    MISFIT,
     NO_WEIGHTS,
     OWN_MARKS,
     OWN_OPERATION,
     OWN_STATUS,
-    OWN_STREAM,
     READ,
-    WHAT_ARGUMENT,
     WORD,
     Numbers,
     Store,
@@ -99,38 +92,17 @@ def _create(tape: Tape, store: Store, places: Numbers, own: Numbers, records: Nu
 
 
 @compiled
-def _misfit(own: Numbers) -> int:
-    own[OWN_OPERATION], own[OWN_STATUS] = BINDING, MISFIT
-    return FAILED
-
-
-@compiled
-def _taken(store: Store, places: Numbers, kernel: int, argument: int, descriptor: int) -> bool:
-    """Tell whether a memory holds all that a kernel reads or writes there: the library itself does not look.
-
-    A part of another has the size 0 there: such a one must be the very same.
-    """
-    wanted = invoke_with_four(places[FN_ASK], kernel, places[WHAT_ARGUMENT], argument, 0)
-    size = invoke_with_four(places[FN_SIZE], wanted, 0, 0, 0)
-    if size == 0:
-        return bool(status_of(invoke_with_four(places[FN_EQUAL], wanted, store.handles[descriptor], 0, 0)) == 1)
-    return bool(0 < size <= store.known[descriptor])
-
-
-@compiled
 def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int, block: int, weights: int) -> int:
     """Write a step's calls at an address, its weights lying at another.
 
-    Their number, then for each the function, its primitive, the number of arguments and their address; the memories of the
-    step's weights; the arguments. A compiled kernel has a block of numbers for a primitive, and addresses for arguments.
+    The words of each (`words.FUNCTION`), the memories of the step's weights, the arguments. A compiled kernel has a block of
+    numbers for a primitive, and addresses for arguments.
     """
-    size, slots, calls = records[at + HEAD_BYTES], records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
+    slots, calls = records[at + HEAD_SLOTS], records[at + HEAD_CALLS]
     first = row = at + HEAD + records[at + HEAD_GROUPS]
     memories = block + _memories_at(calls) * WORD
     for slot in range(slots):
         descriptor = store.handles[records[row]]
-        if not 0 < store.known[records[row]] <= size - records[row + 1]:
-            return _misfit(own)
         status = invoke_with_four(
             places[FN_MEMORY], memories + slot * WORD, descriptor, places[AT_ENGINE], weights + records[row + 1]
         )
@@ -139,7 +111,6 @@ def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int
             return FAILED
         row += 2
     arguments = memories + slots * WORD
-    store_word(block, calls)
     for call in range(calls):
         entry, count, primitive = block + _memories_at(call) * WORD, records[row + 1], records[row]
         store_word(entry + 2 * WORD, count)
@@ -155,13 +126,9 @@ def _bind(store: Store, places: Numbers, own: Numbers, records: Numbers, at: int
             row += 1 + count
             continue
         store_word(entry, places[FN_EXECUTE])
-        if store_word(entry + WORD, store.handles[primitive]) == 0:  # none of what the step says that it needs
-            return _misfit(own)
+        store_word(entry + WORD, store.handles[primitive])
         for _ in range(count):
             memory = records[row + 1]
-            descriptor = store.known[memory] - 1 if memory >= 0 else records[first - 2 * (memory + 1)]
-            if descriptor < 0 or not _taken(store, places, store.handles[primitive + 1], records[row], descriptor):
-                return _misfit(own)
             store_word(arguments, records[row])
             store_word(arguments + WORD, store.handles[memory] if memory >= 0 else load_word(memories + (-1 - memory) * WORD))
             arguments += 2 * WORD
@@ -234,17 +201,3 @@ def bind(
     found = _bind(store, places, own, records, at, block, weights)
     _mark(own, marks, CREATE, step, start, now_ns(places, own))
     return found
-
-
-@compiled
-def execute(own: Numbers, block: int) -> int:
-    """The calls of a step; a status."""
-    for call in range(load_word(block)):
-        entry = block + _memories_at(call) * WORD
-        given = invoke_with_four(
-            load_word(entry), load_word(entry + WORD), own[OWN_STREAM], load_word(entry + 2 * WORD), load_word(entry + 3 * WORD)
-        )
-        if status_of(given) != 0:
-            own[OWN_OPERATION], own[OWN_STATUS] = EXECUTION, status_of(given)
-            return FAILED
-    return DONE

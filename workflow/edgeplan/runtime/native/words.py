@@ -19,8 +19,7 @@ CALL, ASK, TELL, COPY, WALK = range(5)
 NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
 #: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
 NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
-#: Rows of `places`: addresses, functions, what to ask for, bytes behind `AT_MEMORY` for memories, how many handles are
-#: descriptors.
+#: Rows of `places`: addresses, functions, what to ask for.
 (
     AT_ENGINE,
     AT_MEMORY,
@@ -36,43 +35,34 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_READ,
     FN_ADVISE,
     FN_THREADS,
-    FN_SIZE,
-    FN_EQUAL,
-    FN_ASK,
     WHAT_NAME,
-    WHAT_ARGUMENT,
-    ROOM,
-    DESCRIPTORS,
     FN_NAP,
     FN_PLACE,
     PLACES,
-) = range(24)
+) = range(18)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
-#: whose kernels may be made ahead, words for calls.
-OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_CALL = range(7)
+#: whose kernels may be made ahead; of a pair the addresses of this lane's counter and of the other one's, 0 where there is
+#: none; words for calls.
+OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_COUNTER, OWN_OTHER, OWN_CALL = range(9)
 OWN_WORDS = OWN_CALL + INTEGERS
-#: What became of a step; there was none.
+#: What became of a step; there was none, or it is not prepared.
 DONE, NONE, LEFT_TO_PYTHON, FAILED = 0, -1, -2, -3
 #: Rows of `Store.flags`.
 STOP, ARRIVED, FLAGS = range(3)
 #: Stand for an operation where something else failed.
 BINDING, EXECUTION = -1, -2
-#: A status beside the library's: a memory is larger than the room for it, or not what its kernel takes.
-MISFIT = 255
 #: Stages in marks.
 READ, CREATE = range(2)
 #: Head of a step's record.
 (HEAD_SOURCE, HEAD_SEGMENT, HEAD_BYTES, HEAD_PLACE, HEAD_GROUPS, HEAD_SLOTS, HEAD_CALLS, HEAD_BLOCK, HEAD) = range(9)
 
 #: A context: the address of `places`; address and length of each array of a tape and of a store; the columns of operations.
-TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 39
-CONTEXT_WORDS = 40
+TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 37
+CONTEXT_WORDS = 38
 #: How the lane of a pair ends besides `DONE` and `FAILED`: the other processor did not come in time.
 LATE = -4
-#: Words that lanes share: addresses of this one's counter and of the other one's.
-COUNTER, OTHER, PAIR_WORDS = range(3)
-#: Columns of steps whose calls are bound: how far the other counter must be, where the step's calls begin and end, and the
-#: address of the addresses of its operands, call by call; 0 where the arguments of its calls know them.
+#: Columns of the steps of a lane: how far the other counter must be, the addresses where the step's calls begin (0 until it is
+#: prepared) and end, and that of the addresses of its operands, call by call; 0 where the arguments of its calls know them.
 NEEDED, FIRST, END, OPERANDS, ITEM_WORDS = range(5)
 #: Columns of calls, which are what `invoke_with_four` takes but for the stream: steps of one kernel share them. Without
 #: arguments, as compiled kernels are called, these are the addresses of the operands.
@@ -88,8 +78,8 @@ LANES = 4  # of `mix`: their multiplications overlap
 
 
 def memories_at(calls: int) -> int:
-    """Where in a step's block the memories of its weights stand: behind the number of its calls, and four words for each."""
-    return 1 + 4 * calls
+    """Where in a step's block the memories of its weights stand: behind the words of its calls."""
+    return CALL_WORDS * calls
 
 
 class Tape(NamedTuple):
@@ -122,11 +112,9 @@ class Store(NamedTuple):
     Attributes:
         handles: the library's.
         states: of each group: made or not.
-        known: of each descriptor the bytes that it spans, of each memory one more than the
-            handle of its descriptor; 0 until it is made.
         scratch: words that arrays of handles are put together in.
         blocks: prepared calls of all steps.
-        ready: address of each step's calls, 0 until it is prepared.
+        items: the steps as the loop takes them, `ITEM_WORDS` for each (`NEEDED`).
         todo: steps of all lanes; bounds: where each lane's next one and its end stand in it.
         flags: `STOP` is set to stop; steps before `ARRIVED` have their weights in memory.
         kernels: addresses of the compiled kernels, in the order of their names.
@@ -134,10 +122,9 @@ class Store(NamedTuple):
 
     handles: Numbers
     states: Numbers
-    known: Numbers
     scratch: Numbers
     blocks: Numbers
-    ready: Numbers
+    items: Numbers
     todo: Numbers
     bounds: Numbers
     flags: Numbers

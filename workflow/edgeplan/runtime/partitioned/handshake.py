@@ -52,7 +52,9 @@ def handshake(
     """
     kernel = gpu.empty()
     items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]
-    loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, array(steps * words.ITEM_WORDS), array(0))
+    nothing = array(steps * words.ITEM_WORDS)
+    nothing[words.FIRST :: words.ITEM_WORDS] = nothing[words.END :: words.ITEM_WORDS] = [1] * steps  # prepared, without calls
+    loop = Loop(cpu.dnnl.info.path, cpu.worker.stream.value, nothing)
     kind = PollingLanes if synchronisation == Synchronisation.polling else EventLanes
     best, why = synchronisation_of(cpu, gpu)
     if synchronisation == Synchronisation.polling != best:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -204,7 +204,7 @@ def _keeping(creator: Creator, places: Places, region: int, segment: Segment) ->
 def program_of(
     creator: Creator,
     lowered: Lowered,
-    places: Places,
+    places: AnyPlaces,
     rows: Sequence[StepInMaking],
     threads: int,
     start: int = 0,
@@ -277,6 +277,23 @@ def _frugal(
     return choose(frugal) if not frugal[0].kernel.startswith("ref") else wanted
 
 
+class AnyPlaces(Protocol):
+    """Places say in which buffers a program's operands lie, by tokens that stand for places in them."""
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """Return the token of each activation, as `Creator` takes them for offsets."""
+
+    def buffers(self, lowered: Lowered, rows: Sequence[StepInMaking]) -> tuple[Buffer, ...]:
+        """Return all buffers in use; asked first."""
+
+    def operand(self, token: int) -> Operand:
+        """Return the operand that a token stands for."""
+
+    def scratch(self, step: int, offset: int) -> Operand:
+        """Return a place in the scratch of a step."""
+
+
 class Places:
     """The buffer of every activation, and tokens that stand for places in them until there are addresses."""
 
@@ -325,9 +342,9 @@ class Places:
                 found.append(Buffer(f"scratch of {row.step.name}", aligned(row.created.scratch_bytes), k, k + 1))
         return tuple(found)
 
-    def scratch(self, step: int) -> int:
-        """The number of a step's scratch among the buffers."""
-        return self._scratch[step]
+    def scratch(self, step: int, offset: int) -> Operand:
+        """Return a place in the scratch of a step."""
+        return Operand(self._scratch[step], offset)
 
 
 def _kernels(creator: Creator, rows: Sequence[StepInMaking]) -> tuple[tuple[Kernel, ...], list[int]]:
@@ -367,7 +384,7 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
 
 
 def _executed(
-    dnnl: Dnnl, rows: Sequence[StepInMaking], kernels: Sequence[int], places: Places, start: int
+    dnnl: Dnnl, rows: Sequence[StepInMaking], kernels: Sequence[int], places: AnyPlaces, start: int
 ) -> tuple[tuple[Executed, ...], int]:
     """The steps, and the size of the file, whose first weights begin at `start`; equal segments lie there once."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
@@ -380,7 +397,7 @@ def _executed(
             if region == "arena":
                 return places.operand(offset)
             if region == "scratch":
-                return Operand(places.scratch(k), offset)
+                return places.scratch(k, offset)
             if row.kept < 0:
                 return Operand(WEIGHTS, offset)
             return places.operand(places.tokens[kept[row.region]] + row.kept + offset)

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
+from typing import Any
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels
@@ -75,8 +76,9 @@ class BoundCalls:
             calls[number] = first, len(found), sum(call[words.COUNT] for call in found[first:])
         table = array(len(found) * words.CALL_WORDS)
         table[:] = [word for call in found for word in call]
-        self._operands = array(len(self.columns.buffer_of))
-        self.loop = Loop(dnnl.info.path, stream.value, self._items(calls), table)
+        self._operands, self._keep = array(len(self.columns.buffer_of)), [*self._keep, table]
+        self._items = self._bound(calls, ctypes.addressof(table))
+        self.loop = Loop(dnnl.info.path, stream.value, self._items)
         self.rows = {k: rows[kernel_of[k]] for k in self._steps if kernel_of[k] in rows}
 
     def _words(self, call: Call | KernelCall) -> tuple[int, int, int, int]:
@@ -96,7 +98,7 @@ class BoundCalls:
         execute = function_address(self._dnnl.execute)
         return execute, call.primitive.value, len(given), ctypes.addressof(arguments)
 
-    def _items(self, calls: Mapping[int, tuple[int, int, int]]) -> Words:
+    def _bound(self, calls: Mapping[int, tuple[int, int, int]], table: int) -> Words:
         """The steps as the loop takes them: where their kernel's calls lie, and where their operands will."""
         program, begin = self._program, ctypes.addressof(self._operands)
         firsts, kernel_of = (*self.columns.first_operand, len(self.columns.buffer_of)), self.columns.kernel_of
@@ -106,7 +108,8 @@ class BoundCalls:
             if operands != firsts[k + 1] - firsts[k]:
                 what = f"the program does not fit: step {program.step_names[k]!r}"
                 raise FormatError(what, where=program.model, next_step=AGAIN)
-            items[words.ITEM_WORDS * at : words.ITEM_WORDS * (at + 1)] = [*(0, first, end, begin + words.WORD * firsts[k])]
+            where = [table + words.WORD * words.CALL_WORDS * number for number in (first, end)]
+            items[words.ITEM_WORDS * at : words.ITEM_WORDS * (at + 1)] = [0, *where, begin + words.WORD * firsts[k]]
         return items
 
     def place(self, buffers: Sequence[int], weights: Sequence[int]) -> None:
@@ -122,6 +125,20 @@ class BoundCalls:
             for k in range(first, end):
                 buffer = buffer_of[k]
                 operands[k] = offset_of[k] + (weights[step] if buffer == WEIGHTS else buffers[buffer])
+
+    def by_call(self) -> Loop:
+        """A loop over the single calls of the steps, each timed by itself; operands lie where they are placed."""
+        size, found = words.WORD * words.CALL_WORDS, list[Any]()
+        for at in range(0, len(self._items), words.ITEM_WORDS):
+            _, first, end, operands = self._items[at : at + words.ITEM_WORDS]
+            for call in range(first, end, size):
+                found += (0, call, call + size, operands)
+                operands += words.WORD * ctypes.c_int64.from_address(call + words.WORD * words.COUNT).value
+        items = array(len(found))
+        for at, word in enumerate(found):
+            items[at] = word
+        items[:] = found
+        return Loop(self._dnnl.info.path, self._stream.value, items)
 
     def run(self, first: int, end: int) -> None:
         """Run steps from one on to before another, counted among those that are run here; those that read rows by themselves.
