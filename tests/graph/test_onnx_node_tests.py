@@ -20,9 +20,9 @@ _TYPES = {TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.B
 _OPERATORS = frozenset(
     """
     Abs Add And ArgMax ArgMin AveragePool BatchNormalization Ceil Clip Concat Conv ConvTranspose CumSum
-    DepthToSpace Div Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+    DepthToSpace Div Elu Equal Erf Exp Expand Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
     GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LRN LSTM
-    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul Neg Not Or PRelu
+    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpPool MatMul Max MaxPool Min Mish Mod Mul Neg Not Or PRelu
     Pad Pow RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
     ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round Selu Sigmoid Sign Slice Softmax Softplus Softsign
     SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
