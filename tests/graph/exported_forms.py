@@ -586,6 +586,51 @@ _PICKED: Mapping[str, Form] = {
     "slices at constant places": one("GatherND", "x i", (3, 4, 5), {"i": [[0, -1], [2, 3]]}),
     "slices of a table": _typed(one("GatherND", "k i", {"i": (7, 1)}, {"k": (3, 8)}), i=_LONG),
 }
+_OF_BYTES = ((TensorProto.UINT8, "bytes"), (TensorProto.INT8, "signed bytes"))
+_BYTES: Mapping[str, Form] = {
+    **{
+        f"an image of {name}": Form(
+            (
+                node("Transpose", "x", "t", "turned", perm=[0, 3, 1, 2]), node("Cast", "t", "f", "cast", to=TensorProto.FLOAT),
+                node("Mul", "f k", "s", "scaled"), node("Conv", "s w"),
+            ),
+            {"x": (1, 8, 9, 3)}, {"k": value(1 / 255), "w": value((4, 3, 3, 3))}, types={"x": kind},
+        )
+        for kind, name in _OF_BYTES
+    },
+    **{
+        f"{name} made of {other}": _typed(one("Cast", to=kind), x=other, y=kind)
+        for kind, name in _OF_BYTES
+        for other in (_INT, _LONG, _BOOL)
+    },
+    **{
+        f"{name} moved": _typed(
+            Form(
+                (
+                    node("Concat", "x k", "c", "joined", axis=1), node("Slice", "c b e a t", "s", "sliced"),
+                    node("Gather", "s p", "g", "picked", axis=1), node("Pad", "g n v", "q", "padded"),
+                    node("Tile", "q r", "l", "tiled"), node("Reshape", "l h", "o", "shaped"), node("ReduceMax", "o"),
+                ),
+                {"x": (2, 3, 4)},
+                {
+                    "k": np.arange(8).reshape(2, 1, 4).astype(dtype), "b": value([0]), "e": value([4]), "a": value([2]),
+                    "t": value([2]), "p": value([3, 0, 1]), "n": value([0, 1, 0, 0, 0, 1]), "v": np.array(5, dtype),
+                    "r": value([1, 2, 1]), "h": value([2, -1]),
+                },
+            ),
+            x=kind, y=kind,
+        )
+        for (kind, name), dtype in zip(_OF_BYTES, (np.uint8, np.int8), strict=True)
+    },
+    "bytes as truth": _typed(one("Cast", to=_BOOL), x=TensorProto.UINT8, y=_BOOL),
+    "bytes that are equal": _typed(
+        Form((node("Equal", "x z"),), {"x": (3, 4), "z": (4,)}, {}), x=TensorProto.INT8, z=TensorProto.INT8, y=_BOOL
+    ),
+    # their places in the file are the other way around than among the operands
+    "a choice of two constants": _typed(
+        Form((node("Where", "c b a"),), {"c": _LINE}, {"a": value(-2.0), "b": value(3.0)}), c=_BOOL
+    ),
+}  # fmt: skip
 _ROOTS: Mapping[str, Form] = {
     "root of squares": one("LpPool", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
     "root of cubes": one("LpPool", kernel_shape=[3, 3], p=3),
@@ -601,5 +646,5 @@ _ROOTS: Mapping[str, Form] = {
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
     **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES,
-    **_SEQUENCES, **_PICKED, **_ROOTS,
+    **_SEQUENCES, **_PICKED, **_ROOTS, **_BYTES,
 }  # fmt: skip

@@ -24,7 +24,7 @@ _Finder = Callable[[Graph, Operator], _Found]
 
 _TRUTH = frozenset({"bool"})
 #: What kernels take the elements for.
-_ELEMENT = MappingProxyType({FLOAT32: FLOAT32, "int32": "int32", "int64": "int64", "bool": "uint8"})
+_ELEMENT = MappingProxyType({**{dtype: dtype for dtype in ANY}, "bool": "uint8"})
 
 
 def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
@@ -120,7 +120,7 @@ def _sums(graph: Graph, op: Operator) -> _Found:
 
 def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
     out = graph.tensors[op.outputs[0]]
-    if out.dtype not in INTEGERS | _TRUTH:  # oneDNN moves float32
+    if out.dtype not in ANY - {FLOAT32}:  # oneDNN moves float32
         return None
     ways = (strides, blocks.dense(out.shape))
     return f"copied_{moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))

@@ -61,7 +61,7 @@ def gathered_by_int64(block: Any, like: Any, _count: int, at: Any) -> int:
 
 @inlined
 def _begin(indices: Any, table: Any) -> int:
-    """Where what some indices name begins: a table says how many there are, then the size and stride of each axis; -1: nowhere."""
+    """Where what some indices name begins; -1: nowhere. A table says how many there are, then each axis's size and stride."""
     place = 0
     for k in range(table[0]):
         size, index = table[1 + 2 * k], indices[k]
