@@ -206,6 +206,11 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     return bool(kinds & _BYTES) or any(node.op_type in _BETWEEN or _way(node) for node in model.graph.node)
 
 
+def rounds_to_bytes(model: onnx.ModelProto) -> bool:
+    """Tell whether a model rounds what it computes to bytes: numbers that lie half-way between two may become either."""
+    return any(node.op_type == "QuantizeLinear" or (_way(node) and "Integer" not in node.op_type) for node in model.graph.node)
+
+
 def _way(node: onnx.NodeProto) -> Callable[[_Rewriting], None] | None:
     return _WRITTEN.get(("" if node.domain in _OWN_DOMAINS else node.domain, node.op_type))
 
@@ -298,23 +303,26 @@ def _computed(node: onnx.NodeProto, write: Writer, source: str) -> Array | None:
     given, scale, *zero = (np.asarray(value) for value in values)
     check_scale(write.constants[names[1]], node, source)
     attributes = attributes_of(node)
-    if attributes.get("block_size"):
-        return None
     own = kinds[0] if node.op_type == "DequantizeLinear" else attributes.get("output_dtype") or TensorProto.UINT8
     shift = zero[0] if zero else np.zeros(scale.shape, helper.tensor_dtype_to_np_dtype(own))
     if node.op_type == "DequantizeLinear" and shift.dtype != given.dtype:
         refuse(node, source, f"of {given.dtype} with zero points of {shift.dtype}", "quantise the model again")
     if node.op_type == "QuantizeLinear" and shift.dtype not in (np.int8, np.uint8):
         return None
-    scale, shift = (_along(node, side, given.shape, int(attributes.get("axis", 1)), source) for side in (scale, shift))
+    axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
+    scale, shift = (_along(node, side, given.shape, axis, block, source) for side in (scale, shift))
     if node.op_type == "DequantizeLinear":
         return np.asarray((given.astype(np.int32) - shift.astype(np.int32)).astype(np.float32) * scale)
     bounds = np.iinfo(shift.dtype)
     return np.asarray((np.rint(given / scale) + shift).clip(bounds.min, bounds.max).astype(shift.dtype))
 
 
-def _along(node: onnx.NodeProto, values: Array, shape: Sequence[int], axis: int, source: str) -> Array:
+def _along(node: onnx.NodeProto, values: Array, shape: Sequence[int], axis: int, block: int, source: str) -> Array:
     """Return scales or zero points in a shape that is broadcast to that of what they are of."""
+    if block > 0 and -len(shape) <= axis < len(shape) == values.ndim:
+        values = np.repeat(values, block, axis)[tuple(slice(size) for size in shape)]
+        if values.shape == tuple(shape):
+            return values
     if values.size == 1:
         return values.reshape(())
     if values.ndim != 1 or not -len(shape) <= axis < len(shape) or len(values) != shape[axis]:

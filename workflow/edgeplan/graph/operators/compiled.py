@@ -13,7 +13,7 @@ from types import MappingProxyType
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
+from edgeplan.graph.operators.base import ANY, BYTES, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.parts import Part, moved
 from edgeplan.graph.steps import GATHERED
@@ -46,7 +46,7 @@ def _plain(kernel: str, types: frozenset[str]) -> _Finder:
 
 def _modulo(graph: Graph, op: Operator) -> _Found:
     floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
-    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS)
+    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS | BYTES)
 
 
 def _power(graph: Graph, op: Operator) -> _Found:
@@ -159,10 +159,10 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
     {
         "Where": _where,
         "Equal": _plain("equal", ANY),
-        "Greater": _plain("greater", NUMBERS),
-        "Less": _plain("less", NUMBERS),
-        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS),
-        "LessOrEqual": _plain("less_or_equal", NUMBERS),
+        "Greater": _plain("greater", NUMBERS | BYTES),
+        "Less": _plain("less", NUMBERS | BYTES),
+        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS | BYTES),
+        "LessOrEqual": _plain("less_or_equal", NUMBERS | BYTES),
         "And": _plain("both", _TRUTH),
         "Or": _plain("either", _TRUTH),
         "Xor": _plain("one_alone", _TRUTH),
@@ -181,12 +181,12 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "Sign": _plain("sign", NUMBERS),
         "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
         "IsInf": _infinity,
-        "Add": _plain("add", INTEGERS),
-        "Sub": _plain("sub", INTEGERS),
-        "Mul": _plain("mul", INTEGERS),
-        "Div": _plain("quotient", INTEGERS),
-        "Min": _plain("minimum", INTEGERS),
-        "Max": _plain("maximum", INTEGERS),
+        "Add": _plain("add", INTEGERS | BYTES),
+        "Sub": _plain("sub", INTEGERS | BYTES),
+        "Mul": _plain("mul", INTEGERS | BYTES),
+        "Div": _plain("quotient", INTEGERS | BYTES),
+        "Min": _plain("minimum", INTEGERS | BYTES),
+        "Max": _plain("maximum", INTEGERS | BYTES),
         "Abs": _plain("absolute", INTEGERS),
         "Neg": _plain("negative", INTEGERS),
         "Transpose": _transposed,

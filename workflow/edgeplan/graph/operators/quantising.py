@@ -38,15 +38,13 @@ _STORED = BYTES | {"int32"}
 
 def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: AbstractSet[str], source: str) -> onnx.NodeProto:
     """Scales are positive numbers, zero points are there, and one scale for all has no axis."""
-    if attributes_of(node).get("block_size"):
-        refuse(node, source, "with a scale for each block of an axis", "quantise it with a scale for each channel")
     if not input_of(node, _ZERO):
         refuse(node, source, "without a zero point", "edgeplan prepare writes one")
     scale = constants.get(node.input[_SCALE])
     if scale is None:
         return node
     check_scale(scale, node, source)
-    if list(scale.dims) not in ([], [1]):
+    if list(scale.dims) not in ([], [1]) or attributes_of(node).get("block_size"):
         return node
     plain = copied(node)
     del plain.attribute[:]
@@ -72,12 +70,19 @@ def _axis(graph: Graph, op: Operator) -> int:
     return op.integer("axis", 1) % max(rank, 1)
 
 
+def _blocked(shape: Shape, axis: int, size: int) -> Shape:
+    """Return the shape of scales of whole blocks along an axis; none fits blocks that are not whole."""
+    return (*shape[:axis], shape[axis] // size, *shape[axis + 1 :]) if shape[axis] % size == 0 else ()
+
+
 def _check(graph: Graph, op: Operator) -> Problem:
     shape, scale, zero = (graph.shape(name) for name in op.operands)
     (whole,), axis = (shape[_axis(graph, op) :][:1] or (1,)), _axis(graph, op)
     if scale != zero and not (scale in ((), (1,)) and zero in ((), (1,))):
         return f"with scales {scale} and zero points {zero}", AGAIN
-    if scale not in ((), (1,)) and scale != (whole,):
+    if (size := op.integer("block_size", 0)) and (size < 0 or scale != _blocked(shape, axis, size) or scale != zero):
+        return f"with scales {scale} of blocks of {size} along axis {axis} of {shape}", ELSEWHERE
+    if not size and scale not in ((), (1,)) and scale != (whole,):
         return f"with {scale[0] if scale else 1} scales along axis {axis} of {shape}", AGAIN
     types = [graph.tensors[name].dtype for name in (*op.operands, *op.outputs)]
     numbers, integers = (types[:1], types[2:]) if op.op_type == "QuantizeLinear" else (types[3:], [types[0], types[2]])
@@ -87,15 +92,17 @@ def _check(graph: Graph, op: Operator) -> Problem:
 
 
 def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Return one kernel, whose scales and zero points are broadcast."""
-    out, axis = graph.tensors[op.outputs[0]], _axis(graph, op)
-    operands = []
-    for place, name in enumerate(op.operands):
-        tensor, behind = graph.tensors[name], len(out.shape) - axis - 1
-        by_channel = place and tensor.elements > 1
-        operands.append(((*tensor.shape, *[1] * behind) if by_channel else tensor.shape if not place else (), tensor.dtype))
+    """Return one kernel, whose scales and zero points are broadcast; of blocks along an axis that is parted into two."""
+    out, axis, size = graph.tensors[op.outputs[0]], _axis(graph, op), op.integer("block_size", 0)
+    before, whole, behind = out.shape[:axis], out.shape[axis : axis + 1], out.shape[axis + 1 :]
+    shape = (*before, whole[0] // size, size, *behind) if size else out.shape
+    scale, by_channel = graph.shape(op.operands[_SCALE]), graph.tensors[op.operands[_SCALE]].elements > 1
+    own = (*scale, *[1] * len(behind)) if by_channel else ()
+    scale = (*before, scale[axis], 1, *behind) if size else own
+    shapes = (shape, scale, scale)
+    operands = [(one, graph.tensors[name].dtype) for one, name in zip(shapes, op.operands, strict=True)]
     kernel = f"quantised_to_{out.dtype}_{FLOAT32}" if op.op_type == "QuantizeLinear" else f"dequantised_{operands[0][1]}"
-    settings = {"kernel": kernel, "block": blocks.element_wise(out.shape, operands, out.dtype)}
+    settings = {"kernel": kernel, "block": blocks.element_wise(shape, operands, out.dtype)}
     weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
     return (Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings),)
 

@@ -20,6 +20,7 @@ _FLOAT, _BYTES = ("float32",), ("int8", "uint8")
 #: Truth values are bytes.
 _TRUTH = ("uint8",)
 _INTEGERS = ("int32", "int64")
+_WHOLE = (*_INTEGERS, *_BYTES)
 _NUMBERS = (*_FLOAT, *_INTEGERS)
 #: Whatever is moved is taken for integers of its size: a float might be changed on its way if it is no number.
 _SIZES = ("int8", "int32", "int64")
@@ -35,10 +36,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gathered_by_elements_int32": Kernel(moving.gathered_by_elements_int32, _SIZES),
         "gathered_by_elements_int64": Kernel(moving.gathered_by_elements_int64, _SIZES),
         "equal": Kernel(elements.equal, (*_NUMBERS, *_BYTES)),
-        "greater": Kernel(elements.greater, _NUMBERS),
-        "less": Kernel(elements.less, _NUMBERS),
-        "greater_or_equal": Kernel(elements.greater_or_equal, _NUMBERS),
-        "less_or_equal": Kernel(elements.less_or_equal, _NUMBERS),
+        "greater": Kernel(elements.greater, (*_NUMBERS, *_BYTES)),
+        "less": Kernel(elements.less, (*_NUMBERS, *_BYTES)),
+        "greater_or_equal": Kernel(elements.greater_or_equal, (*_NUMBERS, *_BYTES)),
+        "less_or_equal": Kernel(elements.less_or_equal, (*_NUMBERS, *_BYTES)),
         "both": Kernel(elements.both, _TRUTH),
         "either": Kernel(elements.either, _TRUTH),
         "one_alone": Kernel(elements.one_alone, _TRUTH),
@@ -69,16 +70,16 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "joined": Kernel(moving.joined, _SIZES),
         "upper": Kernel(moving.upper, _SIZES),
         "lower": Kernel(moving.lower, _SIZES),
-        "add": Kernel(elements.add, _INTEGERS),
-        "sub": Kernel(elements.sub, _INTEGERS),
-        "mul": Kernel(elements.mul, _INTEGERS),
-        "quotient": Kernel(elements.quotient, _INTEGERS),
-        "modulo": Kernel(elements.modulo, _INTEGERS),
-        "remainder": Kernel(elements.remainder, _INTEGERS),
+        "add": Kernel(elements.add, _WHOLE),
+        "sub": Kernel(elements.sub, _WHOLE),
+        "mul": Kernel(elements.mul, _WHOLE),
+        "quotient": Kernel(elements.quotient, _WHOLE),
+        "modulo": Kernel(elements.modulo, _WHOLE),
+        "remainder": Kernel(elements.remainder, _WHOLE),
         "float_modulo": Kernel(elements.float_modulo, _FLOAT),
         "float_remainder": Kernel(elements.float_remainder, _FLOAT),
-        "minimum": Kernel(elements.minimum, _INTEGERS),
-        "maximum": Kernel(elements.maximum, _INTEGERS),
+        "minimum": Kernel(elements.minimum, _WHOLE),
+        "maximum": Kernel(elements.maximum, _WHOLE),
         "power": Kernel(elements.power, _INTEGERS),
         "power_by_float32": Kernel(elements.power_by_float32, _INTEGERS),
         "power_by_int32": Kernel(elements.power_by_int32, (*_FLOAT, "int64")),
