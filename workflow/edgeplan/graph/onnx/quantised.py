@@ -63,7 +63,8 @@ class _Rewriting:
         if several and self.write.size(scale) == 1 and (one := self.write.value(scale)) is not None:
             count = self.write.size(given.zero)  # one scale, and a zero point for each channel
             scale = self.write.constant(np.full(count, one.ravel()[0], np.float32))
-        return self.write.node("DequantizeLinear", [given.values, scale, given.zero], **({"axis": axis} if several else {}))
+        along: dict[str, Any] = {"axis": axis} if several else {}
+        return self.write.node("DequantizeLinear", [given.values, scale, given.zero], **along)
 
     def result(self, numbers: str, scale: int, zero: int) -> None:
         """Write the node's output: the bytes of numbers."""

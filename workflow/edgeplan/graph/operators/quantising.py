@@ -25,6 +25,7 @@ from edgeplan.graph.operators.base import (
     refuse,
 )
 from edgeplan.graph.parts import Part
+from edgeplan.graph.steps import Setting
 from edgeplan.support.lazy import lazily
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _lower(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part,
     shapes = (shape, scale, scale)
     operands = [(one, graph.tensors[name].dtype) for one, name in zip(shapes, op.operands, strict=True)]
     kernel = f"quantised_to_{out.dtype}_{FLOAT32}" if op.op_type == "QuantizeLinear" else f"dequantised_{operands[0][1]}"
-    settings = {"kernel": kernel, "block": blocks.element_wise(shape, operands, out.dtype)}
+    settings: dict[str, Setting] = {"kernel": kernel, "block": blocks.element_wise(shape, operands, out.dtype)}
     weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
     return (Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings),)
 
