@@ -396,8 +396,43 @@ def _store_as_bytes(tensor: onnx.TensorProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 
+def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
+    """Write casts to half precision such that they round, and what is read is single again; names of what is half in between.
+
+    A cast that other casts alone read is one already.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    written, nodes, stored = {value.name for value in graph.output}, list[onnx.NodeProto](), set[str]()
+    for node in graph.node:
+        nodes.append(node)
+        kind = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+        if kind not in _HALVES:
+            continue
+        (name,) = node.output
+        if name not in written and all(_is_cast_to_single(reader) for reader in readers.get(name, ())):
+            stored.add(name)
+            continue
+        single, half = f"{name}:single", f"{name}:half"
+        stored.add(half)
+        nodes[-1:] = [
+            helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),
+            helper.make_node("Cast", [single], [half], name=f"{node.name or name}:half", to=kind),
+            helper.make_node("Cast", [half], [name], name=node.name or name, to=TensorProto.FLOAT),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return frozenset(stored)
+
+
+def _is_cast_to_single(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
+
+
 def _widened(model: onnx.ModelProto) -> str:
-    """Make all half-precision tensors, casts and declarations single; the names of what they were.
+    """Make all half-precision tensors and declarations single, and casts to it round; the names of what they were.
 
     Integers get to be stored as they are, where kernels find them.
     """
@@ -410,13 +445,10 @@ def _widened(model: onnx.ModelProto) -> str:
                 found.add(tensor.data_type)
                 values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name
                 tensor.CopyFrom(numpy_helper.from_array(values, name))
-        casts = (a for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
-        for cast in casts:
-            if cast.i in _HALVES:
-                cast.i = TensorProto.FLOAT
+        stored = _rounding(graph)
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type
-            if kind.elem_type in _HALVES:
+            if kind.elem_type in _HALVES and value.name not in stored:
                 found.add(kind.elem_type)
                 kind.elem_type = TensorProto.FLOAT
     return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))

@@ -22,7 +22,7 @@ from edgeplan.graph.steps import GATHERED
 _Found = tuple[str, tuple[int, ...]] | None
 _Finder = Callable[[Graph, Operator], _Found]
 
-_TRUTH = frozenset({"bool"})
+_TRUTH, _HALVES = frozenset({"bool"}), frozenset({"float16", "bfloat16"})
 #: What kernels take the elements for.
 _ELEMENT = MappingProxyType({**{dtype: dtype for dtype in ANY}, "bool": "uint8"})
 
@@ -68,9 +68,13 @@ def _infinity(graph: Graph, op: Operator) -> _Found:
 
 def _cast(graph: Graph, op: Operator) -> _Found:
     before, after = graph.tensors[op.operands[0]], graph.tensors[op.outputs[0]]
+    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
+    if before.dtype == FLOAT32 and after.dtype in _HALVES:
+        return f"to_{after.dtype}_{FLOAT32}", block
+    if before.dtype in _HALVES and after.dtype == FLOAT32:
+        return f"of_{before.dtype}_to_{FLOAT32}", block
     if {before.dtype, after.dtype} - ANY:
         return None
-    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
     same = before.dtype == after.dtype
     return (f"copied_{moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
 

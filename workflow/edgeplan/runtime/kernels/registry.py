@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from edgeplan.runtime.kernels import elements, moving, quantising
+from edgeplan.runtime.kernels import elements, halves, moving, quantising
 
 
 class Kernel(NamedTuple):
@@ -50,6 +50,10 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "to_bool": Kernel(elements.to_bool, (*_NUMBERS, *_BYTES)),
         "to_int8": Kernel(elements.to_int8, (*_NUMBERS, "uint8")),
         "to_uint8": Kernel(elements.to_uint8, (*_NUMBERS, *_BYTES)),
+        "to_float16": Kernel(halves.to_float16, _FLOAT),
+        "to_bfloat16": Kernel(halves.to_bfloat16, _FLOAT),
+        "of_float16_to": Kernel(halves.of_float16, _FLOAT),
+        "of_bfloat16_to": Kernel(halves.of_bfloat16, _FLOAT),
         "quantised_to_int8": Kernel(quantising.quantised_to_int8, _FLOAT),
         "quantised_to_uint8": Kernel(quantising.quantised_to_uint8, _FLOAT),
         "dequantised": Kernel(quantising.dequantised, (*_BYTES, "int32")),
