@@ -102,3 +102,11 @@ def test_indices_that_do_not_fit_are_refused(tmp_path: Path, made: onnx.NodeProt
     path = _saved(tmp_path / "m.onnx", made, np.zeros((2, 5), np.float32), np.zeros(indices, np.int64))
     with pytest.raises(ModelError, match=told):
         load_onnx(path)
+
+
+@pytest.mark.parametrize("made", [node("GatherElements", "x i", axis=1), node("GatherND", "x i")])
+def test_no_indices_at_all_are_refused(tmp_path: Path, made: onnx.NodeProto) -> None:
+    path = _saved(tmp_path / "m.onnx", made, np.zeros((2, 5), np.float32), np.zeros((0, 2), np.int64))
+    with pytest.raises(ModelError, match="no static shape") as caught:
+        load_onnx(path)
+    assert caught.value.next_step

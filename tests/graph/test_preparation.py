@@ -180,6 +180,12 @@ def test_an_input_that_steers_the_graph_gets_a_value(tmp_path: Path, rate: str, 
     assert graph.inputs == ("x",)
 
 
+def test_a_branch_that_depends_on_data_is_refused_with_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="If") as caught:
+        load_onnx(_prepared(_steered(tmp_path / "m.onnx")))
+    assert "--set" in (caught.value.next_step or "")
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

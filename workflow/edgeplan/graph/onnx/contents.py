@@ -29,6 +29,8 @@ _AGAIN = "the file may be corrupt or truncated: copy or export it again"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SHOWN_BYTES = 40
 _OUTSIDE = -1
+_BRANCHING = frozenset({"If", "Loop", "Scan"})
+_ONE_BRANCH = "it depends on data: fix the input that it tests (edgeplan prepare --set input=value), or export one branch"
 _AS_QDQ = (
     "edgeplan prepare writes the operators of docs/operators.md as plain ones; for others quantise the model as QDQ: "
     "onnxruntime.quantization.quantize_static(..., quant_format=QuantFormat.QDQ)"
@@ -129,7 +131,9 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step=f"known operators are the {len(known)} of docs/operators.md{alike}",
+            next_step=_ONE_BRANCH
+            if any(op in _BRANCHING for op in unknown)
+            else f"known operators are the {len(known)} of docs/operators.md{alike}",
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"

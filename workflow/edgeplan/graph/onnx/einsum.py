@@ -67,7 +67,7 @@ class _Einsum:
         self.shapes = shapes
 
     def run(self) -> None:
-        """Write the nodes."""
+        """Write the nodes that compute the equation, the last of which writes the output."""
         operands, wanted = self._operands()
         self._know_sizes(operands)
         left = [

@@ -80,7 +80,7 @@ class Writer:
         return math.prod(self.constants[name].dims) if name in self.constants else 1
 
     def finish(self) -> None:
-        """Change the graph."""
+        """Put the written nodes and constants into the graph."""
         del self._graph.node[:]
         self._graph.node.extend(self._nodes)
         self._graph.initializer.extend(self._new)

@@ -390,7 +390,7 @@ def to_int64(block: Any, like: Any, _count: int, at: Any) -> int:
 
 @inlined
 def _cast_to_byte(like: Any, count: int, at: Any, by: Any, _reach: int, written_at: Any) -> int:
-    """What no byte holds loses its higher bits, as in ONNX Runtime."""
+    """Numbers that no byte holds lose their higher bits, as in ONNX Runtime."""
     x, y = elements_at(at[0], like), written_at(at[1])
     for i in range(count):
         y[i * by[1]] = np.int64(x[i * by[0]])

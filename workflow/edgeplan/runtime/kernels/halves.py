@@ -22,7 +22,7 @@ _SUBNORMAL = np.float32(2.0**-24)  # what the last bit of a subnormal float16 co
 
 
 @inlined
-def _bits(address: Any, place: int) -> int:
+def _bits(address: Any, place: int) -> Any:
     """The sign, and all other bits, of a number of 32."""
     return np.int64(int32_at(address)[place]) & 0xFFFFFFFF
 
@@ -50,7 +50,7 @@ def _to_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function
         elif size >= _TOO_LARGE:
             half = _HALF_INFINITY
         elif size < _LEAST_NORMAL:
-            half = np.int64(np.rint(np.abs(x[i * by[0]]) / _SUBNORMAL))
+            half = int(np.rint(np.abs(x[i * by[0]]) / _SUBNORMAL))
         else:
             half = (size - (_EXPONENTS_APART << 23) + 0xFFF + (size >> 13 & 1)) >> 13
         y[i * by[1]] = sign | half
@@ -69,7 +69,7 @@ def _of_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _functio
 def _of_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y, bits = uint16_at(at[0]), float32_at(at[1]), int32_at(at[1])
     for i in range(count):
-        half = np.int64(x[i * by[0]])
+        half = int(x[i * by[0]])
         sign, exponent, fraction = half >> 15, half >> 10 & 0x1F, half & 0x3FF
         if exponent == 0:
             y[i * by[1]] = (-_SUBNORMAL if sign else _SUBNORMAL) * np.float32(fraction)

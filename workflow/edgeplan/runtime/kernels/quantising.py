@@ -18,6 +18,13 @@ from edgeplan.runtime.kernels.walking import elements_at, float32_at, inlined, i
 def _quantised(at: Any, by: Any, count: int, bytes_at: Any, lowest: int, highest: int) -> int:
     """Half-way cases are rounded to even, as ONNX says; NaN gets the lowest byte."""
     x, scale, zero, y = float32_at(at[0]), float32_at(at[1]), bytes_at(at[2]), bytes_at(at[3])
+    if by[0] == 1 and by[1] == 0 and by[2] == 0 and by[3] == 1:  # one scale for the row: compilers make vectors of this
+        one, shift = scale[0], np.float32(zero[0])
+        for i in range(count):
+            value = np.rint(x[i] / one) + shift
+            value = min(value, np.float32(highest)) if value > lowest else np.float32(lowest)
+            y[i] = np.int32(value)
+        return 0
     for i in range(count):
         value = np.rint(x[i * by[0]] / scale[i * by[1]]) + np.float32(zero[i * by[2]])
         value = min(value, np.float32(highest)) if value > lowest else np.float32(lowest)
@@ -46,6 +53,11 @@ def quantised_to_uint8(block: Any, like: Any, _count: int, at: Any) -> int:
 @inlined
 def _dequantised(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, scale, zero, y = elements_at(at[0], like), float32_at(at[1]), elements_at(at[2], like), float32_at(at[3])
+    if by[0] == 1 and by[1] == 0 and by[2] == 0 and by[3] == 1:
+        one, shift = scale[0], np.int64(zero[0])
+        for i in range(count):
+            y[i] = np.float32(np.int64(x[i]) - shift) * one
+        return 0
     for i in range(count):
         y[i * by[3]] = np.float32(np.int64(x[i * by[0]]) - np.int64(zero[i * by[2]])) * scale[i * by[1]]
     return 0
