@@ -572,9 +572,79 @@ _COMPILED: Mapping[str, Form] = {
     ),
 }
 
+_PICKED: Mapping[str, Form] = {
+    "an element of each place": _typed(one("GatherElements", "x i", {"x": IMAGE, "i": (1, 9, 8, 4)}, axis=1), i=_INT),
+    "elements of the last axis": _typed(one("GatherElements", "x i", {"x": IMAGE, "i": (1, 2, 8, 30)}, axis=-1), i=_LONG),
+    "elements of a table": _typed(one("GatherElements", "k i", {"i": (3, 5)}, {"k": (4, 5)}), i=_LONG),
+    "elements at constant places": one("GatherElements", "x i", (3, 4), {"i": [[0, -1, 2], [3, 3, -4]]}, axis=1),
+    "elements that are integers": _typed(one("GatherElements", "x i", {"x": (3, 4), "i": (2, 4)}), x=_LONG, i=_LONG, y=_LONG),
+    "slices": _typed(one("GatherND", "x i", {"x": (3, 4, 5), "i": (2, 7, 2)}), i=_LONG),
+    "slices that are numbers": _typed(one("GatherND", "x i", {"x": (3, 4), "i": (7, 2)}), i=_LONG),
+    "slices of truth in batches": _typed(
+        one("GatherND", "x i", {"x": (2, 3, 4, 5), "i": (2, 3, 2, 1)}, batch_dims=2), x=_BOOL, i=_LONG, y=_BOOL
+    ),
+    "slices at constant places": one("GatherND", "x i", (3, 4, 5), {"i": [[0, -1], [2, 3]]}),
+    "slices of a table": _typed(one("GatherND", "k i", {"i": (7, 1)}, {"k": (3, 8)}), i=_LONG),
+}
+_OF_BYTES = ((TensorProto.UINT8, "bytes"), (TensorProto.INT8, "signed bytes"))
+_BYTES: Mapping[str, Form] = {
+    **{
+        f"an image of {name}": Form(
+            (
+                node("Transpose", "x", "t", "turned", perm=[0, 3, 1, 2]), node("Cast", "t", "f", "cast", to=TensorProto.FLOAT),
+                node("Mul", "f k", "s", "scaled"), node("Conv", "s w"),
+            ),
+            {"x": (1, 8, 9, 3)}, {"k": value(1 / 255), "w": value((4, 3, 3, 3))}, types={"x": kind},
+        )
+        for kind, name in _OF_BYTES
+    },
+    **{
+        f"{name} made of {other}": _typed(one("Cast", to=kind), x=other, y=kind)
+        for kind, name in _OF_BYTES
+        for other in (_INT, _LONG, _BOOL)
+    },
+    **{
+        f"{name} moved": _typed(
+            Form(
+                (
+                    node("Concat", "x k", "c", "joined", axis=1), node("Slice", "c b e a t", "s", "sliced"),
+                    node("Gather", "s p", "g", "picked", axis=1), node("Pad", "g n v", "q", "padded"),
+                    node("Tile", "q r", "l", "tiled"), node("Reshape", "l h", "o", "shaped"), node("ReduceMax", "o"),
+                ),
+                {"x": (2, 3, 4)},
+                {
+                    "k": np.arange(8).reshape(2, 1, 4).astype(dtype), "b": value([0]), "e": value([4]), "a": value([2]),
+                    "t": value([2]), "p": value([3, 0, 1]), "n": value([0, 1, 0, 0, 0, 1]), "v": np.array(5, dtype),
+                    "r": value([1, 2, 1]), "h": value([2, -1]),
+                },
+            ),
+            x=kind, y=kind,
+        )
+        for (kind, name), dtype in zip(_OF_BYTES, (np.uint8, np.int8), strict=True)
+    },
+    "bytes as truth": _typed(one("Cast", to=_BOOL), x=TensorProto.UINT8, y=_BOOL),
+    "bytes that are equal": _typed(
+        Form((node("Equal", "x z"),), {"x": (3, 4), "z": (4,)}, {}), x=TensorProto.INT8, z=TensorProto.INT8, y=_BOOL
+    ),
+    # their places in the file are the other way around than among the operands
+    "a choice of two constants": _typed(
+        Form((node("Where", "c b a"),), {"c": _LINE}, {"a": value(-2.0), "b": value(3.0)}), c=_BOOL
+    ),
+}  # fmt: skip
+_ROOTS: Mapping[str, Form] = {
+    "root of squares": one("LpPool", kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
+    "root of cubes": one("LpPool", kernel_shape=[3, 3], p=3),
+    "sum of magnitudes": one("LpPool", kernel_shape=[2, 2], p=1, auto_pad="SAME_UPPER"),
+    "root of squares over a line": one("LpPool", "x", _LINE, kernel_shape=[3], pads=[1, 1]),
+    "root of squares over a volume": one("LpPool", "x", (1, 2, 4, 5, 6), kernel_shape=[2, 2, 2]),
+    "root of dilated squares": one("LpPool", kernel_shape=[2, 2], dilations=[2, 1], opset=18),
+    "root of squares of the image": one("GlobalLpPool"),
+    "root of cubes of the image": one("GlobalLpPool", p=3),
+}
+
 #: Layers written as arithmetic: read as one operator, or not, where they are nearly one.
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
     **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES,
-    **_SEQUENCES,
+    **_SEQUENCES, **_PICKED, **_ROOTS, **_BYTES,
 }  # fmt: skip

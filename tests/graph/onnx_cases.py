@@ -45,7 +45,7 @@ def _fixed(case: Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
         spec = SPECS.get(node.op_type)
         roles = [role for role in spec.constants if role not in spec.computed] if spec else ()
         weights = {"Conv", "ConvTranspose", "BatchNormalization", "LSTM", "GRU", "RNN", "LayerNormalization", "PRelu"}
-        weights |= {"InstanceNormalization", "GroupNormalization", "RMSNormalization"}
+        weights |= {"InstanceNormalization", "GroupNormalization", "RMSNormalization", "QLinearConv", "ConvInteger"}
         steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
         steering |= set(node.input[1:]) if node.op_type in weights else set()
     stored = {tensor.name for tensor in model.graph.initializer}  # old files list them among the inputs

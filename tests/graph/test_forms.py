@@ -35,6 +35,7 @@ from edgeplan.runtime.weights import locate_weights
 
 _TOLERANCE = 1e-4
 _TYPES = {"tensor(float)": np.float32, "tensor(bool)": np.bool_, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
+_TYPES |= {"tensor(uint8)": np.uint8, "tensor(int8)": np.int8}
 _TRUE = 0.4
 _CANDIDATES = 2  # of each step; `tests/runtime/test_runtime_operators.py` tries all
 

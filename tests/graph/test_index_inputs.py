@@ -63,6 +63,17 @@ def _forms() -> Iterator[tuple[str, list[onnx.NodeProto], Inputs, Mapping[str, n
     yield "of two inputs", chosen, masked, {"w": values(30, 8)}, FLOAT, {"x": 30, "z": 30}
     joined = [node("Concat", "x z", "i", axis=1), node("Gather", "w i")]
     yield "joined", joined, ids | {"z": (INT64, (2, 1))}, {"w": values(30, 8)}, FLOAT, {"x": 30, "z": 30}
+    elements = {"x": (INT64, (2, 3)), "w": (FLOAT, (2, 7))}
+    yield "elements", [node("GatherElements", "w x", axis=1)], elements, {}, FLOAT, {"x": 7}
+    yield "slices", [node("GatherND", "w x")], {"x": (INT64, (4, 2))}, {"w": values(30, 8, 2)}, FLOAT, {"x": 8}
+    yield (
+        "slices in batches",
+        [node("GatherND", "w x", batch_dims=1)],
+        {"x": (INT64, (4, 1))},
+        {"w": values(4, 9)},
+        FLOAT,
+        {"x": 9},
+    )
     yield "no index", [node("Add", "x z")], ids | {"z": (INT64, (2, 3))}, {}, INT64, {}
 
 

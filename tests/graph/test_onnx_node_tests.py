@@ -15,17 +15,21 @@ from onnx_cases import Case, outcome
 
 from edgeplan.runtime.dnnl import Dnnl
 
-_TYPES = {TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
+_TYPES = {
+    TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.UINT8, TensorProto.INT8,
+}  # fmt: skip
 #: Operators whose tests are asked for.
 _OPERATORS = frozenset(
     """
-    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Ceil Clip Concat Conv ConvTranspose CumSum
-    DepthToSpace Div Elu Equal Erf Exp Expand Flatten Floor GRU Gather Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
-    GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LRN LSTM
-    LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul Neg Not Or PRelu
-    Pad Pow RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
-    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round Selu Sigmoid Sign Slice Softmax Softplus Softsign
-    SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvInteger ConvTranspose
+    CumSum DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor GRU Gather
+    GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization
+    HardSigmoid HardSwish Identity InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax LpPool MatMul MatMulInteger Max MaxPool Min Mish Mod Mul Neg Not Or PRelu Pad Pow
+    QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round
+    Selu Sigmoid Sign Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile TopK
+    Transpose Trilu Unsqueeze Upsample Where Xor
     """.split()  # noqa: SIM905  readable
 )
 #: What ONNX Runtime, which outputs are held to, computes otherwise than these tests say: it places pixels by whole sizes.

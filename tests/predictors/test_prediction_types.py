@@ -11,15 +11,13 @@ from law_of_latency import relu, reorder, rows, trained_once
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan import predict
-from edgeplan.errors import ModelError, PredictionError
+from edgeplan.errors import PredictionError
 from edgeplan.graph.kernels import KernelConfig
-from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.predictors.bandwidth import bytes_moved
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.features import LABELLED_TYPES
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.predictor import BYTES
-from edgeplan.runtime.lowering import lower
 from edgeplan.zoo import prior_models
 
 _HALVES, _SHAPE = replace(relu(8, 8), dtype="float16"), replace(reorder(8, 8), dtype="float16")
@@ -109,9 +107,3 @@ def test_windows_over_bytes_have_no_predictor() -> None:
     assert fit is not None
     window = replace(relu(8, 8), kind="maxpool", type="maxpool", dtype="uint8")
     assert np.isnan(fit.latency_us(ConfigTable.of([window]), integers=True)).all()
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_a_model_of_bytes_is_not_run_and_says_so(tmp_path: Path, dtype: str) -> None:
-    with pytest.raises(ModelError, match="inputs of bytes are predicted, but not run"):
-        lower(load_onnx(_image(tmp_path / "m.onnx", dtype)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.runtime.folder import read_folder
 from edgeplan.support.subprocesses import module_command, run
@@ -29,8 +29,8 @@ def model_apart(folder: Path, given: Path | None) -> Path:
     return Path(_asked("model", str(folder), str(given or "")))
 
 
-def reference_apart(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """ONNX Runtime's outputs, by name.
+def reference_apart(model: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], float]:
+    """ONNX Runtime's outputs, by name, and by what share of the largest magnitude others may differ from them.
 
     Args:
         model: the ONNX file.
@@ -42,8 +42,8 @@ def reference_apart(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array
     with tempfile.TemporaryDirectory(prefix="edgeplan-reference-") as folder:
         given, found = Path(folder) / "inputs.npz", Path(folder) / "outputs.npz"
         _write(given, inputs)
-        _asked("outputs", str(model), str(given), str(found))
-        return _read(found)
+        tolerance = float(_asked("outputs", str(model), str(given), str(found)))
+        return _read(found), tolerance
 
 
 def _asked(*words: str) -> str:
@@ -77,7 +77,7 @@ def main() -> None:
             found = str(read_folder(Path(first)).require_model(Path(others[0]) if others[0] else None))
         else:
             _write(Path(others[1]), reference_outputs(Path(first), _read(Path(others[0]))))
-            found = others[1]
+            found = str(output_tolerance(Path(first)))
     except EdgeplanError as error:
         sys.stdout.write(json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step}))
     else:

@@ -63,6 +63,7 @@ class Run:
         peak_bytes: the most resident memory of this process so far, all pages.
         difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
             output; None unless it was asked for.
+        tolerance: what it may be: more where the model rounds to bytes.
         not_finite: names of the inputs that held infinities or what is no number.
     """
 
@@ -77,6 +78,7 @@ class Run:
     winograd: bool = False
     peak_bytes: int = 0
     difference: float | None = None
+    tolerance: float = OUTPUT_TOLERANCE
     not_finite: tuple[str, ...] = ()
 
     def require_checked(self) -> None:
@@ -85,7 +87,7 @@ class Run:
         Raises:
             CheckError: they do.
         """
-        if self.difference is None or self.difference <= OUTPUT_TOLERANCE:
+        if self.difference is None or self.difference <= self.tolerance:
             return
         where = f"model {Path(self.plan.made_for.model).name}"
         if self.not_finite:
@@ -97,7 +99,7 @@ class Run:
             )
         by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
         raise CheckError(
-            f"outputs differ from ONNX Runtime's {by}, more than the {OUTPUT_TOLERANCE:.0e} of rounding",
+            f"outputs differ from ONNX Runtime's {by}, more than the {self.tolerance:.0e} of rounding",
             where=where,
             next_step="plan the model again; do not use this plan if that changes nothing",
         )
@@ -172,7 +174,7 @@ def run(
             made, first = _run_pair(cast("PairSession", session), values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
-            reference = reference_apart(source, values)
+            reference, made["tolerance"] = reference_apart(source, values)
             expected = [reference[name] for name in first]
             each = (first, made["outputs"])
             made["difference"] = max(relative_error([outputs[name] for name in first], expected) for outputs in each)

@@ -23,6 +23,16 @@ have to be constants: `edgeplan prepare` computes them where they follow from sh
 | ONNX operator | kind | fixed inputs | predicted like |
 | --- | --- | --- | --- |
 """
+_CHAINS = "Sum, Max and Min of many are chains of two."
+_REWRITTEN = """\
+Preparation writes an Einsum as products of matrices, an `If` whose condition follows from
+constants as the branch that is taken, Scaler (`ai.onnx.ml`) as a difference and a product. What
+computes with quantised numbers becomes the plain operator between DequantizeLinear and
+QuantizeLinear: QLinearConv, QLinearMatMul, ConvInteger, MatMulInteger, DynamicQuantizeLinear,
+and of `com.microsoft` QLinearAdd, QLinearMul, QLinearConcat, QLinearAveragePool,
+QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu, QGemm, MatMulIntegerToFloat and
+DynamicQuantizeMatMul.
+"""
 
 
 def page() -> str:
@@ -33,7 +43,7 @@ def page() -> str:
         near = "bytes" if spec.bandwidth_bound else "; ".join(", ".join(kinds[:2]) for kinds in spec.near.values()) or "-"
         lines.append(f"| {name} | {', '.join(spec.all_kinds)} | {fixed} | {near} |\n")
     passed = " and ".join(sorted(TRANSPARENT))
-    return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; Sum, Max and Min of many are chains of two.\n"
+    return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; {_CHAINS}\n\n{_REWRITTEN}"
 
 
 if __name__ == "__main__":

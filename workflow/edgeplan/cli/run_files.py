@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeplan.cli.ending import guarded
-from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
 from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
@@ -55,10 +55,12 @@ def _outputs(job: Mapping[str, Any]) -> None:
         say(f"outputs: {', '.join(outputs)} in {job['output']}")
     if job["check"]:
         inputs = _arrays(job, expected, "in")
-        reference = reference_outputs(_model(plan, job), inputs)
+        model = _model(plan, job)
+        reference, tolerance = reference_outputs(model, inputs), output_tolerance(model)
         difference = relative_error(list(outputs.values()), [reference[name] for name in outputs])
         say(f"largest difference from ONNX Runtime: {difference:.1e} of the largest magnitude")
-        Run(plan, difference=difference, not_finite=named_not_finite(inputs, say=False)).require_checked()
+        odd = named_not_finite(inputs, say=False)
+        Run(plan, difference=difference, tolerance=tolerance, not_finite=odd).require_checked()
 
 
 def _plan(job: Mapping[str, Any]) -> tuple[PlanFolder, Sequence[ModelInput]]:

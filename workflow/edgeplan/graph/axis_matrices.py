@@ -44,11 +44,14 @@ def tables(step: Step) -> tuple[npt.NDArray[Any], ...]:
 
     Args:
         step: its `form` is `pick` (the places, and what stands where there is none), `triangle` (how many places of each row
-            lie below the diagonal) or one of a matrix (places and weights, each (places written, taps)).
+            lie below the diagonal), `axes` (how many axes are indexed, and the size and stride of each) or one of a matrix
+            (places and weights, each (places written, taps)).
     """
     form = step.text("form")
     if form == "pick":
         return np.array(step.sizes("places")), np.array([step.settings["fill"]], step.text("dtype"))
+    if form == "axes":
+        return (np.array(step.sizes("axes")),)
     if form == "triangle":
         rows = np.arange(step.integer("rows")) + step.integer("diagonal")
         return (np.clip(rows, 0, step.integer("columns")),)

@@ -115,6 +115,34 @@ def gathered(shape: Shape, axis: int, count: int, dtype: str, indices: str) -> t
     return block((math.prod(shape[:axis]), count), after, [read, Walked(indices, (0, 1), 0), written])
 
 
+def gathered_slices(shape: Shape, batch: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that copies the slices of a row-major tensor that the last axis of indices names, axis by axis.
+
+    Args:
+        shape: of the tensor.
+        batch: axes before those that are indexed, which the indices have, too.
+        indices: their shape.
+        dtypes: of the tensor and the indices.
+    """
+    depth, strides = indices[-1], dense(shape)
+    loop, count = indices[:-1], math.prod(shape[batch + depth :])
+    reach = sum((size - 1) * stride for size, stride in zip(shape[batch:][:depth], strides[batch:], strict=False))
+    read = Walked(dtypes[0], (*strides[:batch], *[0] * (len(loop) - batch)), 1, reach=reach)
+    named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
+    table = Walked("int64", (0,) * len(loop), 0, reach=2 * depth)
+    return block(loop, count, [read, named, table, Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)])
+
+
+def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that copies an element of a row-major tensor for each index, which names its place along one axis."""
+    strides, own = dense(shape), dense(indices)
+    *loop, step = (0 if place == axis else stride for place, stride in enumerate(strides))
+    read = Walked(dtypes[0], tuple(loop), step, reach=(shape[axis] - 1) * strides[axis])
+    table = Walked("int64", (0,) * len(loop), 0, reach=2)
+    walked = [Walked(dtype, own[:-1], own[-1]) for dtype in (dtypes[1], dtypes[0])]
+    return block(indices[:-1], indices[-1], [read, walked[0], table, walked[1]])
+
+
 def picked(before: int, size: int, after: int, dtype: str, out: int) -> tuple[int, ...]:
     """Return a block that fills `out` places of an axis from those that a table names, or from a value where it names none."""
     read, written = _slices(size, after, dtype, out)

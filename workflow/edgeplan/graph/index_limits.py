@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from edgeplan.graph.ir import Graph, Operator
+from edgeplan.graph.ir import Graph, Operator, Shape
 
 #: Operators that hand integers on as they are; of a Gather the data, of a Where both sides.
 _HANDED_ON: Mapping[str, slice] = {
     **dict.fromkeys(
         (
             "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Expand", "Tile",
-            "Gather", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu",
+            "Gather", "GatherElements", "GatherND", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu",
         ),
         slice(0, 1),
     ),
@@ -19,9 +19,12 @@ _HANDED_ON: Mapping[str, slice] = {
     "Where": slice(1, None),
 }  # fmt: skip
 
+#: Operators whose second operand are places of the first one.
+_PICKING = frozenset({"Gather", "GatherElements", "GatherND"})
+
 
 def index_limits(graph: Graph) -> Mapping[str, int]:
-    """Input -> what its values stay below, for the inputs that a Gather's indices are taken from.
+    """Input -> what its values stay below, for the inputs that the indices of a Gather are taken from.
 
     Args:
         graph: of static shapes.
@@ -31,14 +34,21 @@ def index_limits(graph: Graph) -> Mapping[str, int]:
     """
     found: dict[str, int] = {}
     for op in graph.operators:
-        if op.op_type != "Gather" or "indices" in op.attributes:
+        if op.op_type not in _PICKING or "indices" in op.attributes:
             continue
         data, indices = op.operands[:2]
-        shape = graph.shape(data)
-        size = shape[op.integer("axis", 0)]
+        size = min(_indexed(op, graph.shape(data), graph.shape(indices)))
         for name in _sources(graph, indices):
             found[name] = min(found.get(name, size), size)
     return found
+
+
+def _indexed(op: Operator, shape: Shape, indices: Shape) -> Shape:
+    """Return the sizes of the axes that an operator picks places of."""
+    if op.op_type == "GatherND":
+        batch = op.integer("batch_dims", 0)
+        return shape[batch : batch + indices[-1]]
+    return (shape[op.integer("axis", 0)],)
 
 
 def _sources(graph: Graph, tensor: str) -> Iterator[str]:

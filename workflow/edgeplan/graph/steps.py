@@ -9,7 +9,7 @@ from types import MappingProxyType
 from edgeplan.graph.ir import Shape
 
 Setting = int | float | str | tuple[int, ...]
-#: What names of compiled kernels begin with that pick places by indices, of which the type follows.
+#: What names of compiled kernels begin with that pick places by indices; the type of these, or whose places, follows.
 GATHERED = "gathered_by_"
 
 

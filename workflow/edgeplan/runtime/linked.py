@@ -28,7 +28,7 @@ AGAIN = "plan the model again: edgeplan plan cold-start"
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
-ElementType = Literal["float32", "int32", "int64", "bool"]
+ElementType = Literal["float32", "int32", "int64", "int8", "uint8", "bool"]
 
 
 class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -34,7 +34,6 @@ _FOLDS = frozenset({"conv", "deconv"})
 #: How many post-operations a primitive of oneDNN takes; the shift of a normalisation that stands alone is one.
 _MOST_POST_OPS = 32
 _OWN_POST_OPS = MappingProxyType({"scale": 1})
-_BYTES = frozenset({"int8", "uint8"})
 #: Axes and channels of a group of the convolutions that have fast kernels with a whole operand behind them.
 _IMAGE_AXES, _LEAST_GROUP = 2, 8
 _SWISH = PostOp("eltwise", "swish", 1.0)
@@ -76,13 +75,10 @@ def lower(graph: Graph) -> Lowered:
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]
     problems += [f"{name} (a constant output): {found}" for name in graph.constants if (found := _not_handed_out(graph, name))]
     if problems:
-        in_bytes = any(graph.tensors[name].dtype in _BYTES for name in graph.inputs)
         raise ModelError(
             "the oneDNN runtime lacks: " + "; ".join(problems),
             where=f"model {graph.name!r}",
-            next_step="inputs of bytes are predicted, but not run: export the model with inputs of float32"
-            if in_bytes
-            else "run it on another engine, or export the model without these operators",
+            next_step="run it on another engine, or export the model without these operators",
         )
     return _Lowering(graph).run()
 

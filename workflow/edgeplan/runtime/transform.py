@@ -64,7 +64,8 @@ def _mix(step: Step, _raw: Raw) -> tuple[Array, ...]:
 
 
 def _compiled(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
-    return (*raw.values(), *(tables(step) if "form" in step.settings else ()))
+    given = (raw[role] for role in sorted(raw, key=lambda role: int(role.removeprefix("operand_"))))
+    return (*given, *(tables(step) if "form" in step.settings else ()))
 
 
 def _binary(step: Step, raw: Raw) -> tuple[Array, ...]:

@@ -38,7 +38,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _APART_BYTES = 1 + _FLOAT_BYTES
 _IN_PIECES = 0
 #: Element types of TensorProto whose raw bytes are found here.
-_TYPES = MappingProxyType({_FLOAT: FLOAT32, 6: "int32", 7: "int64", 9: "bool"})
+_TYPES = MappingProxyType({_FLOAT: FLOAT32, 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool"})
 _AS_BYTES = (
     "import onnx; from onnx import numpy_helper as h; m = onnx.load({!r}); "
     "[t.CopyFrom(h.from_array(h.to_array(t), t.name)) for t in m.graph.initializer]; onnx.save(m, 'stored.onnx')"

@@ -21,6 +21,8 @@ Array = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 #: Outputs of our runtime agree with ONNX Runtime's when they differ by at most this share of their largest magnitude.
 OUTPUT_TOLERANCE = 1e-4
+#: The same where values are rounded to bytes on their way: what lies half-way between two may become either.
+QUANTISED_TOLERANCE = 2e-2
 
 
 class ModelInput(Protocol):

@@ -29,7 +29,13 @@ _AGAIN = "the file may be corrupt or truncated: copy or export it again"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SHOWN_BYTES = 40
 _OUTSIDE = -1
-_QUANTISED = re.compile("QLinear.*|QGemm|QAttention|(Dynamic)?(Quantize|Dequantize)Linear|.*Integer")
+_BRANCHING = frozenset({"If", "Loop", "Scan"})
+_ONE_BRANCH = "it depends on data: fix the input that it tests (edgeplan prepare --set input=value), or export one branch"
+_AS_QDQ = (
+    "edgeplan prepare writes the operators of docs/operators.md as plain ones; for others quantise the model as QDQ: "
+    "onnxruntime.quantization.quantize_static(..., quant_format=QuantFormat.QDQ)"
+)
+_QUANTISED = re.compile("QLinear.*|QGemm|QAttention|DynamicQuantize.*|(Q|Deq)uantizeLinear|.*Integer.*")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 #: What is brought to other operators (`onnx_opsets`).
 _REWRITTEN = frozenset({"Sum"})
@@ -113,6 +119,9 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
         f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or next(iter(n.output), "") for n in g.node if not _known(n)
     }
     if unknown:
+        if quantised := next((node for node in g.node if not _known(node) and _QUANTISED.fullmatch(node.op_type)), None):
+            where = f"{source}, node {quantised.name or next(iter(quantised.output), '')!r}"
+            raise ModelError(f"unknown operator of 8-bit integers: {quantised.op_type}", where=where, next_step=_AS_QDQ)
         if types := other_types(g):  # such models hold casts, or operators of their own
             raise ModelError(of_type(types), where=source, next_step=NEXT_STEP)
         listed = ", ".join(f"{op} (node {name!r})" for op, name in unknown.items())
@@ -122,7 +131,9 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step=f"known operators are the {len(known)} of docs/operators.md{alike}",
+            next_step=_ONE_BRANCH
+            if any(op in _BRANCHING for op in unknown)
+            else f"known operators are the {len(known)} of docs/operators.md{alike}",
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
@@ -135,10 +146,7 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
 
 
 def other_types(g: onnx.GraphProto) -> str:
-    """Describe the element types of a model other than float32, for messages; "" without any."""
-    quantised = [node.op_type for node in g.node if _QUANTISED.fullmatch(node.op_type)]
-    if quantised:
-        return f"8-bit integers ({quantised[0]})"
+    """Describe the element type that most numbers of a model are of, for messages; "" for float32."""
     found = Counter[int]()
     for tensor in (*g.initializer, *filter(None, map(held_value, (n for n in g.node if n.op_type == "Constant")))):
         found[tensor.data_type] += math.prod(tensor.dims)

@@ -26,7 +26,11 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.constants import held_value
+from edgeplan.graph.onnx.einsum import plain_products
+from edgeplan.graph.onnx.nodes import known_tensors
+from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
+from edgeplan.graph.onnx.scalers import plain_scalers
 from edgeplan.support.files import write_atomically
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
@@ -51,7 +55,7 @@ _SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
 #: What exporters call the axis of examples, wherever it stands.
 _BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
-_STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+_STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL})
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
 
@@ -163,7 +167,13 @@ def needs_preparation(model: onnx.ModelProto) -> bool:
         or _is_half(model)
         or _is_odd_output(model)
         or _reads_constants_alone(model)
+        or _is_written_anew(model)
     )
+
+
+def _is_written_anew(model: onnx.ModelProto) -> bool:
+    """Tell whether a model holds operators that preparation writes as others."""
+    return is_quantised(model) or any(node.op_type in ("Einsum", "Scaler") for node in model.graph.node)
 
 
 def _reads_constants_alone(model: onnx.ModelProto) -> bool:
@@ -227,6 +237,37 @@ def prepared(
     _drop_defaults(model)
     _give_values(model, wanted.values, source)
     _give_shapes(model, wanted, source)
+    plain_operators(model, source)
+    found = _folded(model, source)
+    if _is_written_anew(found):
+        known = known_tensors(found)
+        plain_scalers(found)
+        plain_operators(found, source)
+        plain_constants(found, {name: kind for name, (kind, _) in known.items()}, source)
+        plain_products(found, {name: shape for name, (_, shape) in known.items() if shape is not None}, source)
+        found = _folded(found, source)
+    if all(node.op_type == "Constant" for node in found.graph.node):
+        what = "the model computes nothing: its outputs follow from constants alone"
+        raise ModelError(what, where=source, next_step="export the model again, its inputs left open")
+    del found.graph.value_info[:]
+    for tensor in found.graph.initializer:
+        _store_as_bytes(tensor)
+    for node in found.graph.node:  # constants that are outputs stay nodes
+        value = held_value(node) if node.op_type == "Constant" else None
+        if value is not None:
+            _store_as_bytes(value)
+            held = helper.make_attribute("value", value)
+            del node.attribute[:]
+            node.attribute.append(held)
+    return found
+
+
+def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    """Return a model without what follows from constants.
+
+    Raises:
+        ModelError: the model cannot be simplified.
+    """
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         common.InlinePass()(simple)
@@ -251,26 +292,12 @@ def prepared(
             common.NameFixPass(),
         ):
             clean(simple)
-        found = onnx_ir.serde.serialize_model(simple)
+        return onnx_ir.serde.serialize_model(simple)
     except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
         ) from error
-    if all(node.op_type == "Constant" for node in found.graph.node):
-        what = "the model computes nothing: its outputs follow from constants alone"
-        raise ModelError(what, where=source, next_step="export the model again, its inputs left open")
-    del found.graph.value_info[:]
-    for tensor in found.graph.initializer:
-        _store_as_bytes(tensor)
-    for node in found.graph.node:  # constants that are outputs stay nodes
-        value = held_value(node) if node.op_type == "Constant" else None
-        if value is not None:
-            _store_as_bytes(value)
-            held = helper.make_attribute("value", value)
-            del node.attribute[:]
-            node.attribute.append(held)
-    return found
 
 
 def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
@@ -369,8 +396,43 @@ def _store_as_bytes(tensor: onnx.TensorProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
 
 
+def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
+    """Write casts to half precision such that they round, and what is read is single again; names of what is half in between.
+
+    A cast that other casts alone read is one already.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    written, nodes, stored = {value.name for value in graph.output}, list[onnx.NodeProto](), set[str]()
+    for node in graph.node:
+        nodes.append(node)
+        kind = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
+        if kind not in _HALVES:
+            continue
+        (name,) = node.output
+        if name not in written and all(_is_cast_to_single(reader) for reader in readers.get(name, ())):
+            stored.add(name)
+            continue
+        single, half = f"{name}:single", f"{name}:half"
+        stored.add(half)
+        nodes[-1:] = [
+            helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),
+            helper.make_node("Cast", [single], [half], name=f"{node.name or name}:half", to=kind),
+            helper.make_node("Cast", [half], [name], name=node.name or name, to=TensorProto.FLOAT),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return frozenset(stored)
+
+
+def _is_cast_to_single(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
+
+
 def _widened(model: onnx.ModelProto) -> str:
-    """Make all half-precision tensors, casts and declarations single; the names of what they were.
+    """Make all half-precision tensors and declarations single, and casts to it round; the names of what they were.
 
     Integers get to be stored as they are, where kernels find them.
     """
@@ -383,13 +445,10 @@ def _widened(model: onnx.ModelProto) -> str:
                 found.add(tensor.data_type)
                 values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name
                 tensor.CopyFrom(numpy_helper.from_array(values, name))
-        casts = (a for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to")
-        for cast in casts:
-            if cast.i in _HALVES:
-                cast.i = TensorProto.FLOAT
+        stored = _rounding(graph)
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type
-            if kind.elem_type in _HALVES:
+            if kind.elem_type in _HALVES and value.name not in stored:
                 found.add(kind.elem_type)
                 kind.elem_type = TensorProto.FLOAT
     return " and ".join(sorted(TensorProto.DataType.Name(kind).lower() for kind in found))

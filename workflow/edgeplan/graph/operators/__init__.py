@@ -12,6 +12,8 @@ Modules:
 * `normalisations`: These operators are normalisations and softmax.
 * `pooling`: Pooling: windows, and the whole image.
 * `products`: Products of matrices: fully connected layers, and products of any two operands.
+* `quantising`: Operators between numbers and bytes that stand for them: each byte, or integer, is
+  (value - zero point) x scale.
 * `recurrent`: These operators are recurrent layers (LSTM, GRU, RNN).
 * `reductions`: Means, sums and extremes over axes.
 * `registry`: This registry lists every operator; a new one is a value in the file of its family, a

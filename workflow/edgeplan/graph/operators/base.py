@@ -31,7 +31,8 @@ Lowerer = Callable[[Graph, Operator, dict[str, Shape]], tuple[Part, ...]]
 #: Types of elements.
 INTEGERS = frozenset({"int32", "int64"})
 NUMBERS = INTEGERS | {FLOAT32}
-ANY = NUMBERS | {"bool"}
+BYTES = frozenset({"int8", "uint8"})
+ANY = NUMBERS | BYTES | {"bool"}
 #: Ranks of anchors: which operator of a fused kernel does the work, the lowest first.
 HEAVY, WINDOW, COPY, PAIR, CHEAP, NONE = range(6)
 AGAIN = "correct the node, or export the model again: no engine runs this"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import ANY, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
+from edgeplan.graph.operators.base import ANY, BYTES, COPY, INTEGERS, NUMBERS, PAIR, OperatorSpec, axis_of
 from edgeplan.graph.operators.copies import slice_ranges
 from edgeplan.graph.parts import Part, moved
 from edgeplan.graph.steps import GATHERED
@@ -22,9 +22,9 @@ from edgeplan.graph.steps import GATHERED
 _Found = tuple[str, tuple[int, ...]] | None
 _Finder = Callable[[Graph, Operator], _Found]
 
-_TRUTH = frozenset({"bool"})
+_TRUTH, _HALVES = frozenset({"bool"}), frozenset({"float16", "bfloat16"})
 #: What kernels take the elements for.
-_ELEMENT = MappingProxyType({FLOAT32: FLOAT32, "int32": "int32", "int64": "int64", "bool": "uint8"})
+_ELEMENT = MappingProxyType({**{dtype: dtype for dtype in ANY}, "bool": "uint8"})
 
 
 def _types(graph: Graph, names: tuple[str, ...]) -> list[str]:
@@ -46,7 +46,7 @@ def _plain(kernel: str, types: frozenset[str]) -> _Finder:
 
 def _modulo(graph: Graph, op: Operator) -> _Found:
     floats = "float_" if graph.tensors[op.outputs[0]].dtype == FLOAT32 else ""
-    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS)
+    return _element_wise(graph, op, floats + ("remainder" if op.integer("fmod", 0) else "modulo"), NUMBERS | BYTES)
 
 
 def _power(graph: Graph, op: Operator) -> _Found:
@@ -68,9 +68,13 @@ def _infinity(graph: Graph, op: Operator) -> _Found:
 
 def _cast(graph: Graph, op: Operator) -> _Found:
     before, after = graph.tensors[op.operands[0]], graph.tensors[op.outputs[0]]
+    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
+    if before.dtype == FLOAT32 and after.dtype in _HALVES:
+        return f"to_{after.dtype}_{FLOAT32}", block
+    if before.dtype in _HALVES and after.dtype == FLOAT32:
+        return f"of_{before.dtype}_to_{FLOAT32}", block
     if {before.dtype, after.dtype} - ANY:
         return None
-    block = blocks.element_wise(after.shape, [(before.shape, before.dtype)], after.dtype)
     same = before.dtype == after.dtype
     return (f"copied_{moved(after.dtype)}" if same else f"to_{after.dtype}_{_ELEMENT[before.dtype]}"), block
 
@@ -120,7 +124,7 @@ def _sums(graph: Graph, op: Operator) -> _Found:
 
 def _copied(graph: Graph, op: Operator, strides: tuple[int, ...], start: int = 0) -> _Found:
     out = graph.tensors[op.outputs[0]]
-    if out.dtype not in INTEGERS | _TRUTH:  # oneDNN moves float32
+    if out.dtype not in ANY - {FLOAT32}:  # oneDNN moves float32
         return None
     ways = (strides, blocks.dense(out.shape))
     return f"copied_{moved(out.dtype)}", blocks.strided(out.shape, ways, (out.dtype, out.dtype), (start, 0))
@@ -159,10 +163,10 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
     {
         "Where": _where,
         "Equal": _plain("equal", ANY),
-        "Greater": _plain("greater", NUMBERS),
-        "Less": _plain("less", NUMBERS),
-        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS),
-        "LessOrEqual": _plain("less_or_equal", NUMBERS),
+        "Greater": _plain("greater", NUMBERS | BYTES),
+        "Less": _plain("less", NUMBERS | BYTES),
+        "GreaterOrEqual": _plain("greater_or_equal", NUMBERS | BYTES),
+        "LessOrEqual": _plain("less_or_equal", NUMBERS | BYTES),
         "And": _plain("both", _TRUTH),
         "Or": _plain("either", _TRUTH),
         "Xor": _plain("one_alone", _TRUTH),
@@ -181,12 +185,12 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "Sign": _plain("sign", NUMBERS),
         "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
         "IsInf": _infinity,
-        "Add": _plain("add", INTEGERS),
-        "Sub": _plain("sub", INTEGERS),
-        "Mul": _plain("mul", INTEGERS),
-        "Div": _plain("quotient", INTEGERS),
-        "Min": _plain("minimum", INTEGERS),
-        "Max": _plain("maximum", INTEGERS),
+        "Add": _plain("add", INTEGERS | BYTES),
+        "Sub": _plain("sub", INTEGERS | BYTES),
+        "Mul": _plain("mul", INTEGERS | BYTES),
+        "Div": _plain("quotient", INTEGERS | BYTES),
+        "Min": _plain("minimum", INTEGERS | BYTES),
+        "Max": _plain("maximum", INTEGERS | BYTES),
         "Abs": _plain("absolute", INTEGERS),
         "Neg": _plain("negative", INTEGERS),
         "Transpose": _transposed,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import WINDOW, OperatorSpec
+from edgeplan.graph.operators.base import AGAIN, WINDOW, OperatorSpec, Problem
 from edgeplan.graph.operators.singles import image
 from edgeplan.graph.operators.windows import (
     check_spatial,
@@ -18,6 +19,8 @@ from edgeplan.graph.operators.windows import (
 )
 from edgeplan.graph.parts import INNER, Chain, Part, part
 from edgeplan.graph.steps import Setting
+
+_SQUARE = 2
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
@@ -43,6 +46,29 @@ def _counted(op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     return chain.finished(tensor)
 
 
+def _power(op: Operator) -> float:
+    return op.number("p", 2.0)
+
+
+def _check_lp(graph: Graph, op: Operator) -> Problem:
+    return check_window(graph, op) if _power(op) > 0 else (f"of power {_power(op)}", AGAIN)
+
+
+def _lp(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Roots of sums of powers: means over whole windows, padding counted, times the places of a window."""
+    chain, (tensor,) = Chain(op, shapes), op.inputs
+    kernel = op.integers("kernel_shape", shapes[tensor][2:])
+    whole = "kernel_shape" not in op.attributes
+    settings = _whole(kernel) if whole else window_settings(op, shapes, kernel)
+    power, places = _power(op), math.prod(kernel)
+    tensor = chain.eltwise(tensor, "abs" if power != _SQUARE else "square")
+    tensor = tensor if power in (1, _SQUARE) else chain.eltwise(tensor, "pow", 1.0, power)
+    settings["algorithm"] = "avg_include_padding"
+    tensor = chain.step("pool", [tensor], shapes[op.outputs[0]], settings)
+    root = places ** (1 / power)
+    return chain.finished(chain.linear(tensor, root) if power == 1 else chain.eltwise(tensor, "pow", root, 1 / power))
+
+
 def _lacks(graph: Graph, op: Operator) -> str:
     if op.op_type == "MaxPool" and len(op.outputs) > 1:
         return "indices of the maxima"
@@ -55,23 +81,20 @@ def _lacks(graph: Graph, op: Operator) -> str:
     return ""
 
 
+def _whole(size: Shape) -> dict[str, Setting]:
+    ones, none = (1,) * len(size), (0,) * len(size)
+    return {"kernel": size, "strides": size, "dilations": ones, "pads_before": none, "pads_after": none}
+
+
 def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
     """Return one window over all axes of the image; without them where the operator drops them."""
     n, c, *size = shapes[op.inputs[0]]
-    ones, none = (1,) * len(size), (0,) * len(size)
-    settings: dict[str, Setting] = {
-        "algorithm": "max" if "Max" in op.op_type else "avg_exclude_padding",
-        "kernel": tuple(size),
-        "strides": tuple(size),
-        "dilations": ones,
-        "pads_before": none,
-        "pads_after": none,
-    }
+    settings = _whole(tuple(size)) | {"algorithm": "max" if "Max" in op.op_type else "avg_exclude_padding"}
     pool = part(op, "pool", (), settings)
     if len(shapes[op.outputs[0]]) == len(size) + 2:
         return (pool,)
     inner = f"{op.outputs[0]}{INNER}"
-    shapes[inner] = (n, c, *ones)
+    shapes[inner] = (n, c, *[1] * len(size))
     return pool._replace(outputs=[inner]), Part(f"{op.name}:squeeze", "reshape", [], [inner], list(op.outputs), {}, {})
 
 
@@ -83,6 +106,7 @@ def _pool(name: str, kind: str, near: str) -> OperatorSpec:
     )  # fmt: skip
 
 
+_LP = MappingProxyType({"lppool": ("avgpool", "maxpool"), "lppool3d": ("avgpool3d", "avgpool", "maxpool")})
 SPECS = (
     _pool("MaxPool", "maxpool", "avgpool"),
     _pool("AveragePool", "avgpool", "maxpool"),
@@ -99,5 +123,27 @@ SPECS = (
         check=check_spatial,
         bandwidth_bound=True,
         single=image,
+    ),
+    OperatorSpec(
+        ("LpPool",),
+        of_volumes("lppool"),
+        _lp,
+        ("lppool", "lppool3d"),
+        WINDOW,
+        _LP,
+        moves=True,
+        form=window_form(),
+        check=_check_lp,
+        lacks=_lacks,
+        inexact=inexact_window,
+    ),
+    OperatorSpec(
+        ("GlobalLpPool",),
+        "glp",
+        _lp,
+        (),
+        WINDOW,
+        MappingProxyType({"glp": ("gap", "avgpool")}),
+        check=_check_lp,
     ),
 )

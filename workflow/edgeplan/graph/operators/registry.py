@@ -17,6 +17,7 @@ from edgeplan.graph.operators import (
     normalisations,
     pooling,
     products,
+    quantising,
     recurrent,
     reductions,
     resizing,
@@ -27,7 +28,7 @@ from edgeplan.graph.operators.base import OperatorSpec
 
 _FAMILIES = (
     convolutions, products, pooling, normalisations, activations, arithmetic, reductions, copies, shapes, resizing, recurrent,
-    selecting, compiled,
+    selecting, quantising, compiled,
 )  # fmt: skip
 
 #: By ONNX type.

@@ -197,9 +197,10 @@ def _check(graph: Graph, op: Operator) -> Problem:
     return None if fits else (f"of the axes {axes} of {rank}, or of a region of others", AGAIN)
 
 
+_NEAR = MappingProxyType({"resize_cubic": ("resize_linear", "resize"), "resize_linear": ("resize",)})
 SPECS = (
     OperatorSpec(
-        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW,
+        ("Resize",), _kind, _lower, ("resize", "resize_linear", "resize_cubic"), WINDOW, _NEAR,
         constants=("", "roi", "scales", "sizes"), integers=frozenset({"sizes"}), moves=True,
         form=_form, check=_check,
     ),

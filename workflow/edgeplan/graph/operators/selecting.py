@@ -11,7 +11,7 @@ from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import AGAIN, ANY, COPY, NUMBERS, OperatorSpec, Problem, axis_of
 from edgeplan.graph.parts import Chain, Part, moved, part
-from edgeplan.graph.steps import Setting
+from edgeplan.graph.steps import GATHERED, Setting
 
 if TYPE_CHECKING:
     import onnx
@@ -59,7 +59,51 @@ def _triangle(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Par
     return chain.finished(chain.kernel(kernel, op.inputs, shape, blocks.triangle(shape, dtype), table))
 
 
+def _check_elements(graph: Graph, op: Operator) -> Problem:
+    shape, indices = (graph.shape(name) for name in op.operands[:2])
+    axis = op.integer("axis", 0)
+    if not -len(shape) <= axis < len(shape) == len(indices):
+        return f"along axis {axis} of {shape} by indices {indices}", AGAIN
+    others = [place for place in range(len(shape)) if place != axis % len(shape)]
+    fits = all(indices[place] <= shape[place] for place in others)
+    return None if fits else (f"along axis {axis} of {shape} by indices {indices}", AGAIN)
+
+
+def _elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Copy an element for each index."""
+    (data, indices), axis = (graph.tensors[name] for name in op.operands), op.integer("axis", 0)
+    axis %= len(data.shape)
+    block = blocks.gathered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
+    return (_by_indices(op, f"elements_{indices.dtype}_{moved(data.dtype)}", block, data.shape[axis:], 1),)
+
+
+def _check_slices(graph: Graph, op: Operator) -> Problem:
+    shape, indices = (graph.shape(name) for name in op.operands[:2])
+    batch = op.integer("batch_dims", 0)
+    fits = 0 <= batch < min(len(shape), len(indices)) and shape[:batch] == indices[:batch]
+    fits = fits and 1 <= indices[-1] <= len(shape) - batch
+    return None if fits else (f"of {shape} by indices {indices}, {batch} axes of both being the same", AGAIN)
+
+
+def _slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Copy a slice for each row of indices."""
+    (data, indices), batch = (graph.tensors[name] for name in op.operands), op.integer("batch_dims", 0)
+    block = blocks.gathered_slices(data.shape, batch, indices.shape, (data.dtype, indices.dtype))
+    return (_by_indices(op, f"slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),)
+
+
+def _by_indices(op: Operator, kernel: str, block: tuple[int, ...], shape: Shape, depth: int) -> Part:
+    """Return a kernel that is told the first axes of a shape, which are indexed."""
+    axes = [number for pair in zip(shape[:depth], blocks.dense(shape), strict=False) for number in pair]
+    settings: dict[str, Setting] = {
+        "kernel": f"{GATHERED}{kernel}", "block": block, "form": "axes", "axes": (depth, *axes),
+    }  # fmt: skip
+    weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
+    return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings)
+
+
 _MOVES = ("concat", "split", "transpose")
+_PICKS = ("gather", *_MOVES)
 SPECS = (
     OperatorSpec(
         ("TopK",), "topk", _top, (), COPY, MappingProxyType({"topk": _MOVES}), ("", "K"), frozenset({"K"}), 10,
@@ -68,5 +112,13 @@ SPECS = (
     OperatorSpec(
         ("Trilu",), "trilu", _triangle, (), COPY, MappingProxyType({"trilu": _MOVES}), ("", "k"), frozenset({"k"}),
         moves=True, check=_check_triangle, elements=ANY,
+    ),
+    OperatorSpec(
+        ("GatherElements",), "gatherelements", _elements, (), COPY, MappingProxyType({"gatherelements": _PICKS}),
+        ordered=True, moves=True, check=_check_elements, elements=ANY,
+    ),
+    OperatorSpec(
+        ("GatherND",), "gathernd", _slices, (), COPY, MappingProxyType({"gathernd": _PICKS}),
+        ordered=True, moves=True, check=_check_slices, elements=ANY,
     ),
 )  # fmt: skip

@@ -79,7 +79,7 @@ class RunJob(_Job):
     kind: Literal["run"] = "run"
     artefact: Artefact
     inputs: Annotated[dict[Name, tuple[Dimension, ...]], Field(min_length=1)]
-    types: dict[Name, Literal["float32", "int32", "int64", "bool"]] = Field(default_factory=dict)
+    types: dict[Name, Literal["float32", "int32", "int64", "int8", "uint8", "bool"]] = Field(default_factory=dict)
     below: dict[Name, Dimension] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0)] = 0
     state: State

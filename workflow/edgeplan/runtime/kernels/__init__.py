@@ -9,7 +9,11 @@ Modules:
 * `build`: Kernels compiled into images, one for each type of elements.
 * `elements`: Kernels that compute a value from elements at one place, with ONNX's semantics of NaN,
   infinity and signs.
+* `halves`: Kernels between single and half precision: float16 and bfloat16 are moved as bits, and
+  rounded half to even.
 * `moving`: Kernels that pick elements, whatever they hold, and those that go along an axis.
+* `quantising`: Kernels between numbers and bytes that stand for them: a number is (byte - zero
+  point) x scale.
 * `registry`: This registry lists all kernels by name, and the types of elements that each is
   compiled for.
 * `walking`: Kernels go over their operands by a loop over all axes but one, and a row along that

@@ -12,12 +12,14 @@ from edgeplan.runtime.kernels.walking import (
     elements_at,
     float32_at,
     inlined,
+    int8_at,
     int32_at,
     int64_at,
     pair,
     probe,
     single,
     test,
+    uint8_at,
     walk,
 )
 
@@ -384,6 +386,23 @@ def to_int32(block: Any, like: Any, _count: int, at: Any) -> int:
 
 def to_int64(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, _cast, int64_at)
+
+
+@inlined
+def _cast_to_byte(like: Any, count: int, at: Any, by: Any, _reach: int, written_at: Any) -> int:
+    """Numbers that no byte holds lose their higher bits, as in ONNX Runtime."""
+    x, y = elements_at(at[0], like), written_at(at[1])
+    for i in range(count):
+        y[i * by[1]] = np.int64(x[i * by[0]])
+    return 0
+
+
+def to_int8(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _cast_to_byte, int8_at)
+
+
+def to_uint8(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _cast_to_byte, uint8_at)
 
 
 def to_bool(block: Any, like: Any, _count: int, at: Any) -> int:

@@ -59,6 +59,57 @@ def gathered_by_int64(block: Any, like: Any, _count: int, at: Any) -> int:
     return walk(block, like, at, _gathered, int64_at)
 
 
+@inlined
+def _begin(indices: Any, table: Any) -> int:
+    """Where what some indices name begins; -1: nowhere. A table says how many there are, then each axis's size and stride."""
+    place = 0
+    for k in range(table[0]):
+        size, index = table[1 + 2 * k], indices[k]
+        if index < -size or index >= size:
+            return -1
+        place += (index + size if index < 0 else index) * table[2 + 2 * k]
+    return place
+
+
+@inlined
+def _gathered_slice(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
+    begin = _begin(indices_at(at[1]), int64_at(at[2]))
+    if begin < 0:
+        return BAD_INDEX
+    x, y = elements_at(at[0], like), elements_at(at[3], like)
+    for i in range(count):
+        y[i * by[3]] = x[begin + i * by[0]]
+    return 0
+
+
+@inlined
+def _gathered_element(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
+    x, indices, table, y = elements_at(at[0], like), indices_at(at[1]), int64_at(at[2]), elements_at(at[3], like)
+    size, stride = table[1], table[2]
+    for i in range(count):
+        index = indices[i * by[1]]
+        if index < -size or index >= size:
+            return BAD_INDEX
+        y[i * by[3]] = x[(index + size if index < 0 else index) * stride + i * by[0]]
+    return 0
+
+
+def gathered_by_slices_int32(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _gathered_slice, int32_at)
+
+
+def gathered_by_slices_int64(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _gathered_slice, int64_at)
+
+
+def gathered_by_elements_int32(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _gathered_element, int32_at)
+
+
+def gathered_by_elements_int64(block: Any, like: Any, _count: int, at: Any) -> int:
+    return walk(block, like, at, _gathered_element, int64_at)
+
+
 # By tables: slices of an axis, of `size` places before and `out` behind
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from edgeplan.runtime.kernels import elements, moving
+from edgeplan.runtime.kernels import elements, halves, moving, quantising
 
 
 class Kernel(NamedTuple):
@@ -16,8 +16,11 @@ class Kernel(NamedTuple):
     elements: tuple[str, ...]
 
 
-_FLOAT, _TRUTH = ("float32",), ("uint8",)
+_FLOAT, _BYTES = ("float32",), ("int8", "uint8")
+#: Truth values are bytes.
+_TRUTH = ("uint8",)
 _INTEGERS = ("int32", "int64")
+_WHOLE = (*_INTEGERS, *_BYTES)
 _NUMBERS = (*_FLOAT, *_INTEGERS)
 #: Whatever is moved is taken for integers of its size: a float might be changed on its way if it is no number.
 _SIZES = ("int8", "int32", "int64")
@@ -28,19 +31,32 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "copied": Kernel(moving.copied, _SIZES),
         "gathered_by_int32": Kernel(moving.gathered_by_int32, _SIZES),
         "gathered_by_int64": Kernel(moving.gathered_by_int64, _SIZES),
-        "equal": Kernel(elements.equal, (*_NUMBERS, *_TRUTH)),
-        "greater": Kernel(elements.greater, _NUMBERS),
-        "less": Kernel(elements.less, _NUMBERS),
-        "greater_or_equal": Kernel(elements.greater_or_equal, _NUMBERS),
-        "less_or_equal": Kernel(elements.less_or_equal, _NUMBERS),
+        "gathered_by_slices_int32": Kernel(moving.gathered_by_slices_int32, _SIZES),
+        "gathered_by_slices_int64": Kernel(moving.gathered_by_slices_int64, _SIZES),
+        "gathered_by_elements_int32": Kernel(moving.gathered_by_elements_int32, _SIZES),
+        "gathered_by_elements_int64": Kernel(moving.gathered_by_elements_int64, _SIZES),
+        "equal": Kernel(elements.equal, (*_NUMBERS, *_BYTES)),
+        "greater": Kernel(elements.greater, (*_NUMBERS, *_BYTES)),
+        "less": Kernel(elements.less, (*_NUMBERS, *_BYTES)),
+        "greater_or_equal": Kernel(elements.greater_or_equal, (*_NUMBERS, *_BYTES)),
+        "less_or_equal": Kernel(elements.less_or_equal, (*_NUMBERS, *_BYTES)),
         "both": Kernel(elements.both, _TRUTH),
         "either": Kernel(elements.either, _TRUTH),
         "one_alone": Kernel(elements.one_alone, _TRUTH),
         "invert": Kernel(elements.invert, _TRUTH),
-        "to_float32": Kernel(elements.to_float32, (*_INTEGERS, *_TRUTH)),
-        "to_int32": Kernel(elements.to_int32, (*_FLOAT, "int64", *_TRUTH)),
-        "to_int64": Kernel(elements.to_int64, (*_FLOAT, "int32", *_TRUTH)),
-        "to_bool": Kernel(elements.to_bool, _NUMBERS),
+        "to_float32": Kernel(elements.to_float32, (*_INTEGERS, *_BYTES)),
+        "to_int32": Kernel(elements.to_int32, (*_FLOAT, "int64", *_BYTES)),
+        "to_int64": Kernel(elements.to_int64, (*_FLOAT, "int32", *_BYTES)),
+        "to_bool": Kernel(elements.to_bool, (*_NUMBERS, *_BYTES)),
+        "to_int8": Kernel(elements.to_int8, (*_NUMBERS, "uint8")),
+        "to_uint8": Kernel(elements.to_uint8, (*_NUMBERS, *_BYTES)),
+        "to_float16": Kernel(halves.to_float16, _FLOAT),
+        "to_bfloat16": Kernel(halves.to_bfloat16, _FLOAT),
+        "of_float16_to": Kernel(halves.of_float16, _FLOAT),
+        "of_bfloat16_to": Kernel(halves.of_bfloat16, _FLOAT),
+        "quantised_to_int8": Kernel(quantising.quantised_to_int8, _FLOAT),
+        "quantised_to_uint8": Kernel(quantising.quantised_to_uint8, _FLOAT),
+        "dequantised": Kernel(quantising.dequantised, (*_BYTES, "int32")),
         "largest": Kernel(moving.largest, _NUMBERS),
         "last_largest": Kernel(moving.last_largest, _NUMBERS),
         "smallest": Kernel(moving.smallest, _NUMBERS),
@@ -49,8 +65,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "summed_before": Kernel(moving.summed_before, _NUMBERS),
         "total": Kernel(moving.total, _INTEGERS),
         "product": Kernel(moving.product, _NUMBERS),
-        "most": Kernel(moving.most, (*_INTEGERS, *_TRUTH)),
-        "least": Kernel(moving.least, (*_INTEGERS, *_TRUTH)),
+        "most": Kernel(moving.most, (*_INTEGERS, *_BYTES)),
+        "least": Kernel(moving.least, (*_INTEGERS, *_BYTES)),
         "highest": Kernel(moving.highest, _NUMBERS),
         "lowest": Kernel(moving.lowest, _NUMBERS),
         "picked": Kernel(moving.picked, _SIZES),
@@ -58,16 +74,16 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "joined": Kernel(moving.joined, _SIZES),
         "upper": Kernel(moving.upper, _SIZES),
         "lower": Kernel(moving.lower, _SIZES),
-        "add": Kernel(elements.add, _INTEGERS),
-        "sub": Kernel(elements.sub, _INTEGERS),
-        "mul": Kernel(elements.mul, _INTEGERS),
-        "quotient": Kernel(elements.quotient, _INTEGERS),
-        "modulo": Kernel(elements.modulo, _INTEGERS),
-        "remainder": Kernel(elements.remainder, _INTEGERS),
+        "add": Kernel(elements.add, _WHOLE),
+        "sub": Kernel(elements.sub, _WHOLE),
+        "mul": Kernel(elements.mul, _WHOLE),
+        "quotient": Kernel(elements.quotient, _WHOLE),
+        "modulo": Kernel(elements.modulo, _WHOLE),
+        "remainder": Kernel(elements.remainder, _WHOLE),
         "float_modulo": Kernel(elements.float_modulo, _FLOAT),
         "float_remainder": Kernel(elements.float_remainder, _FLOAT),
-        "minimum": Kernel(elements.minimum, _INTEGERS),
-        "maximum": Kernel(elements.maximum, _INTEGERS),
+        "minimum": Kernel(elements.minimum, _WHOLE),
+        "maximum": Kernel(elements.maximum, _WHOLE),
         "power": Kernel(elements.power, _INTEGERS),
         "power_by_float32": Kernel(elements.power_by_float32, _INTEGERS),
         "power_by_int32": Kernel(elements.power_by_int32, (*_FLOAT, "int64")),

@@ -47,7 +47,10 @@ def _pointing(element: Any) -> Callable[..., Any]:
 
 
 #: Truth values are bytes, of 0 and 1.
-float32_at, int32_at, int64_at, bool_at = map(_pointing, (types.float32, types.int32, types.int64, types.uint8))
+float32_at, int32_at, int64_at, int8_at, uint8_at, uint16_at = map(
+    _pointing, (types.float32, types.int32, types.int64, types.int8, types.uint8, types.uint16)
+)
+bool_at = uint8_at
 
 
 @compiled

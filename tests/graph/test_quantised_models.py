@@ -1,0 +1,326 @@
+"""Models of eight bits: what ONNX Runtime's tool writes runs as there, and what cannot be right is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from model_file_runs import node
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType
+from partition_models import split_all
+from plan_starts import start_right
+from quantised_models import SHAPE, images, quantised
+from tiny_profiled import own_state  # noqa: F401  a fixture
+
+from edgeplan import plan_memory, predict
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import ModelError
+from edgeplan.graph.model_file import model_sha256
+from edgeplan.graph.onnx.compare import largest_difference
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.planning.document import Plan
+from edgeplan.runs import run
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW
+from edgeplan.runtime.partitioned.program import partition, program_of
+from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.support.tensors import QUANTISED_TOLERANCE
+
+Array = npt.NDArray[Any]
+_FORMS: dict[str, dict[str, Any]] = {
+    "qdq": {},
+    "qdq by channel": {"per_channel": True},
+    "qdq signed": {"activation_type": QuantType.QInt8},
+    "operators": {},
+    "operators by channel": {"per_channel": True},
+    "dynamic": {},
+}
+
+
+def _made(folder: Path, form: str) -> tuple[Path, Path]:
+    """A quantised model as the tool writes it, and prepared."""
+    given = quantised(folder, form.split(maxsplit=1)[0], **_FORMS[form])
+    return given, prepare_file(given, Preparation(), folder / "prepared.onnx")
+
+
+def _reference(path: Path, inputs: dict[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return list(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, inputs))
+
+
+def _step(path: Path) -> float:
+    """The largest scale of a model: what one step of any of its tensors is at most."""
+    model = onnx.load(path)
+    scales = [numpy_helper.to_array(t) for t in model.graph.initializer if t.name.endswith("_scale")]
+    return max(float(np.max(scale)) for scale in scales)
+
+
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("home", HOMES)
+def test_a_quantised_network_runs_as_in_onnx_runtime(dnnl: Dnnl, tmp_path: Path, form: str, home: str) -> None:
+    given, path = _made(tmp_path, form)
+    graph, _ = read_model(path)
+    session = SequentialSession(dnnl, default_program(dnnl, path, graph, home), tmp_path)
+    for image in images(count=3, seed=9):
+        (wanted,) = _reference(given, {"x": image})
+        assert np.abs(session.run({"x": image})["y"] - wanted).max() <= _step(given) * 1.001
+
+
+@pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])
+def test_a_prepared_model_is_held_against_the_original(tmp_path: Path, form: str) -> None:
+    given, made = _made(tmp_path, form)
+    assert largest_difference(given, made, Preparation()) <= QUANTISED_TOLERANCE
+
+
+def test_what_is_quantised_of_constants_is_computed_once(tmp_path: Path) -> None:
+    _, path = _made(tmp_path, "operators")
+    graph = load_onnx(path)
+    kinds = {op.op_type for op in graph.operators}
+    assert {"Conv", "Add", "Concat", "GlobalAveragePool", "Gemm", "Sigmoid", "LeakyRelu"} <= kinds
+    for op in graph.operators:
+        if op.op_type in ("Conv", "Gemm"):
+            assert {graph.tensors[name].dtype for name in op.weights} == {"float32"}
+
+
+@pytest.mark.usefixtures("own_state")
+def test_every_chapter_that_executes_runs_it(
+    dnnl: Dnnl,
+    tmp_path: Path,
+    planned: Callable[..., Plan],
+) -> None:
+    _, path = _made(tmp_path, "qdq by channel")
+    graph, lowered = read_model(path)
+    inputs = random_inputs(graph)
+    wanted = dict(zip(graph.outputs, _reference(path, inputs), strict=True))
+    for sources in (("raw",), ("cached_mmap",)):
+        plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
+        start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
+    plan_memory(path, tmp_path / "memory", "64MiB", threads=1)
+    found = run(tmp_path / "memory", check=True)
+    assert found.difference is not None
+    found.require_checked()
+    dnnl.set_threads(1)
+    assignments = split_all(lowered, BLOCKED, dnnl.info.block, Dimension.rows, 0.4)
+    assert any(assignments)
+    parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
+    program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
+    cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
+    np.testing.assert_allclose(cut["y"], wanted["y"], atol=_step(path) * 1.001)
+
+
+@pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])
+def test_a_quantised_network_is_predicted(tmp_path: Path, form: str) -> None:
+    given = quantised(tmp_path, form)
+    assert needs_preparation(onnx.load(given))
+    assert predict(given, "cpu-onednn").coverage == 1
+
+
+# Single operators
+
+
+def _bytes(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.uint8) -> Array:
+    bounds = np.iinfo(dtype)
+    return rng.integers(bounds.min, bounds.max + 1, shape).astype(dtype)
+
+
+def _scale(*values: float) -> Array:
+    return np.array(values if len(values) > 1 else values[0], np.float32)
+
+
+def _operators() -> dict[str, tuple[onnx.NodeProto, dict[str, Array], dict[str, Array]]]:
+    """A node, its inputs and its constants, by name."""
+    rng = np.random.default_rng(5)
+    own: dict[str, Any] = {"domain": "com.microsoft"}
+    image, zero = _bytes(rng, (2, 4, 6, 5)), np.uint8(120)
+    of = {"xs": _scale(0.02), "xz": zero, "zs": _scale(0.03), "zz": np.uint8(7), "ys": _scale(0.05), "yz": np.uint8(100)}
+    shares = {"ys": _scale(1 / 256), "yz": np.uint8(0)}
+    matrix, weight = _bytes(rng, (5, 6)), _bytes(rng, (6, 3), np.int8)
+    return {
+        "convolution by channel": (
+            node("QLinearConv", "x xs xz w ws wz ys yz b", pads=[1, 0, 0, 1], strides=[2, 1]),
+            {"x": image},
+            {
+                **of, "w": _bytes(rng, (3, 4, 3, 3), np.int8), "ws": _scale(0.01, 0.02, 0.005), "wz": np.zeros(3, np.int8),
+                "b": rng.integers(-999, 999, 3).astype(np.int32),
+            },
+        ),
+        "product": (node("QLinearMatMul", "x xs xz z zs zz ys yz"), {"x": matrix, "z": _bytes(rng, (6, 3))}, of),
+        "product of whole numbers": (
+            node("MatMulInteger", "x w xz wz"), {"x": matrix}, {"w": weight, "xz": zero, "wz": np.int8(3)},
+        ),
+        "product of whole numbers by column": (
+            node("MatMulInteger", "x w xz wz"), {"x": matrix}, {"w": weight, "xz": zero, "wz": np.array([3, -1, 0], np.int8)},
+        ),
+        "product without zero points": (node("MatMulInteger", "x z"), {"x": matrix, "z": _bytes(rng, (6, 3))}, {}),
+        "convolution of whole numbers": (
+            node("ConvInteger", "x w xz", pads=[1, 1, 1, 1]),
+            {"x": image},
+            {"w": _bytes(rng, (3, 4, 3, 3), np.int8), "xz": zero},
+        ),
+        "sum": (node("QLinearAdd", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (4, 1, 5))}, of),
+        "factor": (node("QLinearMul", "x xs xz z zs zz ys yz", **own), {"x": image, "z": _bytes(rng, (2, 4, 6, 5))}, of),
+        "joined": (
+            node("QLinearConcat", "ys yz x xs xz z zs zz", axis=1, **own), {"x": image, "z": _bytes(rng, (2, 3, 6, 5))}, of,
+        ),
+        "mean": (node("QLinearGlobalAveragePool", "x xs xz ys yz", channels_last=0, **own), {"x": image}, of),
+        "means": (
+            node("QLinearAveragePool", "x xs xz ys yz", kernel_shape=[3, 2], pads=[1, 1, 0, 0], **own), {"x": image}, of,
+        ),
+        "sigmoid": (node("QLinearSigmoid", "x xs xz ys yz", **own), {"x": image}, of | shares),
+        "leaky": (node("QLinearLeakyRelu", "x xs xz ys yz", alpha=0.2, **own), {"x": image}, of),
+        "layer": (
+            node("QGemm", "x xs xz w ws wz b ys yz", transB=0, **own), {"x": matrix},
+            {**of, "w": weight, "ws": _scale(0.01), "wz": np.int8(2), "b": rng.integers(-999, 999, 3).astype(np.int32)},
+        ),
+        "layer of floats": (
+            node("QGemm", "x xs xz w ws wz b", transB=1, alpha=0.5, **own), {"x": matrix},
+            {
+                "xs": _scale(0.02), "xz": zero, "w": weight.T.copy(), "ws": _scale(0.01, 0.02, 0.03),
+                "wz": np.zeros(3, np.int8), "b": rng.integers(-999, 999, 3).astype(np.int32),
+            },
+        ),
+        "maxima of bytes": (node("MaxPool", "x", kernel_shape=[2, 2], pads=[1, 1, 0, 0]), {"x": image}, {}),
+        "maxima of signed bytes": (node("MaxPool", "x", kernel_shape=[3, 3]), {"x": _bytes(rng, (2, 4, 6, 5), np.int8)}, {}),
+        "dynamic": (node("DynamicQuantizeLinear", "x", "y s z"), {"x": rng.standard_normal((3, 7)).astype(np.float32)}, {}),
+        "dynamic, of zeros": (node("DynamicQuantizeLinear", "x", "y s z"), {"x": np.zeros((3, 7), np.float32)}, {}),
+        "dynamic product": (
+            node("DynamicQuantizeMatMul", "x w ws wz b", **own), {"x": rng.standard_normal((5, 6)).astype(np.float32)},
+            {"w": weight, "ws": _scale(0.1), "wz": np.int8(1), "b": rng.standard_normal(3).astype(np.float32)},
+        ),
+        "product to floats": (
+            node("MatMulIntegerToFloat", "x w xs ws xz wz", **own), {"x": matrix},
+            {"xs": _scale(0.02), "xz": zero, "w": weight, "ws": _scale(0.1, 0.2, 0.3), "wz": np.zeros(3, np.int8)},
+        ),
+        "of whole numbers": (
+            node("DequantizeLinear", "x s"), {"x": rng.integers(-(2**20), 2**20, (3, 4)).astype(np.int32)}, {"s": _scale(0.3)},
+        ),
+        "signed by rows, no zero points": (
+            node("DequantizeLinear", "x s", axis=-2), {"x": _bytes(rng, (3, 4), np.int8)}, {"s": _scale(0.3, 0.1, 2)},
+        ),
+        "half-way cases": (
+            node("QuantizeLinear", "x s z"), {"x": np.arange(-300, 300, dtype=np.float32) / 2},
+            {"s": _scale(1), "z": np.int8(1)},
+        ),
+        "beyond bytes": (
+            node("QuantizeLinear", "x s z", axis=0), {"x": np.array([[-np.inf, 1e30], [np.inf, -1e30]], np.float32)},
+            {"s": _scale(1e-3, 1e20), "z": np.array([1, 2], np.uint8)},
+        ),
+    }  # fmt: skip
+
+
+def _model(made: onnx.NodeProto, inputs: dict[str, Array], constants: dict[str, Array], opset: int = 17) -> onnx.ModelProto:
+    body = helper.make_graph(
+        [made],
+        "one",
+        [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in made.output],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k in made.input],
+    )
+    for value in body.output:
+        value.ClearField("type")
+    domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(body, opset_imports=domains, ir_version=8)
+
+
+@pytest.mark.parametrize("name", _operators())
+def test_single_operators_are_within_a_step(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    made, inputs, constants = _operators()[name]
+    onnx.save(_model(made, inputs, constants), tmp_path / "m.onnx")
+    wanted = _reference(tmp_path / "m.onnx", inputs)
+    path = prepare_file(tmp_path / "m.onnx", Preparation(), tmp_path / "prepared.onnx")
+    graph, _ = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
+    for output, expected in zip(made.output, wanted, strict=True):
+        assert (found[output].dtype, found[output].shape) == (expected.dtype, expected.shape)
+        if expected.dtype == np.float32:
+            np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
+        else:
+            step = 1 if name not in ("maxima of bytes", "half-way cases", "product of whole numbers") else 0
+            assert np.abs(found[output].astype(int) - expected.astype(int)).max() <= step
+
+
+_BAD: dict[str, tuple[dict[str, Array], str]] = {
+    "zero": ({"s": _scale(0)}, "by the scale 0"),
+    "negative": ({"s": _scale(-0.1)}, "by the scale -0.1"),
+    "infinite": ({"s": _scale(np.inf)}, "by the scale inf"),
+    "no number": ({"s": _scale(np.nan)}, "by the scale nan"),
+    "one of several": ({"s": _scale(*[0.1] * 5, 0), "z": np.zeros(6, np.uint8)}, "by the scale 0"),
+    "along no axis": ({"s": _scale(0.1, 0.2), "z": np.zeros(2, np.uint8)}, "2 scales along axis 1"),
+    "fewer zero points": ({"s": _scale(*[0.1] * 6), "z": np.zeros(5, np.uint8)}, "scales"),
+    "zero point of four bytes": ({"z": np.int32(0)}, "QuantizeLinear|inconsistent type"),
+}
+
+
+@pytest.mark.parametrize("name", _BAD)
+@pytest.mark.parametrize("op_type", ["QuantizeLinear", "DequantizeLinear"])
+def test_scales_and_zero_points_that_are_none_are_refused(tmp_path: Path, op_type: str, name: str) -> None:
+    changed, told = _BAD[name]
+    constants = {"s": _scale(0.1), "z": np.uint8(3)} | changed
+    given = {"x": np.zeros((2, 6, 3), np.float32 if op_type == "QuantizeLinear" else np.uint8)}
+    onnx.save(_model(node(op_type, "x s z", axis=1), given, constants), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=told) as caught:
+        load_prepared(tmp_path / "m.onnx", Preparation())
+    assert caught.value.next_step
+
+
+def test_weights_of_bad_scales_are_refused(tmp_path: Path) -> None:
+    for scale, told in ((_scale(0.0), "by the scale 0"), (_scale(0.1, 0.2), "along axis 0")):
+        nodes = [node("DequantizeLinear", "w s", "f", axis=0), node("MatMul", "x f")]
+        model = _model(nodes[0], {}, {"w": np.ones((6, 3), np.int8), "s": scale})
+        model.graph.node.append(nodes[1])
+        model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 6)))
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+        onnx.save(model, tmp_path / "m.onnx")
+        with pytest.raises(ModelError, match=told):
+            load_prepared(tmp_path / "m.onnx", Preparation())
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (node("QLinearSoftmax", "x xs xz ys yz", domain="com.microsoft", opset=13, axis=-1), "QLinearSoftmax"),
+        (node("QLinearGlobalAveragePool", "x xs xz ys yz", channels_last=1, domain="com.microsoft"), "channels last"),
+    ],
+)
+def test_other_operators_of_bytes_are_refused_with_the_recipe(tmp_path: Path, made: onnx.NodeProto, told: str) -> None:
+    _, inputs, constants = _operators()["mean"]
+    onnx.save(_model(made, inputs, constants), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=told) as caught:
+        load_prepared(tmp_path / "m.onnx", Preparation())
+    assert "QDQ" in (caught.value.next_step or "")
+
+
+def test_four_bits_are_refused_by_name(tmp_path: Path) -> None:
+    values = helper.make_tensor("w", TensorProto.INT4, (4, 2), [1] * 8)
+    nodes = [node("DequantizeLinear", "w s", "f"), node("MatMul", "x f")]
+    body = helper.make_graph(
+        nodes,
+        "four",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [values, numpy_helper.from_array(_scale(0.1), "s")],
+    )
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="INT4, which is not known"):
+        load_prepared(tmp_path / "m.onnx", Preparation())
+
+
+def test_an_unprepared_file_says_how_to_prepare_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="QLinear") as caught:
+        load_onnx(quantised(tmp_path, "operators"))
+    assert "edgeplan prepare" in (caught.value.next_step or "")
+    assert SHAPE[0] == 1

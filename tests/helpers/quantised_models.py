@@ -1,0 +1,87 @@
+"""Small networks that ONNX Runtime's own tool quantises, as exporters do it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+SHAPE = (1, 3, 16, 16)
+Array = npt.NDArray[np.float32]
+
+
+class _Images(CalibrationDataReader):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._images: Iterator[Array] = iter(images(shape, 4))
+
+    def get_next(self) -> dict[str, Array] | None:  # type: ignore[override]
+        image = next(self._images, None)
+        return None if image is None else {"x": image}
+
+
+def images(shape: tuple[int, ...] = SHAPE, count: int = 1, seed: int = 1) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(np.float32) for _ in range(count)]
+
+
+def network(path: Path) -> Path:
+    """A network of convolutions, a sum, a concatenation, pools, an activation and a layer, in float32."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        for name, shape in {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3), "c": (8, 8, 1, 1), "d": (8, 1, 3, 3), "k": (10, 24)}.items()
+    }
+    weights |= {name: rng.standard_normal(size).astype(np.float32) for name, size in (("ab", 8), ("bb", 8), ("kb", 10))}
+    nodes = [
+        helper.make_node("Conv", ["x", "a", "ab"], ["1"], name="conv1", pads=[1] * 4),
+        helper.make_node("Relu", ["1"], ["2"], name="relu1"),
+        helper.make_node("MaxPool", ["2"], ["3"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["3", "b", "bb"], ["4"], name="conv2", pads=[1] * 4),
+        helper.make_node("Add", ["3", "4"], ["5"], name="add"),
+        helper.make_node("Sigmoid", ["5"], ["6"], name="sigmoid"),
+        helper.make_node("Conv", ["5", "c"], ["7"], name="conv3"),
+        helper.make_node("Conv", ["7", "d"], ["8"], name="conv4", group=8, pads=[1] * 4),
+        helper.make_node("LeakyRelu", ["8"], ["9"], name="leaky", alpha=0.1),
+        helper.make_node("Concat", ["6", "9", "5"], ["10"], name="concat", axis=1),
+        helper.make_node("GlobalAveragePool", ["10"], ["11"], name="gap"),
+        helper.make_node("Flatten", ["11"], ["12"], name="flat"),
+        helper.make_node("Gemm", ["12", "k", "kb"], ["y"], name="layer", transB=1),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 10))],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def quantised(folder: Path, form: str, **more: Any) -> Path:
+    """The network in eight bits: as `qdq`, `operators` (QLinearConv ...) or `dynamic` (ConvInteger, MatMulInteger ...)."""
+    given, made = network(folder / "float.onnx"), folder / f"{form}.onnx"
+    logging.disable(logging.WARNING)  # it advises to optimise the model before
+    try:
+        if form == "dynamic":
+            quantize_dynamic(given, made, **more)
+        else:
+            kind = QuantFormat.QDQ if form == "qdq" else QuantFormat.QOperator
+            options = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8} | more
+            quantize_static(given, made, _Images(SHAPE), quant_format=kind, **options)
+    finally:
+        logging.disable(logging.NOTSET)
+    return made
