@@ -30,6 +30,13 @@ ENGINE = Description(
             "edgeplan-continuous": Setting(
                 f"{_COLD}:EdgeplanContinuous", _ONEDNN, "edgeplan, continuous mode", stores_work=True, stock=False
             ),
+            "edgeplan-mapped": Setting(
+                "edgeplan.engines.onednn.mapped:EdgeplanMapped",
+                _ONEDNN,
+                "edgeplan's kernels, mapped",
+                stores_work=True,
+                stock=False,
+            ),
         }
     ),
     processor="edgeplan.processors.onednn:OnednnProcessor",

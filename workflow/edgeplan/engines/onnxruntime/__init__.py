@@ -31,6 +31,12 @@ ENGINE = Description(
                 f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
             ),
             "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
+            "onnxruntime-offline": Setting(
+                "edgeplan.engines.onnxruntime.offline:OnnxRuntimeOffline",
+                "onnxruntime",
+                "ONNX Runtime, optimised beforehand, mapped",
+                stores_work=True,
+            ),
         }
     ),
     wheels=("onnxruntime",),

@@ -23,6 +23,7 @@ ENGINE = Description(
         {
             "openvino": Setting(f"{_COLD}:OpenVinoBaseline", "openvino", "OpenVINO"),
             "openvino-cached": Setting(f"{_COLD}:OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
+            "openvino-mapped": Setting("edgeplan.engines.openvino.mapped:OpenVinoMapped", "openvino", "OpenVINO, mapped"),
         }
     ),
     wheels=("openvino",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.memory.budget import MACHINE
+from edgeplan.chapters.memory.budget import MACHINE, MIB
 
 #: What shares are of.
 DEFAULT = "onnxruntime"
 OWN = "edgeplan"
+#: Our own kernels on mapped weights.
+MAPPED = "edgeplan-mapped"
+#: MiB over idle at which engines that live in little memory are compared.
+HELD_MIB = 45.0
 
 
 def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
@@ -82,10 +87,45 @@ class MemoryEvidence:
             best_stock_ms=found["model"].map(best).astype("float64").where(here),
         )
 
-    #: The model on a processor that is slower by waiting.
+    @cached_property
+    def processor_time(self) -> pd.DataFrame:
+        """Processor time of an inference at the least memory beside that at the largest budget, by model."""
+        ran = self.budgets[self.budgets["median_ms"].notna()].sort_values("share")
+        most = ran.groupby("model").tail(1).set_index("model")
+        least = self.least.dropna(subset=["cpu_ms"]).set_index("model")
+        found = least[["cpu_ms", "read"]].join(most[["cpu_ms", "read", "share"]], rsuffix="_most", how="inner")
+        return found.assign(ratio=found["cpu_ms"] / found["cpu_ms_most"])
+
+    #: The model on a processor that is slower by waiting: over all weights in memory, and over engines slowed alike.
     slowed = _case("slowed")
-    #: A stock engine and our plan, held to as much memory.
-    held = _case("held")
+    #: The same on this processor, its other core kept busy.
+    busy = _case("busy")
+    #: Phases of plans, each between two phases with all weights in memory; `setting` says of which plan.
+    turns = _case("turn")
+    #: What people would pick for little memory, and our plans, free and held to limits.
+    frugal = _case("frugal")
+    #: Whole layers whose weights are loaded when they are needed, and stock engines, each beside our plan for as much memory.
+    same = _case("same")
+    #: Kernels of a convolution.
+    kernels = _case("kernel")
+    #: Cuts of one layer.
+    slices = _case("slice")
+
+    @cached_property
+    def held(self) -> pd.DataFrame:
+        """Stock engines and our plan, held to `HELD_MIB`; rows of before hold one engine."""
+        f = self.frugal
+        now = f[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
+        return now if len(now) else self.runs[self.runs["case"] == "held"]
+
+    def over(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
+        """Latency of plans over another time, `bound_ms` or `resident_ms`: the median over turns, else by the row itself."""
+        names = rows["case"] + rows["share"].map(lambda share: f" {share:g}" if share == share else "")  # noqa: PLR0124  a number
+        ratio = self.turns["median_ms"] / self.turns[column]
+        medians = ratio.groupby([self.turns["model"], self.turns["setting"]]).median()
+        found = [medians.get(key, math.nan) for key in zip(rows["model"], names, strict=True)]
+        return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows[column])
+
     #: Sessions that changed their budget.
     switched = _case("switched")
     #: Budgets that a stored schedule is chosen for.
