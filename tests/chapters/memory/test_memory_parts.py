@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
 from edgeplan.chapters.memory.single_layers import LAYERS, single_layers
 from edgeplan.chapters.memory.stages import memory as stage
 from edgeplan.chapters.memory.studies import StudiedModel
-from edgeplan.chapters.memory.turns import Turn, in_turns, known, median_ends
+from edgeplan.chapters.memory.turns import Turn, computing_ms, in_turns, known, median_ends, resident_run
 from edgeplan.chapters.params import load_params
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.measurement.process.read_ahead import FixedReadAheadError, reading_ahead
+from edgeplan.profiling.streaming import StreamRun
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.frames import read_parquet
 
@@ -92,16 +93,34 @@ def test_sessions_end_once_the_median_is_known() -> None:
     assert 0 < low < 7 < high < 14
 
 
-@pytest.mark.long
-def test_a_processor_is_slowed_until_computing_takes_as_long_as_it_should(bench: ModelBench, made: MemoryPlanned) -> None:
-    wanted = (
-        4
-        * sum(made.candidate.profile.compute_ms)
-        / (made.candidate.workload.weight_bytes.sum() / made.candidate.profile.bytes_per_ms)
-    )
-    slowing = Slowing(made.candidate, bench.planner, float(wanted))
-    slowing.prolonged_ns(())
-    assert wanted / 3 < slowing.reached < 3 * wanted
+def test_steps_that_are_prolonged_take_as_much_longer(bench: ModelBench, made: MemoryPlanned) -> None:
+    steps = len(made.candidate.program.step_names)
+    found = resident_run(made.candidate, bench.planner, 3, [5_000_000] * steps)
+    assert min(computing_ms(found.phases)) >= 5
+
+
+@pytest.mark.parametrize(("native", "rate", "wanted"), [(1.0, 1.0, 40.0), (1.7, 0.5, 40.0), (1.0, 1.0, 1e-3)])
+def test_a_processor_is_slowed_until_computing_takes_as_long_as_it_should(
+    bench: ModelBench, made: MemoryPlanned, monkeypatch: pytest.MonkeyPatch, native: float, rate: float, wanted: float
+) -> None:
+    profile = made.candidate.profile
+    measured = resident_run(made.candidate, bench.planner, 3)
+
+    def run(_candidate: object, _planner: object, _runs: int, slowed_ns: Sequence[int]) -> StreamRun:
+        """A machine whose times do not change, but are not those of the profile."""
+        added = slowed_ns or [0] * len(profile.compute_ms)
+        steps = tuple(native * ms + ns / 1e6 for ms, ns in zip(profile.compute_ms, added, strict=True))
+        phase = measured.phases[0].model_copy(update={"step_ms": (steps, steps)})
+        return measured.model_copy(update={"phases": (phase,), "bytes_per_ms": (rate * profile.bytes_per_ms,)})
+
+    monkeypatch.setattr(phonelike, "resident_run", run)
+    slowing = Slowing(made.candidate, bench.planner, wanted)
+    slowed_ns = slowing.prolonged_ns(())
+    if wanted > 1:
+        assert slowing.reached == pytest.approx(wanted, abs=0.1)
+    else:
+        assert slowed_ns == (), "it computes for longer by itself"
+        assert slowing.reached > wanted
 
 
 def test_the_slowed_plan_stands_beside_all_in_memory_and_engines_slowed_alike(bench: ModelBench, made: MemoryPlanned) -> None:

@@ -41,7 +41,7 @@ class Slowing:
         self._candidate, self._ratio = candidate, ratio
         self._run = partial(resident_run, candidate, planner, _RUNS)
         self._steps = np.array(candidate.profile.compute_ms)
-        self._factor = 1.0
+        self._added = 0.0  # what steps are prolonged by, over their times of the profile
         self.reached = 0.0
 
     def prolonged_ns(self, turns: Sequence[Turn]) -> tuple[int, ...]:
@@ -59,16 +59,14 @@ class Slowing:
             read = reading_ms(self._candidate, statistics.median(found.bytes_per_ms) or self._candidate.profile.bytes_per_ms)
             self.reached = compute / read if read else float("inf")
             native = max(compute - sum(slowed) / 1e6, 1e-6)
-            wanted = max(1.0, self._ratio * read / native)
-            if abs(self.reached - self._ratio) <= _NEAR or wanted == self._factor == 1.0:
+            wanted = max(0.0, self._ratio * read - native) / float(self._steps.sum())
+            if abs(self.reached - self._ratio) <= _NEAR or wanted == self._added == 0:
                 break
-            self._factor = wanted
+            self._added = wanted
         return self._slowed()
 
     def _slowed(self) -> tuple[int, ...]:
-        if self._factor <= 1:
-            return ()
-        return tuple((1e6 * (self._factor - 1) * self._steps).astype(np.int64).tolist())
+        return tuple((1e6 * self._added * self._steps).astype(np.int64).tolist()) if self._added else ()
 
 
 def slowed(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE, MIB
+from edgeplan.chapters.memory.paper import COMPUTE_OVER_READING, RATIO_TOLERANCE
 
 #: What shares are of.
 DEFAULT = "onnxruntime"
@@ -93,7 +94,8 @@ class MemoryEvidence:
         ran = self.budgets[self.budgets["median_ms"].notna()].sort_values("share")
         most = ran.groupby("model").tail(1).set_index("model")
         least = self.least.dropna(subset=["cpu_ms"]).set_index("model")
-        found = least[["cpu_ms", "read"]].join(most[["cpu_ms", "read", "share"]], rsuffix="_most", how="inner")
+        most = most[["cpu_ms", "read", "share"]].rename(columns={"cpu_ms": "cpu_ms_most", "read": "read_most"})
+        found = least[["cpu_ms", "read"]].join(most, how="inner")
         return found.assign(ratio=found["cpu_ms"] / found["cpu_ms_most"])
 
     #: The model on a processor that is slower by waiting: over all weights in memory, and over engines slowed alike.
@@ -112,6 +114,12 @@ class MemoryEvidence:
     slices = _case("slice")
 
     @cached_property
+    def phonelike(self) -> pd.DataFrame:
+        """Turns of the slowed plan while computing took as long, over reading, as it does on the paper's phones."""
+        f = self.turns[self.turns["setting"] == "slowed"]
+        return f[(f["ratio"] - COMPUTE_OVER_READING).abs() <= RATIO_TOLERANCE]
+
+    @cached_property
     def held(self) -> pd.DataFrame:
         """Stock engines and our plan, held to `HELD_MIB`; rows of before hold one engine."""
         f = self.frugal
@@ -120,9 +128,10 @@ class MemoryEvidence:
 
     def over(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
         """Latency of plans over another time, `bound_ms` or `resident_ms`: the median over turns, else by the row itself."""
-        names = rows["case"] + rows["share"].map(lambda share: f" {share:g}" if share == share else "")  # noqa: PLR0124  a number
         ratio = self.turns["median_ms"] / self.turns[column]
         medians = ratio.groupby([self.turns["model"], self.turns["setting"]]).median()
+        shares = rows["share"].map("{:g}".format).tolist()
+        names = [f"{case} {share}".removesuffix(" nan") for case, share in zip(rows["case"], shares, strict=True)]
         found = [medians.get(key, math.nan) for key in zip(rows["model"], names, strict=True)]
         return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows[column])
 

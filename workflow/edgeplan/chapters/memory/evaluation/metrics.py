@@ -9,10 +9,8 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MAPPED, OWN, MemoryEvidence
-from edgeplan.chapters.memory.paper import RATIO_TOLERANCE
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 
@@ -74,19 +72,13 @@ def reduction(model: str) -> Callable[[MemoryEvidence], float]:
     return found
 
 
-def _phonelike(e: MemoryEvidence) -> pd.DataFrame:
-    """Turns of the slowed plan while computing took as long, over reading, as it does on the paper's phones."""
-    f = e.turns[e.turns["setting"] == "slowed"]
-    return f[(f["ratio"] - paper.COMPUTE_OVER_READING).abs() <= RATIO_TOLERANCE]
-
-
 def phonelike_overhead(e: MemoryEvidence) -> float | Estimate:
     """Median over turns of latency at the least peak / with all weights in memory - 1, both slowed alike.
 
     Turns count while computing took 3 +- 0.2 times as long as reading all weights. Rows of before hold the median alone.
     """
     if len(e.turns):
-        f = _phonelike(e)
+        f = e.phonelike
         return estimate(np.median, f["median_ms"] / f["resident_ms"] - 1)
     return float(e.slowed["median_ms"].iloc[0])
 
@@ -97,14 +89,14 @@ def phonelike_stalls(e: MemoryEvidence) -> float:
     What the first step waits for is left out.
     """
     if len(e.turns):
-        f = _phonelike(e)
+        f = e.phonelike
         return float((f["wait_ms"] / f["resident_ms"]).median())
     return float(e.slowed["wait_ms"].iloc[0])
 
 
 def phonelike_over_stock(e: MemoryEvidence) -> float:
     """The same over the original engine with all that it wants, slowed alike: its time times the factor of computing."""
-    if not len(_phonelike(e)):
+    if not len(e.phonelike):
         raise LookupError("no turn was slowed as much as it should be")
     return float(e.slowed.loc[~e.slowed["setting"].isin([OWN, "overhead"]), "median_ms"].iloc[0])
 

@@ -71,12 +71,16 @@ def _slower(e: MemoryEvidence) -> str:
 
 
 def _held(e: MemoryEvidence) -> str:
-    ran = e.held[e.held["median_ms"].notna()]
+    """How long settings take under one limit, and which of them the system killed or were stopped."""
+    f = e.held
+    ran, dead = f[f["median_ms"].notna()], f[f["median_ms"].isna()]
     each = [f"{row['setting']} {row['median_ms']:.4g} ms ({row['major_faults']:.0f} major faults)" for _, row in ran.iterrows()]
     if not each:
         return ""
     where = ran.iloc[0]
-    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}."
+    dead = dead[dead["reason"].str.startswith(("killed", "stopped"))]
+    ended = (" " + dead["setting"] + " was " + dead["reason"] + ".").tolist()
+    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}.{''.join(ended)}"
 
 
 def _killed(e: MemoryEvidence) -> str:
@@ -87,13 +91,12 @@ def _killed(e: MemoryEvidence) -> str:
 
 def _below_bound(e: MemoryEvidence) -> str:
     f = e.budgets[e.budgets["median_ms"].notna()]
-    ratio = f["median_ms"] / f["bound_ms"]
+    ratio = e.over(f, "bound_ms")
     if not (ratio < 1).any():
         return ""
     return (
         f"{(ratio < 1).sum()} of {len(f)} budgets take less than their bound, down to {ratio.min():.2f} of it: it rests on the "
-        "times of steps in another process, which runs the same program with all weights in memory, and one process is slower "
-        "than another here. Of these the bound says nothing."
+        "times of steps with all weights in memory, which are slower there than in the plan. Of these the bound says nothing."
     )
 
 
@@ -110,7 +113,7 @@ MEMORY_REPORT = ChapterReport(
     title="Memory",
     about=_ABOUT,
     headline="memory_figure_10",
-    unfolded=("memory_beside",),
+    unfolded=("memory_frugal", "memory_beside"),
     cards=_CARDS,
     bars=BARS,
     tables=MEMORY_TABLES,
