@@ -142,11 +142,12 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
         yield row | {"reason": error.reason}
         return
     memory = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
-    bench.stock[setting] = row | memory | {
+    row |= memory | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(found.run_ms),
         "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms / len(found.run_ms), "major_faults": found.major_faults,
     }  # fmt: skip
-    yield bench.stock[setting]
+    bench.stock[setting] = row
+    yield row
 
 
 def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str) -> list[dict[str, Any]]:

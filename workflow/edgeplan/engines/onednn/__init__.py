@@ -3,6 +3,8 @@
 Modules:
 
 * `cold`: Our own runtime: a plan folder, built elsewhere, executed as it was planned.
+* `mapped`: Our own kernels on mapped weights: no plan of memory, the page cache decides what of the
+  weights is there.
 * `session`: The package's own runtime on oneDNN, as an engine like the others: f32, the likely
   fastest kernel of every step.
 """

@@ -6,6 +6,8 @@ Modules:
   start.
 * `nodes`: Which operators of the original graph ONNX Runtime runs in each node of its optimised
   model.
+* `offline`: ONNX Runtime with the least anonymous memory that it offers at full speed: optimised
+  beforehand, its weights mapped.
 * `reference`: ONNX Runtime's outputs are the reference that outputs of plans are checked against.
 * `session`: ONNX Runtime on the CPU.
 """

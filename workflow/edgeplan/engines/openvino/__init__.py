@@ -4,6 +4,8 @@ Modules:
 
 * `cold`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16), with and without
   its model cache.
+* `mapped`: OpenVINO with its weights mapped: its own format of models, f32, whose file of weights
+  stays pages of the page cache.
 * `nodes`: Which operators of the original graph OpenVINO runs in each node of its runtime model.
 * `session`: OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
 """

@@ -232,7 +232,7 @@ def processor_time_ratio(model: str) -> Callable[[MemoryEvidence], float]:
     """Processor time of an inference at the least memory / at half of ONNX Runtime's - 1, which energy follows."""
 
     def found(e: MemoryEvidence) -> float:
-        return float(e.processor_time.loc[model, "ratio"] - 1)
+        return float(e.processor_time["ratio"][model] - 1)
 
     return found
 

@@ -189,7 +189,7 @@ def _bench(
 def _stock(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> dict[str, dict[str, Any]]:
     """Kept rows of the stock engines of a model that ran, by setting, in the order of the settings."""
     tables = [kept.get(one.key) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
-    rows = [table.iloc[0].dropna().to_dict() for table in tables if table is not None]
+    rows = [{str(k): v for k, v in table.iloc[0].dropna().items()} for table in tables if table is not None]
     return {row["setting"]: row for row in rows if "peak" in row}
 
 
