@@ -16,7 +16,7 @@ from edgeplan.chapters.memory import measuring, phonelike
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.frugal import KILLED, frugal
-from edgeplan.chapters.memory.measuring import Needs, Part, parts_of
+from edgeplan.chapters.memory.measuring import Needs, RowsPart, parts_of
 from edgeplan.chapters.memory.phonelike import Slowing, busy, slowed
 from edgeplan.chapters.memory.plan import MemoryPlanned, RunCores
 from edgeplan.chapters.memory.same_memory import ON_DEMAND, same_memory
@@ -241,14 +241,14 @@ def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
     measured: list[str] = []
     stops = True
 
-    def part(name: str, rows: int) -> Part:
+    def part(name: str, rows: int) -> RowsPart:
         def measure(_bench: ModelBench) -> Iterator[dict[str, Any]]:
             if name == "second" and stops:
                 raise _Stopped
             measured.append(name)
             yield from ({"case": name, "place": k} for k in range(rows))
 
-        return Part(name, measure, Needs(1, 0))
+        return RowsPart(name, measure, Needs(1, 0))
 
     monkeypatch.delenv(stage.STORED_ROWS_ONLY, raising=False)
     monkeypatch.setattr(stage, "parts_of", lambda *_: (part("first", 2), part("empty", 0), part("second", 1)))

@@ -9,8 +9,8 @@ Modules:
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
-* `frugal`: What people would pick to run a model in little memory, free and held to limits, beside
-  plans for the same limits.
+* `frugal`: Settings that people would pick for little memory are run free and held to limits,
+  beside plans for the same limits.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
 * `measuring`: Rows of a model are measured part by part: stock engines, plans for budgets, the

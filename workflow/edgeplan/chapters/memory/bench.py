@@ -38,7 +38,7 @@ class ModelBench:
 
     @cached_property
     def subject(self) -> StudiedModel:
-        """The model, written."""
+        """Write the model into an empty folder."""
         shutil.rmtree(self._subject.work, ignore_errors=True)
         self._subject.work.mkdir(parents=True)
         self._save(self._subject.model)
@@ -100,5 +100,5 @@ class ModelBench:
         return None
 
     def close(self) -> None:
-        """Delete the folder."""
+        """Delete the folder with all plans."""
         shutil.rmtree(self._subject.work, ignore_errors=True)

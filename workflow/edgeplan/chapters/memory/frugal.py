@@ -1,4 +1,4 @@
-"""What people would pick to run a model in little memory, free and held to limits, beside plans for the same limits.
+"""Settings that people would pick for little memory are run free and held to limits, beside plans for the same limits.
 
 An engine whose weights are pages of a file lives under any limit, since the system drops pages and reads them again; how slow
 it is then depends on how much is read ahead of a page. So each is run by the system's own number, which is told, and by a small

@@ -71,7 +71,7 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowsPart:
     """A part of a model's rows is measured at once, and kept once it is measured.
 
     Attributes:
@@ -274,45 +274,47 @@ def _cuts(bench: ModelBench) -> Iterator[Row]:
         yield from cuts(bench.subject, bench.planner)
 
 
-def parts_of(model: str, settings: MemorySettings) -> tuple[Part, ...]:
+def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     """Return the parts that the rows of a model are measured in, those that bars rest on first."""
     s, default = settings, settings.settings[0]
     plans = {"default": default, "alternations": s.alternations}
     shares = plans | {"shares": s.shares}
-    found = [Part(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs)) for name in s.settings]
-    found.append(Part("least", _at_least, Needs(20, 5 * s.alternations), {"alternations": s.alternations}))
+    found = [RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs)) for name in s.settings]
+    found.append(RowsPart("least", _at_least, Needs(20, 5 * s.alternations), {"alternations": s.alternations}))
     found += [
-        Part(f"budget {share:g}", partial(_budget, share=share), Needs(10, 5 * s.alternations), plans) for share in s.shares
+        RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(10, 5 * s.alternations), plans) for share in s.shares
     ]
     if model == s.slowed_model:
         how = {"ratio": s.slowed_ratio, "beside": s.slowed_beside, "alternations": s.alternations}
-        found.append(Part("slowed", partial(_for_least, rows=slowed), Needs(30, 10 * s.alternations), how))
-        found.append(Part("busy", partial(_for_least, rows=busy), Needs(10, 8 * s.alternations), how))
+        found.append(RowsPart("slowed", partial(_for_least, rows=slowed), Needs(30, 10 * s.alternations), how))
+        found.append(RowsPart("busy", partial(_for_least, rows=busy), Needs(10, 8 * s.alternations), how))
     if model in s.frugal_models:
         how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
         runs = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib))
-        found.append(Part("frugal", lambda bench: frugal(bench.subject, bench.planner), Needs(4.0 * runs, 3 * runs), how))
+        found.append(RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), Needs(4.0 * runs, 3 * runs), how))
     beside = (default, *(name for name in BESIDE if name in s.settings))
-    found.append(Part("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
-    found.append(Part("switched", _switched, Needs(3, 8 * len(s.shares)), shares))
-    found.append(Part("changed", _changed, Needs(10, 0), shares))
-    found.append(Part("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))
+    found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
+    found.append(RowsPart("switched", _switched, Needs(3, 8 * len(s.shares)), shares))
+    found.append(RowsPart("changed", _changed, Needs(10, 0), shares))
+    found.append(RowsPart("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))
     if s.ablated_share:
         found.append(
-            Part("ablated", _ablated, Needs(8, 6 * s.runs), {"default": default, "share": s.ablated_share}, bars=False)
+            RowsPart("ablated", _ablated, Needs(8, 6 * s.runs), {"default": default, "share": s.ablated_share}, bars=False)
         )
     if model == s.adapted_model:
         found.append(
-            Part("adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False)
+            RowsPart(
+                "adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False
+            )
         )
     if model in s.offline_mb:
         how = {"budget": s.offline_mb[model]}
         found.append(
-            Part("offline", lambda bench: iter([offline(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
+            RowsPart("offline", lambda bench: iter([offline(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
         )
     if s.second_shares:
         how = plans | {"threads": s.second_threads, "shares": s.second_shares}
-        found.append(Part("second", _second, Needs(25, 5 * s.alternations), how, bars=False))
+        found.append(RowsPart("second", _second, Needs(25, 5 * s.alternations), how, bars=False))
     sliced = model == s.sliced_model
-    found.append(Part("cuts", _cuts, Needs(30 if sliced else 1, 100 if sliced else 0), {"sliced": sliced}, bars=False))
+    found.append(RowsPart("cuts", _cuts, Needs(30 if sliced else 1, 100 if sliced else 0), {"sliced": sliced}, bars=False))
     return tuple(found)

@@ -111,7 +111,7 @@ def busy(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> Itera
 
 
 def _over_resident(turns: Turns) -> dict[str, Any]:
-    """What a plan costs over all weights in memory, as a row has it."""
+    """Return the columns of a row that say what a plan costs over all weights in memory."""
     costs = [turn.plan_ms / turn.resident_ms - 1 for turn in turns.turns]
     return {
         "median_ms": statistics.median(costs), "least_ms": min(costs), "pairs": len(costs),

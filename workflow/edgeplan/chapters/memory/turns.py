@@ -64,7 +64,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What was run in turns.
+    """Turns hold what alternated in some sessions.
 
     Attributes:
         turns: in order.
@@ -81,7 +81,7 @@ class Turns:
         return statistics.median(map(of, self.turns))
 
     def rows(self, of: str) -> Iterator[dict[str, Any]]:
-        """The turns as rows."""
+        """Yield the turns as rows of the stage."""
         for place, turn in enumerate(self.turns):
             yield turn.row(of, place)
 

@@ -15,6 +15,7 @@ from edgeplan.engines.onnxruntime.cold import OnnxRuntimeFrugal
 
 _NO_PACKING = ("session.disable_prepacking", "1")
 _EXTERNAL = "session.optimized_model_external_initializers"
+_ERRORS_ONLY = 3
 _LEAST_BYTES = 1024  # smaller weights stay in the model's own file
 
 
@@ -25,6 +26,7 @@ class OnnxRuntimeOffline(OnnxRuntimeFrugal):
         del inputs
         optimised, weights = folder / "offline.onnx", folder / "weights.bin"
         options: Any = self._options(threads)
+        options.log_severity_level = _ERRORS_ONLY  # it warns that the saved model is for this machine alone
         options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.optimized_model_filepath = str(optimised)
         options.add_session_config_entry(*_NO_PACKING)

@@ -27,8 +27,8 @@ Modules:
 * `prepare_machine`: This is done last before the clock starts: page cache and memory are made what
   they are to be, and processors free.
 * `prepared_plan`: A plan folder as the worker of cold starts takes it.
-* `read_ahead`: How much the system reads ahead of a mapped file: told, set for a while, and put
-  back even where this process is killed.
+* `read_ahead`: The read-ahead of a disk is told, set for a while, and put back even where this
+  process is killed.
 * `starts`: Cold starts of a plan folder, each in a fresh process of its own.
 * `stock`: Stock engines beside a plan: what they take of memory, and how long.
 * `stock_memory`: A stock engine's memory is measured in a process of its own: `python -m

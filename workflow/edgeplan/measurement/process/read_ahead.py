@@ -1,4 +1,4 @@
-"""How much the system reads ahead of a mapped file: told, set for a while, and put back even where this process is killed.
+"""The read-ahead of a disk is told, set for a while, and put back even where this process is killed.
 
 The number belongs to a disk, not to a process (`read_ahead_kb`). A guard is started before it is changed: a process of its own
 that waits for the end of a pipe which this one holds, and puts back what was there.

@@ -71,7 +71,7 @@ def _slower(e: MemoryEvidence) -> str:
 
 
 def _held(e: MemoryEvidence) -> str:
-    """How long settings take under one limit, and which of them the system killed or were stopped."""
+    """Tell how long settings take under one limit, and which of them the system killed or were stopped."""
     f = e.held
     ran, dead = f[f["median_ms"].notna()], f[f["median_ms"].isna()]
     each = [f"{row['setting']} {row['median_ms']:.4g} ms ({row['major_faults']:.0f} major faults)" for _, row in ran.iterrows()]

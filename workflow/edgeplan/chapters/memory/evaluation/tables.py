@@ -165,7 +165,7 @@ def _costs(f: pd.DataFrame, turns: pd.DataFrame, told: str) -> pd.DataFrame:
 
 
 def frugal(e: MemoryEvidence) -> pd.DataFrame:
-    """What people would pick for little memory, beside our plans: free, and held to limits; a line a read-ahead."""
+    """Show what people would pick for little memory, beside our plans: free, and held to limits; a line a read-ahead."""
     f = e.frugal.assign(reason=e.frugal["reason"].fillna(""))
     free = f[f["budget"].isna()]
     limits = sorted(f["budget"].dropna().unique(), reverse=True)

@@ -23,7 +23,7 @@ from edgeplan.chapters.memory.measuring import (
     NUMBERS,
     TEXTS,
     Needs,
-    Part,
+    RowsPart,
     parts_of,
 )
 from edgeplan.chapters.memory.plan import RunCores
@@ -109,7 +109,7 @@ class _Wanted:
     """A part of the rows that the settings ask for: of which model, and by which key it is kept."""
 
     model: str
-    part: Part
+    part: RowsPart
     key: str
 
 
@@ -119,11 +119,14 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
     if settings.layout_models:
         rows, depends = partial(_laid_out, settings.layout_models), {"models": settings.layout_models}
-        found.append((_LAYOUTS, Part("layouts", rows, Needs(3.0 * len(settings.layout_models), 0), depends)))
+        found.append((_LAYOUTS, RowsPart("layouts", rows, Needs(3.0 * len(settings.layout_models), 0), depends)))
     if settings.single_layers:
         depends = {"layers": settings.single_layers}
         found.append(
-            (_SINGLE, Part("single layers", single_layers, Needs(20.0 * len(settings.single_layers), 0), depends, bars=False))
+            (
+                _SINGLE,
+                RowsPart("single layers", single_layers, Needs(20.0 * len(settings.single_layers), 0), depends, bars=False),
+            )
         )
     found.sort(key=lambda pair: not pair[1].bars)
     by = protocol("memory").name
