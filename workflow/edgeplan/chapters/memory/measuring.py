@@ -24,7 +24,7 @@ from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.same_memory import BESIDE, same_memory
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, changed, cuts, layers, offline
-from edgeplan.chapters.memory.turns import in_turns
+from edgeplan.chapters.memory.turns import CHUNK, in_turns
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
@@ -90,7 +90,9 @@ class RowsPart:
 
 
 def _budget(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
-    """A plan for a share of what the first setting takes, and what it measures."""
+    """A plan for a share of what the first setting takes, and what it measures; nothing where that did not run."""
+    if not bench.default:
+        return
     subject, budget, started = bench.subject, bench.budget(share), time.perf_counter()
     name = f"budget {share:g}"
     _, found = _attempted(subject, bench.planner, partial(bench.plan, budget), name)
@@ -235,10 +237,12 @@ def _second(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """Some budgets with more computing threads; where no processor is left, reading shares them."""
     subject, settings = bench.subject, bench.subject.settings
     threads = settings.second_threads
-    if threads > len(subject.cores.all):
+    if threads > len(subject.cores.all) or not bench.default:
         return
     again = replace(subject, cores=RunCores.of(subject.cores.all, threads), work=subject.work / "second")
-    again = replace(again, settings=settings.model_copy(update={"threads": threads}))
+    again = replace(
+        again, settings=settings.model_copy(update={"threads": threads, "alternations": min(CHUNK, settings.alternations)})
+    )
     (again.work / "planner").mkdir(parents=True)
     planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
     for share in settings.second_shares:
@@ -280,9 +284,9 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     plans = {"default": default, "alternations": s.alternations}
     shares = plans | {"shares": s.shares}
     found = [RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs)) for name in s.settings]
-    found.append(RowsPart("least", _at_least, Needs(20, 5 * s.alternations), {"alternations": s.alternations}))
+    found.append(RowsPart("least", _at_least, Needs(20, 4 * s.alternations), {"alternations": s.alternations}))
     found += [
-        RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(10, 5 * s.alternations), plans) for share in s.shares
+        RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(8, 4 * s.alternations), plans) for share in s.shares
     ]
     if model == s.slowed_model:
         how = {"ratio": s.slowed_ratio, "beside": s.slowed_beside, "alternations": s.alternations}
@@ -314,7 +318,7 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
         )
     if s.second_shares:
         how = plans | {"threads": s.second_threads, "shares": s.second_shares}
-        found.append(RowsPart("second", _second, Needs(25, 5 * s.alternations), how, bars=False))
+        found.append(RowsPart("second", _second, Needs(20, 4 * CHUNK), how, bars=False))
     sliced = model == s.sliced_model
     found.append(RowsPart("cuts", _cuts, Needs(30 if sliced else 1, 100 if sliced else 0), {"sliced": sliced}, bars=False))
     return tuple(found)

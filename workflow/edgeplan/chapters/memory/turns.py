@@ -22,7 +22,8 @@ from edgeplan.planning.memory import bounds
 from edgeplan.profiling.streaming import StreamPhase, StreamRun, all_resident, run_apart
 from edgeplan.runtime.streaming.again import workload_of
 
-_CHUNK = 5  # alternations of one session
+#: Alternations of one session.
+CHUNK = 5
 _PHASE_MS = 200.0  # a phase is about as long, its first inference left out
 _MOST_RUNS = 12
 _DECIDED = 0.01  # no further session where the interval of the median ratio reaches no farther on either side
@@ -114,7 +115,7 @@ def in_turns(
     digests: set[str] = set()
     peak = session = 0
     while len(turns) < alternations and not known(turns, decided):
-        count = min(_CHUNK, alternations - len(turns))
+        count = min(CHUNK, alternations - len(turns))
         with beside():
             found, slow = _session(candidate, plan, planner, count, tuple(slowed(turns)))
         turns += _turns(candidate, plan, found, slow, session)

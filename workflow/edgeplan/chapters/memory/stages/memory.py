@@ -119,7 +119,7 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
     if settings.layout_models:
         rows, depends = partial(_laid_out, settings.layout_models), {"models": settings.layout_models}
-        found.append((_LAYOUTS, RowsPart("layouts", rows, Needs(3.0 * len(settings.layout_models), 0), depends)))
+        found.append((_LAYOUTS, RowsPart("layouts", rows, Needs(2.0 * len(settings.layout_models), 0), depends)))
     if settings.single_layers:
         depends = {"layers": settings.single_layers}
         found.append(
