@@ -112,9 +112,9 @@ def kernels(planner: Planner, model: Path, work: Path, threads: int) -> Iterator
 def slices(planner: Planner, runs: int) -> Iterator[dict[str, Any]]:
     """Each cut of a layer: the least memory beside kernels, and times with nothing loaded ahead and with one part ahead."""
     whole = planner.built(ModelCut(_LIMITS[0])).program
-    last, heights = len(whole.step_names) - 1, {shape[2] for shape in whole.shapes.values() if len(shape) == _RANK}
+    last, height = len(whole.step_names) - 1, max((b.shape[2] for b in whole.outputs if len(b.shape) == _RANK), default=0)
     cuts = [ModelCut(limit) for limit in _LIMITS]
-    cuts += [ModelCut(_LIMITS[0], (Region(0, last, rows),)) for rows in _ROWS if rows < min(heights, default=0)]
+    cuts += [ModelCut(_LIMITS[0], (Region(0, last, rows),)) for rows in _ROWS if rows < height]
     seen = list[CostedProgram]()
     for cut in cuts:
         candidate = planner.candidate(cut)

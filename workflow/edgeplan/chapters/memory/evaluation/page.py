@@ -8,6 +8,7 @@ from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS, memory_metrics
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.chapters.memory.paper import COMPUTE_OVER_READING
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
@@ -46,7 +47,7 @@ _CARDS = (
 
 def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
     """Tell what the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
-    told = [text for finding in (_slower, _held, _killed, _below_bound) if (text := finding(evidence))]
+    told = [text for finding in (_slower, _held, _killed, _below_bound, _not_slowed) if (text := finding(evidence))]
     frame = evidence.budgets
     named = frame["model"] + " at " + (100 * frame["share"]).map("{:g} %".format)
     lacking = named[frame["needed"].notna()].tolist()
@@ -97,6 +98,17 @@ def _below_bound(e: MemoryEvidence) -> str:
     return (
         f"{(ratio < 1).sum()} of {len(f)} budgets take less than their bound, down to {ratio.min():.2f} of it: it rests on the "
         "times of steps with all weights in memory, which are slower there than in the plan. Of these the bound says nothing."
+    )
+
+
+def _not_slowed(e: MemoryEvidence) -> str:
+    """Say why there are no figures of a phone where its ratio of computing to reading was not reached."""
+    turns = e.turns[e.turns["setting"] == "slowed"]
+    if turns.empty or len(e.phonelike):
+        return ""
+    return (
+        f"Computing took {turns['ratio'].median():.1f} times as long as reading all weights, where phones compute for "
+        f"{COMPUTE_OVER_READING:g} times as long: there are no figures of a phone."
     )
 
 
