@@ -12,7 +12,7 @@ import pytest
 
 from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.evaluation.evidence import MemoryEvidence
+from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS, FIRST, memory_metrics
 from edgeplan.chapters.memory.evaluation.page import findings
@@ -57,15 +57,49 @@ def _rows(scale: float) -> Iterator[dict[str, Any]]:
         yield row("layout", who, peak=height, needed=100, steps=7)
 
 
+def _turn(of: str, over: float, ratio: float) -> dict[str, Any]:
+    """A phase of a plan that takes so many times as long as with all weights in memory."""
+    return {
+        "case": "turn", "setting": of, "median_ms": 10.0 * over, "resident_ms": 10.0, "bound_ms": 10.0, "wait_ms": 0.1,
+        "ratio": ratio, "factor": 1.2,
+    }  # fmt: skip
+
+
+def _picked(setting: str, budget: float, ms: float, read_ahead: float = 8192, **more: float) -> dict[str, Any]:
+    """A run of what one would pick for little memory."""
+    return {"case": "frugal", "setting": setting, "budget": budget, "read_ahead": read_ahead, "median_ms": ms, **more}
+
+
 def evidence(*, empty: bool = False) -> MemoryEvidence:
     """Two models with a few rows of every case."""
     alone = [
-        {"case": "slowed", "predicted_ms": 3.0, "median_ms": 0.02, "wait_ms": 0.01, "pairs": 21, "peak": MIB},
-        {"case": "held", "setting": "onnxruntime-frugal", "budget": MIB, "median_ms": 33.0},
-        {"case": "held", "setting": "edgeplan", "budget": MIB, "median_ms": 11.0},
+        {"case": "slowed", "setting": "edgeplan", "factor": 1.3, "ratio": 3.0, "median_ms": 0.02, "wait_ms": 0.01, "peak": MIB},
+        {"case": "slowed", "setting": "onnxruntime", "median_ms": 0.03},
+        {"case": "busy", "setting": "edgeplan", "median_ms": 0.1, "wait_ms": 0.01, "peak": MIB},
+        *(_turn("slowed", 1.02, ratio) for ratio in (2.9, 3.0, 3.1)),
+        _turn("slowed", 1.5, 4.0),
+        *(_turn("busy", 1.1, 2.4) for _ in range(3)),
+        _picked("onnxruntime", math.nan, 12.0, peak=600 * MIB, anonymous=590 * MIB, file=8 * MIB),
+        _picked("onnxruntime", HELD_MIB * MIB, math.nan) | {"reason": "killed: out of memory"},
+        _picked("onnxruntime-frugal", math.nan, 13.0, peak=260 * MIB, anonymous=20 * MIB, file=240 * MIB),
+        _picked("onnxruntime-frugal", HELD_MIB * MIB, 33.0, major_faults=1000),
+        _picked("onnxruntime-frugal", HELD_MIB * MIB, 22.0, 128, major_faults=2000),
+        _picked("edgeplan-mapped", math.nan, 12.0, peak=250 * MIB, anonymous=10 * MIB, file=240 * MIB),
+        _picked("edgeplan-mapped", HELD_MIB * MIB, 16.5, major_faults=100),
+        _picked("edgeplan", math.nan, 12.0, peak=14 * MIB, anonymous=11 * MIB, file=3 * MIB),
+        _picked("edgeplan", HELD_MIB * MIB, 11.0, major_faults=0),
+        {"case": "same", "setting": "onnxruntime", "budget": 600 * MIB, "full_ms": 12.0, "median_ms": 9.0},
+        {"case": "same", "setting": "on demand", "budget": 40 * MIB, "full_ms": 22.0, "median_ms": 11.0},
+    ]
+    layer = {"model": "fc 4096 to 4096", "case": "slice", "place": 0}
+    of_layers = [
+        {"model": "conv", "case": "kernel", "setting": "jit", "compute_ms": 1.0, "needed": 4 * MIB, "weights": MIB},
+        {"model": "conv", "case": "kernel", "setting": "gemm", "compute_ms": 2.0, "needed": 8 * MIB, "weights": MIB},
+        layer | {"setting": "whole layers", "needed": 9 * MIB, "median_ms": 3.0, "full_ms": 5.0},
+        layer | {"setting": "parts", "needed": 3 * MIB, "median_ms": 3.1, "full_ms": 6.0},
     ]
     found = [{"model": "vgg19"} | row for row in _rows(4.0)] + [{"model": "resnet152"} | row for row in (*_rows(1.0), *alone)]
-    frame = pd.DataFrame([] if empty else found).reindex(columns=list(COLUMNS))
+    frame = pd.DataFrame([] if empty else [*found, *of_layers]).reindex(columns=list(COLUMNS))
     frame[list(NUMBERS)] = frame[list(NUMBERS)].astype("float64")
     texts = [name for name in COLUMNS if name not in NUMBERS]
     frame[texts] = frame[texts].fillna("").astype(str)
@@ -83,7 +117,7 @@ def test_the_floor_is_that_of_the_command_where_it_was_measured() -> None:
 @pytest.mark.parametrize("name", MEMORY_TABLES)
 def test_every_table_is_made_of_all_rows_and_refused_without(name: str) -> None:
     made = MEMORY_TABLES[name].make(evidence())
-    assert set(made["model"]) - {"vgg19", "all models, mean"} == {"resnet152"}
+    assert set(made["model"]) - {"vgg19", "all models, mean"} in ({"resnet152"}, {"conv"}, {"fc 4096 to 4096"})
     assert not made.columns.duplicated().any()
     with pytest.raises(NotMeasuredError):
         MEMORY_TABLES[name].make(evidence(empty=True))
@@ -206,3 +240,44 @@ def test_changes_of_the_budget_are_held_to_fresh_plans_and_refusals_count() -> N
     assert found["memory.chosen_over_fresh_max"] == pytest.approx(1.02)
     assert found["memory.refused_between_least_and_plan"] == 2  # one of each model
     assert found["memory.switch_pause_ms_p95"] == 20
+
+
+def test_what_one_would_pick_is_told_with_its_fate() -> None:
+    table = MEMORY_TABLES["memory_frugal"].make(evidence()).set_index(["setting", "read_ahead_kib"])
+    assert table.loc[("onnxruntime", 8192), "idle + 45 MiB"] == "killed"
+    assert table.loc[("onnxruntime-frugal", 128), "idle + 45 MiB"] == "22 ms, 2000 faults"
+    assert table.loc[("edgeplan", 8192), ["free", "idle + 45 MiB"]].tolist() == ["12 ms", "11 ms"]
+    found = memory_metrics(evidence())
+    assert found["memory.speedup_vs_best_frugal"] == 2, "by whichever read-ahead is better for it"
+    assert found["memory.speedup_vs_mapped_own"] == 1.5
+    assert found["memory.speedup_vs_frugal_ort"] == 3, "by the system's own"
+    assert any("onnxruntime was killed: out of memory" in text for text in findings(evidence()))
+
+
+def test_a_slowed_processor_counts_while_it_is_as_slow_as_it_should_be() -> None:
+    found = memory_metrics(evidence())
+    assert found["memory.phonelike_overhead"] == pytest.approx(0.02), "the turn at a ratio of 4 does not count"
+    assert found["memory.busy_overhead"] == pytest.approx(0.1)
+    assert found["memory.phonelike_over_stock"] == pytest.approx(0.03)
+    runs = evidence().runs
+    runs.loc[(runs["case"] == "turn") & (runs["setting"] == "slowed"), "ratio"] = 4.5
+    without = MemoryEvidence("cpu-onednn", runs, {})
+    assert any("Computing took 4.5 times as long" in text for text in findings(without))
+    missed = memory_metrics(without)
+    assert not {"memory.phonelike_overhead", "memory.phonelike_over_stock", "memory.phonelike_stalls"} & set(missed)
+
+
+def test_the_bound_is_that_of_the_turns() -> None:
+    runs = evidence().runs
+    budget = runs[(runs["case"] == "budget") & (runs["model"] == "vgg19")].index[0]
+    turns = pd.DataFrame([{"model": "vgg19"} | _turn("budget 0.1", over, 2.4) for over in (1.3, 1.2, 1.05)])
+    found = MemoryEvidence("cpu-onednn", pd.concat([runs, turns.reindex(columns=runs.columns)], ignore_index=True), {})
+    assert found.over(found.budgets, "bound_ms").loc[budget] == pytest.approx(1.2)
+    assert memory_metrics(found)["memory.points_within_10pct_of_bound"] == 0.5
+
+
+def test_time_in_as_much_memory_stands_beside_the_papers() -> None:
+    table = MEMORY_TABLES["memory_same"].make(evidence()).set_index("beside")
+    assert table.loc["on demand", ["time_saved", "paper_time_saved"]].tolist() == [0.5, 0.6333]
+    assert table.loc["onnxruntime", "memory_saved"] == pytest.approx(1 - 29 / 600, abs=1e-4)
+    assert memory_metrics(evidence())["memory.resnet152_processor_time"] == 0

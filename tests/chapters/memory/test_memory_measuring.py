@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from edgeplan.chapters.memory import measuring
 from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory.budget import MIB, mib
-from edgeplan.chapters.memory.plan import Planner, RunCores, TooSmallError
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores, TooSmallError
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel, changed
 from edgeplan.errors import InfeasibleError
@@ -73,6 +74,14 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "profile_program", profiled)
 
 
+def _attempted(subject: StudiedModel, planner: Planner, budget: int) -> tuple[MemoryPlanned | None, dict[str, Any]]:
+    """A plan for a budget, and the row of what it measures."""
+    made, rows = measuring._attempted(
+        subject, planner, lambda: planner.write(budget, Mode.back_to_back, subject.work / "plan"), "plan"
+    )
+    return made, rows[0]
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("forgetful")
 def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner, tmp_path: Path) -> None:
@@ -98,7 +107,7 @@ def test_a_budget_that_runs_exceed_is_named_as_it_was_given_and_not_proven_too_s
     enough = re.search(r"give --budget (\d+)MiB or more", told.value.next_step)
     assert enough
     assert int(enough[1]) * MIB > budget
-    made, row = measuring._attempted(subject, planner, budget, "plan")
+    made, row = _attempted(subject, planner, budget)
     assert made is None
     assert set(row) == {"reason"}
 
@@ -119,7 +128,7 @@ def test_the_budget_that_is_advised_holds_where_runs_take_more_than_was_profiled
 
 
 def test_what_is_needed_is_told_where_it_is_proven(subject: StudiedModel, planner: Planner) -> None:
-    made, row = measuring._attempted(subject, planner, MIB, "plan")
+    made, row = _attempted(subject, planner, MIB)
     assert made is None
     assert row["needed"] == planner.least_bytes()
     assert "proven" in row["reason"]
@@ -127,7 +136,7 @@ def test_what_is_needed_is_told_where_it_is_proven(subject: StudiedModel, planne
 
 def test_a_run_that_crashes_has_no_right_outputs(subject: StudiedModel, planner: Planner) -> None:
     planner.cores = RunCores((1 << 20,), (1 << 20,))  # the process that runs plans may use no such processor
-    made, row = measuring._attempted(subject, planner, 64 * MIB, "plan")
+    made, row = _attempted(subject, planner, 64 * MIB)
     assert made is None
     assert row["equal"] == 0
     assert "exit code 1" in row["reason"]

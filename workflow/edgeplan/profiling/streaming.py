@@ -102,6 +102,7 @@ class RunSettings:
         reader_processors: processors that reading threads may use.
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
+        followed: whether weights are loaded for one more inference than there are, as if another followed the last.
         mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
@@ -116,6 +117,7 @@ class RunSettings:
     reader_processors: Sequence[int] = ()
     runs: int = 5
     isolated: bool = True
+    followed: bool = False
     mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False

@@ -1,4 +1,4 @@
-"""Rows of one model are measured: stock engines, plans for budgets, the least peak, and the same held to a limit."""
+"""Rows of a model are measured part by part: stock engines, plans for budgets, the least peak, and what stands beside them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ import math
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.bench import ModelBench
+from edgeplan.chapters.memory.frugal import frugal
+from edgeplan.chapters.memory.phonelike import busy, slowed
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
+from edgeplan.chapters.memory.same_memory import BESIDE, same_memory
+from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, changed, cuts, layers, offline
+from edgeplan.chapters.memory.turns import CHUNK, in_turns
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
-from edgeplan.measurement.process.stock_memory import StockResult
-from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.profiling.streaming import StreamRun, all_resident, run_apart
+from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
-from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.support.workers import ColdRunError, answered
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.
@@ -37,97 +41,98 @@ NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
     "plan_bound_ms", "bound_ms", "bytes_per_ms", "wait_ms", "read", "cpu_ms", "error", "equal", "steps", "parts", "bands",
     "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs", "first_ms", "place", "weights",
-    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s", "fresh_ms",
+    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s", "fresh_ms", "ratio", "factor", "read_ahead",
+    "resident_peak", "full_ms",
 )  # fmt: skip
 #: Columns that are text.
 TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
 #: Columns that rows of before lack, with their values there.
-LATER_COLUMNS = MappingProxyType({"fresh_ms": math.nan})
+LATER_COLUMNS = MappingProxyType(
+    dict.fromkeys(("fresh_ms", "ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan)
+)
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
+_SEVERAL = 2
+Row = dict[str, Any]
 
 
-def measured(subject: StudiedModel) -> Iterator[dict[str, Any]]:
-    """Measure the rows of a model, one after the other; what cannot be measured has a reason.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Estimates what a part takes: seconds whatever the model is, and inferences of it with all weights in memory."""
 
-    Raises:
-        ModelError: our runtime cannot run the model.
+    seconds: float
+    inferences: int
+
+    def estimated(self, inference_ms: float) -> float:
+        """Return the seconds for a model of such inferences."""
+        return self.seconds + self.inferences * inference_ms / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPart:
+    """A part of a model's rows is measured at once, and kept once it is measured.
+
+    Attributes:
+        name: unique among those of a model.
+        rows: measures it.
+        needs: what it takes.
+        depends: settings that decide its rows besides threads and inferences, by name.
+        bars: whether bars rest on it; these parts of all models are measured first.
     """
-    stocks = [_stock(subject, setting) for setting in subject.settings.settings]
-    yield from stocks
-    default = stocks[0].get("peak", 0)
-    if not default:
+
+    name: str
+    rows: Callable[[ModelBench], Iterator[Row]]
+    needs: Needs
+    depends: Mapping[str, Any] = field(default_factory=dict)
+    bars: bool = True
+
+
+def _budget(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
+    """A plan for a share of what the first setting takes, and what it measures; nothing where that did not run."""
+    if not bench.default:
         return
-    (subject.work / "planner").mkdir()
-    planner = Planner(subject.model, subject.work / "planner", subject.settings.threads, subject.cores, subject.settings.runs)
-    made: dict[float, MemoryPlanned] = {}
-    yield from _budgets(subject, planner, default, made)
-    yield from _beside(subject, planner, made)
-    yield from _second(subject, default)
+    subject, budget, started = bench.subject, bench.budget(share), time.perf_counter()
+    name = f"budget {share:g}"
+    _, found = _attempted(subject, bench.planner, partial(bench.plan, budget), name)
+    seconds = time.perf_counter() - started
+    row, *turns = found
+    yield {"case": "budget", "share": share, "budget": share * bench.default, **row, "planning_s": seconds}
+    yield from turns
 
 
-def _budgets(
-    subject: StudiedModel, planner: Planner, default: int, made: dict[float, MemoryPlanned]
-) -> Iterator[dict[str, Any]]:
-    """Plans for shares of what the first setting takes; those that fit are added to `made`."""
-    started = time.perf_counter()
-    for share in subject.settings.shares:
-        plan, row = _attempted(subject, planner, int(share * default), f"plan-{share:g}")
-        if plan is not None:
-            made[share] = plan
-        seconds = time.perf_counter() - started
-        yield {"case": "budget", "share": share, "budget": share * default, **row, "planning_s": seconds}
-        started = time.perf_counter()
-
-
-def _attempted(subject: StudiedModel, planner: Planner, budget: int, name: str) -> tuple[MemoryPlanned | None, dict[str, Any]]:
-    """A plan for a budget and what it measures; or why there is none, and what is needed where that is proven.
+def _attempted(
+    subject: StudiedModel, planner: Planner, make: Callable[[], MemoryPlanned], name: str
+) -> tuple[MemoryPlanned | None, list[dict[str, Any]]]:
+    """A plan and what it measures, its turns behind; or why there is none, and what is needed where that is proven.
 
     A run that crashed has no outputs that are right: `equal` is 0.
     """
     made = None
     try:
-        made = planner.write(budget, _BACK_TO_BACK, subject.work / name)
-        return made, _ran(subject, planner, made)
+        made = make()
+        return made, _ran(subject, planner, made, name)
     except InfeasibleError as error:
-        return made, {"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})
+        return made, [{"reason": error.what} | ({"needed": planner.least_bytes()} if error.proven else {})]
     except ColdRunError as error:
-        return made, {"reason": error.what.splitlines()[0], "equal": 0.0}
+        return made, [{"reason": error.what.splitlines()[0], "equal": 0.0}]
     except EdgeplanError as error:
-        return made, {"reason": error.what.splitlines()[0]}
+        return made, [{"reason": error.what.splitlines()[0]}]
 
 
-def _beside(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
-    """Measure the rest of a model: its layers, its least budget, and the studies."""
-    yield from layers(planner)
-    least = _least(subject, planner)
-    yield _at_least(subject, planner, least)
-    if least is not None and subject.name == subject.settings.slowed_model:
-        yield _slowed(subject, planner, least)
-    if subject.name == subject.settings.limited_model:
-        yield from _held(subject, planner)
-    if len(made) > 1:
-        yield from _switched(subject, planner, made)
-        yield from changed(made[min(made)])
-    if (share := subject.settings.ablated_share) in made:
-        yield from ablated(subject, planner, made[share])
-    if made and subject.name == subject.settings.adapted_model:
-        yield from adapted(subject, planner, [made[share] for share in sorted(made)])
-    if subject.name in subject.settings.offline_mb:
-        yield offline(subject, planner)
-    yield from cuts(subject, planner)
-
-
-def _at_least(subject: StudiedModel, planner: Planner, least: MemoryPlanned | None) -> dict[str, Any]:
+def _at_least(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """The least budget that a run holds, as it ran."""
-    if least is None:
-        return {"case": "least", "reason": "no run held a budget near the proven least"}
-    return {"case": "least", "budget": least.budget, **_ran(subject, planner, least)}
+    if bench.least is None:
+        yield {"case": "least", "reason": "no run held a budget near the proven least"}
+        return
+    row, *turns = _ran(bench.subject, bench.planner, bench.least, "least")
+    yield {"case": "least", "budget": bench.least.budget, **row}
+    yield from turns
 
 
-def _stock(subject: StudiedModel, setting: str) -> dict[str, Any]:
+def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
+    subject = bench.subject
     row: dict[str, Any] = {"case": "stock", "setting": setting}
     folder = subject.work / setting
     folder.mkdir()
@@ -136,43 +141,42 @@ def _stock(subject: StudiedModel, setting: str) -> dict[str, Any]:
         artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
         found = stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs))
     except ColdRunError as error:
-        return row | {"reason": error.reason}
+        yield row | {"reason": error.reason}
+        return
     memory = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
-    return row | memory | {
+    row |= memory | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(found.run_ms),
         "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms / len(found.run_ms), "major_faults": found.major_faults,
     }  # fmt: skip
+    bench.stock[setting] = row
+    yield row
 
 
-def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> dict[str, Any]:
-    """A plan run beside the same program with all weights in memory, and held to its budget by the system."""
+def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str) -> list[dict[str, Any]]:
+    """A plan run alone, in turns with all weights in memory, and held to its budget by the system; its turns behind its row."""
     candidate, plan = made.candidate, made.document
     expected = reference_outputs(subject.model, planner.values)
     files = {border.name: subject.work / f"out-{k}.bin" for k, border in enumerate(candidate.program.outputs)}
-    settings = replace(planner.settings(subject.settings.runs), outputs=files, steps=True, bandwidth_passes=3)
-    beside = run_apart(candidate.folder, subject.settings.threads, [all_resident(candidate.program)], settings)
-    alone = replace(settings, steps=False)  # to keep their times takes memory
-    found = run_apart(made.folder, subject.settings.threads, [plan.model_dump()], alone)
+    settings = replace(planner.settings(subject.settings.runs), outputs=files)  # no times of steps: they take memory
+    found = run_apart(made.folder, subject.settings.threads, [plan.model_dump()], settings)
     outputs = [np.fromfile(files[border.name], border.dtype).reshape(border.shape) for border in candidate.program.outputs]
-    phase, wide = found.phases[0], beside.phases[0]
-    rate = statistics.median([*found.bytes_per_ms, *beside.bytes_per_ms])
-    compute = np.median(np.array(wide.step_ms[1:]), axis=0)
-    arena = made.budget - candidate.profile.objects_bytes
-    bound = bounds.period_ms(
-        workload_of(candidate.program, compute.tolist()), replace(candidate.reader, bytes_per_ms=rate), arena
-    )
+    phase = found.phases[0]
+    turns = in_turns(candidate, plan.model_dump(), planner, subject.settings.alternations)
     memory = {key: getattr(phase.memory, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     names = plan.steps
     row = memory | {
-        "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(phase.run_ms[1:]),
-        "least_ms": min(phase.run_ms[1:]), "first_ms": phase.run_ms[0], "resident_ms": statistics.median(wide.run_ms[1:]),
-        "predicted_ms": plan.predicted_ms, "plan_bound_ms": plan.lower_bound_ms, "bound_ms": bound, "bytes_per_ms": rate,
-        "wait_ms": statistics.median(phase.wait_ms[1:]), "read": statistics.median(phase.read_bytes[1:]),
-        "cpu_ms": phase.cpu_ms / len(phase.run_ms), "error": relative_error(outputs, [expected[b] for b in files]),
-        "equal": float(phase.digests == wide.digests and len(phase.digests) == 1), "steps": len(names),
+        "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": turns.median(lambda turn: turn.plan_ms),
+        "least_ms": min(turn.plan_ms for turn in turns.turns), "first_ms": phase.run_ms[0],
+        "resident_ms": turns.median(lambda turn: turn.resident_ms), "resident_peak": turns.peak,
+        "predicted_ms": plan.predicted_ms, "plan_bound_ms": plan.lower_bound_ms,
+        "bound_ms": turns.median(lambda turn: turn.bound_ms), "bytes_per_ms": turns.median(lambda turn: turn.bytes_per_ms),
+        "wait_ms": turns.median(lambda turn: turn.wait_ms), "read": statistics.median(phase.read_bytes[1:]),
+        "pairs": len(turns.turns), "cpu_ms": phase.cpu_ms / len(phase.run_ms),
+        "error": relative_error(outputs, [expected[b] for b in files]),
+        "equal": float(turns.digests == set(phase.digests) and len(phase.digests) == 1), "steps": len(names),
         "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names),
     }  # fmt: skip
-    return row | _limited(subject, planner, made, phase.run_ms)
+    return [row | _limited(subject, planner, made, phase.run_ms), *turns.rows(name)]
 
 
 def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outside_ms: Sequence[float]) -> dict[str, Any]:
@@ -204,82 +208,15 @@ def _failures(held: Limited) -> int:
     return max(held.failures, int(held.code == -signal.SIGKILL))
 
 
-def _least(subject: StudiedModel, planner: Planner) -> MemoryPlanned | None:
-    """The least budget that a run holds, to an eighth of a MiB."""
-    step = MIB // 8
-    budget = -(-planner.least_bytes() // step) * step
-    for _ in range(8):
-        try:
-            return planner.write(budget, _BACK_TO_BACK, subject.work / "plan-least")
-        except InfeasibleError:
-            budget += step
-    return None
-
-
-def _slowed(subject: StudiedModel, planner: Planner, least: MemoryPlanned) -> dict[str, Any]:
-    """A processor that computes `slowed_ratio` times as long as weights take to be read, stood for by waiting awake.
-
-    Where this one computes for longer by itself, nothing is slowed; the factor (`predicted_ms`) is below 1 then.
-    """
-    candidate = least.candidate
-    weights = sum(step.weight_bytes for step in candidate.program.steps)
-    compute = np.array(candidate.profile.compute_ms)
-    factor = subject.settings.slowed_ratio * weights / candidate.profile.bytes_per_ms / compute.sum()
-    slowed = tuple(int(1e6 * ms) for ms in compute * max(0.0, factor - 1))
-    settings = replace(planner.settings(4), slowed_ns=slowed)
-    pairs: list[float] = []
-    waits: list[float] = []
-    while len(pairs) < subject.settings.slowed_pairs:
-        wide = run_apart(candidate.folder, subject.settings.threads, [all_resident(candidate.program)], settings)
-        found = run_apart(least.folder, subject.settings.threads, [least.document.model_dump()], settings)
-        both = list(zip(found.phases[0].run_ms, wide.phases[0].run_ms, strict=True))[1:]
-        pairs += [one / other - 1 for one, other in both]
-        own, other = (statistics.median(run.phases[0].wait_ms[1:]) for run in (found, wide))
-        waits.append((own - other) / statistics.median(wide.phases[0].run_ms[1:]))
-    return {
-        "case": "slowed", "setting": "overhead", "predicted_ms": factor, "median_ms": statistics.median(pairs),
-        "least_ms": min(pairs), "wait_ms": statistics.median(waits), "pairs": len(pairs), "peak": least.run.peak_over_idle,
-    }  # fmt: skip
-
-
-def _held(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
-    """The last stock setting, and our plan, each held to idle and as much."""
-    budget = int(subject.settings.limited_mib * MIB)
-    setting = subject.settings.settings[-1]
-    theirs: dict[str, Any] = {"case": "held", "setting": setting, "budget": budget}
-    ours = theirs | {"setting": "edgeplan"}
-    gate = subject.work / "gate-held"
-    inputs = stock.inputs_of(subject.model)
-    folder = subject.work / "held"
-    folder.mkdir()
-    try:
-        artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-        evict(artefact.files)
-        job = stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs, str(gate))
-        held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, budget)
-        theirs["failures"] = _failures(held)
-        found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
-        yield theirs | {"median_ms": statistics.median(found.run_ms[1:]), "major_faults": found.major_faults}
-    except (NoGroupError, ColdRunError, TimeoutError) as error:
-        yield theirs | {"reason": str(error).splitlines()[0]}
-    try:
-        made = planner.write(budget, _BACK_TO_BACK, subject.work / "plan-held")
-        gate.unlink(missing_ok=True)
-        own = planner.settings(subject.settings.runs).job(made.folder, subject.settings.threads, [made.document.model_dump()])
-        held = run_limited(_WORKER, json.dumps(own | {"gate": str(gate)}).encode(), gate, budget)
-        ours["failures"] = _failures(held)
-        run = _answered(held, made.folder)
-        yield ours | {"median_ms": statistics.median(run.phases[0].run_ms[1:]), "major_faults": run.major_faults}
-    except (InfeasibleError, NoGroupError, ColdRunError, TimeoutError) as error:
-        yield ours | {"reason": str(error).splitlines()[0]}
-
-
-def _switched(subject: StudiedModel, planner: Planner, made: Mapping[float, MemoryPlanned]) -> Iterator[dict[str, Any]]:
+def _switched(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """A running session changes its budget, up and down, by the program of the smallest one, and plans itself each time.
 
     `pause_ms` is what a change costs: planning, the pause, and what the first inference takes longer than those behind it,
     since it loads what stays from then on, less these bytes (`read`) over the bandwidth.
     """
+    subject, planner, made = bench.subject, bench.planner, bench.plans()
+    if len(made) < _SEVERAL:
+        return
     smallest = made[min(made)]
     budgets = [made[share].budget for share in (*sorted(made), *sorted(made, reverse=True)[1:])]
     settings = replace(planner.settings(4), bandwidth_passes=3)
@@ -296,16 +233,92 @@ def _switched(subject: StudiedModel, planner: Planner, made: Mapping[float, Memo
         }  # fmt: skip
 
 
-def _second(subject: StudiedModel, default: int) -> Iterator[dict[str, Any]]:
+def _second(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """Some budgets with more computing threads; where no processor is left, reading shares them."""
-    settings = subject.settings
+    subject, settings = bench.subject, bench.subject.settings
     threads = settings.second_threads
-    if not settings.second_shares or threads > len(subject.cores.all):
+    if threads > len(subject.cores.all) or not bench.default:
         return
     again = replace(subject, cores=RunCores.of(subject.cores.all, threads), work=subject.work / "second")
-    again = replace(again, settings=settings.model_copy(update={"threads": threads}))
+    again = replace(
+        again, settings=settings.model_copy(update={"threads": threads, "alternations": min(CHUNK, settings.alternations)})
+    )
     (again.work / "planner").mkdir(parents=True)
     planner = Planner(subject.model, again.work / "planner", threads, again.cores, settings.runs)
     for share in settings.second_shares:
-        _, row = _attempted(again, planner, int(share * default), f"plan-{share:g}")
-        yield {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * default, **row}
+        make = partial(planner.write, bench.budget(share), _BACK_TO_BACK, again.work / f"plan-{share:g}")
+        row, *turns = _attempted(again, planner, make, f"second {share:g}")[1]
+        yield {"case": "second", "setting": f"{threads} threads", "share": share, "budget": share * bench.default, **row}
+        yield from turns
+
+
+def _for_least(bench: ModelBench, rows: Callable[[StudiedModel, Planner, MemoryPlanned], Iterator[Row]]) -> Iterator[Row]:
+    """Measure what is of the least plan, where there is one."""
+    if bench.least is not None:
+        yield from rows(bench.subject, bench.planner, bench.least)
+
+
+def _changed(bench: ModelBench) -> Iterator[Row]:
+    if made := bench.plans():
+        yield from changed(made[min(made)])
+
+
+def _ablated(bench: ModelBench) -> Iterator[Row]:
+    with suppress(InfeasibleError):
+        yield from ablated(bench.subject, bench.planner, bench.plan(bench.budget(bench.subject.settings.ablated_share)))
+
+
+def _adapted(bench: ModelBench) -> Iterator[Row]:
+    if made := bench.plans():
+        yield from adapted(bench.subject, bench.planner, [made[share] for share in sorted(made)])
+
+
+def _cuts(bench: ModelBench) -> Iterator[Row]:
+    if bench.least is not None:  # at least what was profiled for it is there
+        yield from cuts(bench.subject, bench.planner)
+
+
+def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
+    """Return the parts that the rows of a model are measured in, those that bars rest on first."""
+    s, default = settings, settings.settings[0]
+    plans = {"default": default, "alternations": s.alternations}
+    shares = plans | {"shares": s.shares}
+    found = [RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs)) for name in s.settings]
+    found.append(RowsPart("least", _at_least, Needs(20, 4 * s.alternations), {"alternations": s.alternations}))
+    found += [
+        RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(8, 4 * s.alternations), plans) for share in s.shares
+    ]
+    if model == s.slowed_model:
+        how = {"ratio": s.slowed_ratio, "beside": s.slowed_beside, "alternations": s.alternations}
+        found.append(RowsPart("slowed", partial(_for_least, rows=slowed), Needs(30, 10 * s.alternations), how))
+        found.append(RowsPart("busy", partial(_for_least, rows=busy), Needs(10, 8 * s.alternations), how))
+    if model in s.frugal_models:
+        how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
+        runs = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib))
+        found.append(RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), Needs(4.0 * runs, 3 * runs), how))
+    beside = (default, *(name for name in BESIDE if name in s.settings))
+    found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
+    found.append(RowsPart("switched", _switched, Needs(3, 8 * len(s.shares)), shares))
+    found.append(RowsPart("changed", _changed, Needs(10, 0), shares))
+    found.append(RowsPart("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))
+    if s.ablated_share:
+        found.append(
+            RowsPart("ablated", _ablated, Needs(8, 6 * s.runs), {"default": default, "share": s.ablated_share}, bars=False)
+        )
+    if model == s.adapted_model:
+        found.append(
+            RowsPart(
+                "adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False
+            )
+        )
+    if model in s.offline_mb:
+        how = {"budget": s.offline_mb[model]}
+        found.append(
+            RowsPart("offline", lambda bench: iter([offline(bench.subject, bench.planner)]), Needs(15, 10), how, bars=False)
+        )
+    if s.second_shares:
+        how = plans | {"threads": s.second_threads, "shares": s.second_shares}
+        found.append(RowsPart("second", _second, Needs(20, 4 * CHUNK), how, bars=False))
+    sliced = model == s.sliced_model
+    found.append(RowsPart("cuts", _cuts, Needs(30 if sliced else 1, 100 if sliced else 0), {"sliced": sliced}, bars=False))
+    return tuple(found)

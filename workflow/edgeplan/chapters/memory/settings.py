@@ -25,16 +25,21 @@ class MemorySettings(Section):
         shares: budgets, as shares of what the first setting takes.
         threads: that compute; another processor reads.
         runs: inferences of each plan and setting.
+        alternations: how often a plan and the same program with all weights in memory take turns, at most.
         slowed_model: model that is slowed by waiting awake until it takes `slowed_ratio` times as long as reading, unless it
-            takes longer by itself, at the least peak that it runs in; "" leaves it out.
-        slowed_pairs: interleaved pairs of it and of the same with all weights in memory.
-        limited_model, limited_mib: model and memory over idle that the frugal setting, the last one, is held to by the system
-            beside our plan; "" leaves it out.
+            takes longer by itself, at the least peak that it runs in; it is run beside a busy core, too; "" leaves it out.
+        slowed_beside: stock settings that the slowed plan is held to, the original engine first.
+        frugal_models: models that are run by what people would pick for little memory.
+        frugal_settings: those picks; "edgeplan" among them stands for our plans.
+        frugal_mib: memory over idle that each is held to by the system.
+        frugal_seconds: that an inference may take there.
+        frugal_read_ahead_kb: KiB that are read ahead in a second round; 0 leaves it out.
         second_threads, second_shares: budgets that are run with as many computing threads besides; none leaves them out.
         sliced_model: model of which each way to cut it is profiled; "" leaves it out.
         ablated_share: budget at which plans run without static memory and without loading ahead; 0 leaves it out.
         adapted_model, adapted_runs: model that goes through the budgets of `shares`, inferences of each; "" leaves it out.
         offline_mb: budgets, by model, at which what planning takes is measured.
+        single_layers: names of `single_layers.LAYERS`, models of one layer whose kernels and cuts are run.
         layout_models: names of the zoo or of workloads whose activations are laid out by all that lay out.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -47,9 +52,13 @@ class MemorySettings(Section):
     runs: Annotated[int, Field(ge=2, le=1000)]
     slowed_model: str = ""
     slowed_ratio: Annotated[float, Field(gt=0, le=100)] = 3.0
-    slowed_pairs: _Count = 20
-    limited_model: str = ""
-    limited_mib: Annotated[float, Field(gt=0)] = 45.0
+    alternations: Annotated[int, Field(ge=1, le=100)] = 15
+    slowed_beside: tuple[str, ...] = ()
+    frugal_models: tuple[str, ...] = ()
+    frugal_settings: tuple[str, ...] = ()
+    frugal_mib: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    frugal_seconds: Annotated[float, Field(gt=0)] = 10.0
+    frugal_read_ahead_kb: Annotated[int, Field(ge=0)] = 0
     second_threads: _Count = 2
     second_shares: tuple[_Share, ...] = ()
     sliced_model: str = ""
@@ -57,16 +66,17 @@ class MemorySettings(Section):
     adapted_model: str = ""
     adapted_runs: Annotated[int, Field(ge=2, le=1000)] = 32
     offline_mb: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    single_layers: tuple[str, ...] = ()
     layout_models: tuple[str, ...] = ()
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        alone = (self.slowed_model, self.limited_model, self.sliced_model, self.adapted_model)
+        alone = (self.slowed_model, self.sliced_model, self.adapted_model)
         for what, names, known in (
-            ("model", [*self.models, *self.offline_mb, *filter(None, alone)], WORKLOADS),
+            ("model", [*self.models, *self.offline_mb, *self.frugal_models, *filter(None, alone)], WORKLOADS),
             ("model", self.layout_models, {**WORKLOADS, **prior_models()}),
-            ("setting", self.settings, SETTINGS),
+            ("setting", [*self.settings, *self.slowed_beside, *self.frugal_settings], SETTINGS),
         ):
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")

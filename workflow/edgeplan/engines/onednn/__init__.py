@@ -4,6 +4,8 @@ Modules:
 
 * `cold`: Starts the package's own runtime cold: a plan folder, built elsewhere, executed as it was
   planned.
+* `mapped`: Our own kernels on mapped weights: no plan of memory, the page cache decides what of the
+  weights is there.
 * `session`: Runs models by the package's own runtime on oneDNN, as an engine like the others: f32,
   the likely fastest kernels.
 """
@@ -30,6 +32,13 @@ ENGINE = Description(
             ),
             "edgeplan-continuous": Setting(
                 f"{_COLD}:EdgeplanContinuous", _ONEDNN, "edgeplan, continuous mode", stores_work=True, stock=False
+            ),
+            "edgeplan-mapped": Setting(
+                "edgeplan.engines.onednn.mapped:EdgeplanMapped",
+                _ONEDNN,
+                "edgeplan's kernels, mapped",
+                stores_work=True,
+                stock=False,
             ),
         }
     ),

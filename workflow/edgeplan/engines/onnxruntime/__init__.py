@@ -6,6 +6,8 @@ Modules:
   offers for a faster start.
 * `nodes`: Tells which operators of the original graph ONNX Runtime runs in each node of its
   optimised model.
+* `offline`: ONNX Runtime with the least anonymous memory that it offers at full speed: optimised
+  beforehand, its weights mapped.
 * `reference`: ONNX Runtime's outputs are the reference that outputs of plans are checked against.
 * `session`: Runs and times models by ONNX Runtime on the CPU.
 """
@@ -31,6 +33,12 @@ ENGINE = Description(
                 f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
             ),
             "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
+            "onnxruntime-offline": Setting(
+                "edgeplan.engines.onnxruntime.offline:OnnxRuntimeOffline",
+                "onnxruntime",
+                "ONNX Runtime, optimised beforehand, mapped",
+                stores_work=True,
+            ),
         }
     ),
     wheels=("onnxruntime",),

@@ -28,6 +28,8 @@ Modules:
 * `prepare_machine`: Prepares the machine last before the clock starts: page cache and memory are as
   they should be, processors free.
 * `prepared_plan`: Turns a plan folder into an artefact that the worker of cold starts loads.
+* `read_ahead`: The read-ahead of a disk is told, set for a while, and put back even where this
+  process is killed.
 * `starts`: Starts a plan folder cold, each time in a fresh process of its own.
 * `stock`: Runs stock engines beside a plan: what memory they take, and how long.
 * `stock_memory`: A stock engine's memory is measured in a process of its own: `python -m

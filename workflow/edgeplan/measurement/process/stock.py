@@ -71,12 +71,18 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
 
 
 def stock_job(
-    setting: str, artefact: Artefact, inputs: Inputs, processors: tuple[int, ...], runs: int, gate: str = ""
+    setting: str,
+    artefact: Artefact,
+    inputs: Inputs,
+    processors: tuple[int, ...],
+    runs: int,
+    gate: str = "",
+    patience_seconds: float = 0.0,
 ) -> StockJob:
     """Return a job that runs a model by a setting, on the processors that a plan computes on."""
     return StockJob(
         setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, below=inputs.below,
-        threads=len(processors), processors=processors, runs=runs, gate=gate,
+        threads=len(processors), processors=processors, runs=runs, gate=gate, patience_seconds=patience_seconds,
     )  # fmt: skip
 
 

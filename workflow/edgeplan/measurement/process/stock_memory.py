@@ -1,6 +1,7 @@
 """A stock engine's memory is measured in a process of its own: `python -m edgeplan.measurement.process.stock_memory`.
 
 JSON on stdin, JSON on stdout. Idle is the process with the engine's library loaded and its inputs there, no model opened.
+The system ends a process by SIGALRM whose inference takes longer than it may: one that waits for pages cannot look at a clock.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,6 +42,7 @@ class StockJob(_Document):
         threads: of the engine.
         processors: that it may use; empty: any.
         runs: inferences.
+        patience_seconds: that opening, and each inference, may take; after as many in all no further one begins; 0: any time.
         gate: a file to wait for before the model is opened; "": none.
         save_outputs: where to write the outputs as .npz, or nothing.
     """
@@ -53,6 +57,7 @@ class StockJob(_Document):
     threads: Annotated[int, Field(ge=1, le=1024)]
     processors: tuple[Annotated[int, Field(ge=0)], ...] = ()
     runs: Annotated[int, Field(ge=1, le=1000)] = 5
+    patience_seconds: Annotated[float, Field(ge=0)] = 0.0
     gate: str = ""
     save_outputs: Path | None = None
 
@@ -111,14 +116,17 @@ def run(job: StockJob) -> StockResult:
     wait_at(job.gate)
     reset_peak()
     idle, faults = Resident(**resident()), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    signal.setitimer(signal.ITIMER_REAL, job.patience_seconds)  # nobody handles the signal: it ends the process
     start = time.perf_counter()
     session = baseline.open(job.artefact, inputs, job.threads)
     opened, cpu = time.perf_counter(), time.process_time()
-    times = []
-    for _ in range(job.runs):
+    times: list[float] = []
+    while len(times) < job.runs and not _spent(job, times):
+        signal.setitimer(signal.ITIMER_REAL, job.patience_seconds)
         begin = time.perf_counter()
         session.run()
         times.append((time.perf_counter() - begin) * 1e3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     cpu = time.process_time() - cpu
     peak, major = Resident(**resident()), resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults
     outputs = {name: np.array(value) for name, value in session.outputs().items()}
@@ -129,6 +137,11 @@ def run(job: StockJob) -> StockResult:
         idle=idle, peak=peak, open_ms=opened_ms, run_ms=tuple(times), major_faults=major, cpu_ms=cpu * 1e3,
         digest=digest(outputs), version=baseline.version(),
     )  # fmt: skip
+
+
+def _spent(job: StockJob, times: Sequence[float]) -> bool:
+    """Tell whether the inferences took as long as all of them may; the first one and another are run in any case."""
+    return len(times) > 1 and 0 < job.patience_seconds * 1e3 <= sum(times)
 
 
 if __name__ == "__main__":

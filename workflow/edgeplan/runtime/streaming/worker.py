@@ -47,8 +47,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, null for the
             folder's own, or budgets that are planned for here by `mode` from the folder's profile, each for as many `runs`, one
-            after the other in the same session; `isolated`: memory is filled before each run; `processors` and
-            `reader_processors` that the threads may use; `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
+            after the other in the same session; `isolated`: memory is filled before each run; `followed`: weights are loaded
+            for one inference more, as if another followed; `processors` and `reader_processors` that the threads may use;
+            `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
             `gives_back`: it goes back to the system; `bandwidth_passes`: how often all weights are read afterwards;
             `outputs`: where to write the last outputs' bytes.
     """
@@ -152,7 +153,7 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
     files = {name: Path(path) for name, path in job.get("outputs", {}).items()}
     runs = int(job["runs"])
     if not job["isolated"]:
-        session.expect(runs)
+        session.expect(runs + bool(job.get("followed")))
     cpu = time.process_time()
     for number in range(runs):
         if job["isolated"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,19 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.memory.budget import MACHINE
+from edgeplan.chapters.memory.budget import MACHINE, MIB
+from edgeplan.chapters.memory.paper import COMPUTE_OVER_READING, RATIO_TOLERANCE
 
 #: What shares are of.
 DEFAULT = "onnxruntime"
 OWN = "edgeplan"
+#: Our own kernels on mapped weights.
+MAPPED = "edgeplan-mapped"
+#: MiB over idle at which engines that live in little memory are compared.
+HELD_MIB = 45.0
+
+#: Columns that tables of before lack.
+_LATER = ("ratio", "factor", "read_ahead", "full_ms")
 
 
 def machine_of(rows: pd.DataFrame) -> pd.Series[str]:
@@ -38,6 +47,10 @@ class MemoryEvidence:
     device: str
     runs: pd.DataFrame
     environment: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        lacking = {name: math.nan for name in _LATER if name not in self.runs}
+        object.__setattr__(self, "runs", self.runs.assign(**lacking))
 
     #: Stock engines with all the memory that they want.
     stock = _case("stock")
@@ -82,10 +95,53 @@ class MemoryEvidence:
             best_stock_ms=found["model"].map(best).astype("float64").where(here),
         )
 
-    #: The model on a processor that is slower by waiting.
+    @cached_property
+    def processor_time(self) -> pd.DataFrame:
+        """Processor time of an inference at the least memory beside that at the largest budget, by model."""
+        ran = self.budgets[self.budgets["median_ms"].notna()].sort_values("share")
+        most = ran.groupby("model").tail(1).set_index("model")
+        least = self.least.dropna(subset=["cpu_ms"]).set_index("model")
+        most = most[["cpu_ms", "read", "share"]].rename(columns={"cpu_ms": "cpu_ms_most", "read": "read_most"})
+        found = least[["cpu_ms", "read"]].join(most, how="inner")
+        return found.assign(ratio=found["cpu_ms"] / found["cpu_ms_most"])
+
+    #: The model on a processor that is slower by waiting: over all weights in memory, and over engines slowed alike.
     slowed = _case("slowed")
-    #: A stock engine and our plan, held to as much memory.
-    held = _case("held")
+    #: The same on this processor, its other core kept busy.
+    busy = _case("busy")
+    #: Phases of plans, each between two phases with all weights in memory; `setting` says of which plan.
+    turns = _case("turn")
+    #: What people would pick for little memory, and our plans, free and held to limits.
+    frugal = _case("frugal")
+    #: Whole layers whose weights are loaded when they are needed, and stock engines, each beside our plan for as much memory.
+    same = _case("same")
+    #: Kernels of a convolution.
+    kernels = _case("kernel")
+    #: Cuts of one layer.
+    slices = _case("slice")
+
+    @cached_property
+    def phonelike(self) -> pd.DataFrame:
+        """Turns of the slowed plan while computing took as long, over reading, as it does on the paper's phones."""
+        f = self.turns[self.turns["setting"] == "slowed"]
+        return f[(f["ratio"] - COMPUTE_OVER_READING).abs() <= RATIO_TOLERANCE]
+
+    @cached_property
+    def held(self) -> pd.DataFrame:
+        """Stock engines and our plan, held to `HELD_MIB`; rows of before hold one engine."""
+        f = self.frugal
+        now = f[(f["budget"] == HELD_MIB * MIB) & (f["read_ahead"] == f["read_ahead"].max())]
+        return now if len(now) else self.runs[self.runs["case"] == "held"]
+
+    def over(self, rows: pd.DataFrame, column: str) -> pd.Series[float]:
+        """Latency of plans over another time, `bound_ms` or `resident_ms`: the median over turns, else by the row itself."""
+        ratio = self.turns["median_ms"] / self.turns[column]
+        medians = ratio.groupby([self.turns["model"], self.turns["setting"]]).median()
+        shares = rows["share"].map("{:g}".format).tolist()
+        names = [f"{case} {share}".removesuffix(" nan") for case, share in zip(rows["case"], shares, strict=True)]
+        found = [medians.get(key, math.nan) for key in zip(rows["model"], names, strict=True)]
+        return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows[column])
+
     #: Sessions that changed their budget.
     switched = _case("switched")
     #: Budgets that a stored schedule is chosen for.

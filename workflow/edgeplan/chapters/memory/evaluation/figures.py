@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, OWN, MemoryEvidence
 from edgeplan.reporting import kit
@@ -31,6 +32,10 @@ def latency_by_budget(e: MemoryEvidence) -> Any:
         for place, (_, row) in enumerate(stock.iterrows(), start=1):
             style = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)], "linestyle": ""}
             axis.plot([row["peak"] / MIB], [row["median_ms"]], label=row["setting"], **style)
+        demand = e.same[(e.same["model"] == model) & (e.same["setting"] == "on demand")]
+        axis.plot(
+            demand["budget"] / MIB, demand["full_ms"], color=INK, marker="x", linestyle="", label="whole layers on demand"
+        )
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("{x:g}")
@@ -43,13 +48,20 @@ def latency_by_budget(e: MemoryEvidence) -> Any:
 
 
 def peaks(e: MemoryEvidence) -> Any:
-    """Least peak beside stock engines' (the paper's Figure 10)."""
+    """Least peak beside those of stock engines and of whole layers on demand (the paper's Figure 10)."""
     f = e.least
+    stock = e.stock.pivot_table("peak", "model", "setting")
+    bars = {name: f["model"].map(stock[name]) for name in (DEFAULT, "ncnn", "ncnn-direct") if name in stock}
+    demand = e.same[e.same["setting"] == "on demand"].set_index("model")["budget"]
+    bars |= {"whole layers on demand": f["model"].map(demand)} if len(demand) else {}
+    bars |= {"edgeplan, least": f["peak"]}
     figure, (axis,) = canvas(8.0, 3.6)
-    places = range(len(f))
-    axis.bar([p - 0.2 for p in places], f["stock_peak"] / MIB, width=0.4, color=PALETTE[1], label=DEFAULT)
-    axis.bar([p + 0.2 for p in places], f["peak"] / MIB, width=0.4, color=PALETTE[0], label="edgeplan, least")
-    axis.set_xticks(list(places), list(f["model"]))
+    width = 0.8 / len(bars)
+    for place, (name, peaks_of) in enumerate(bars.items()):
+        at = [p - 0.4 + width * (place + 0.5) for p in range(len(f))]
+        color = PALETTE[0] if name.startswith("edgeplan") else PALETTE[1 + place]
+        axis.bar(at, peaks_of / MIB, width=width, color=color, label=name)
+    axis.set_xticks(list(range(len(f))), list(f["model"]))
     axis.set_yscale("log")
     name_axes(axis, "", "peak over idle (MiB)")
     legend(axis)
@@ -82,7 +94,7 @@ def layer_times(e: MemoryEvidence) -> Any:
 
 
 def cut_costs(e: MemoryEvidence) -> Any:
-    """Least memory and times of each way to cut (the paper's Figure 11); bands of rows stand for its input slicing."""
+    """Least memory and times of each way to cut a model; bands of rows stand for the paper's input slicing."""
 
     def drawn(axis: Any, f: pd.DataFrame) -> None:
         for place, (banded, rows) in enumerate(f.groupby(f["bands"] > 0)):
@@ -96,6 +108,48 @@ def cut_costs(e: MemoryEvidence) -> Any:
 
     several = e.cuts.groupby("model").filter(lambda f: len(f) > 1)
     return _by_model(several, drawn, "least memory over idle (MiB)", "inference (ms)")
+
+
+def kernels(e: MemoryEvidence) -> Any:
+    """Memory and time of each kernel of one convolution (the paper's Figure 2)."""
+
+    def drawn(axis: Any, f: pd.DataFrame) -> None:
+        families = f["setting"].str.extract(r"(gemm|brgconv|jit)")[0].fillna("other")
+        for place, (family, rows) in enumerate(f.groupby(families)):
+            style = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)], "linestyle": ""}
+            axis.plot(rows["needed"] / MIB, rows["compute_ms"], label=family, **style)
+        log_scale(axis)
+
+    return _by_model(e.kernels, drawn, "weights, activations and scratch (MiB)", "convolution (ms)")
+
+
+def slice_costs(e: MemoryEvidence) -> Any:
+    """Memory and times of each cut of one layer, weights loaded ahead and when needed (the paper's Figure 11)."""
+
+    def drawn(axis: Any, f: pd.DataFrame) -> None:
+        for place, (banded, rows) in enumerate(f.groupby(f["place"] > 0)):
+            rows = rows.sort_values("needed")  # noqa: PLW2901
+            name = "inputs in bands" if banded else "weights in parts"
+            style = {"color": PALETTE[place], "marker": MARKERS[place]}
+            axis.plot(rows["needed"] / MIB, rows["median_ms"], linestyle="-", label=f"{name}, loaded ahead", **style)
+            axis.plot(rows["needed"] / MIB, rows["full_ms"], linestyle=":", label=f"{name}, loaded when needed", **style)
+        axis.set_ylim(bottom=0)
+
+    return _by_model(e.slices, drawn, "least memory beside kernels (MiB)", "inference (ms)")
+
+
+def processor_times(e: MemoryEvidence) -> Any:
+    """Processor time at the least memory over that at the largest budget, beside the paper's energy (its Figure 12)."""
+    f = e.processor_time
+    figure, (axis,) = canvas(8.0, 3.2)
+    axis.bar(range(len(f)), 100 * (f["ratio"] - 1), width=0.5, color=PALETTE[0], label="processor time, here")
+    theirs = 100 * pd.Series(f.index.map(paper.ENERGY), dtype="float64")
+    style = {"color": INK, "marker": "_", "markersize": 24, "linestyle": ""}
+    axis.plot(range(len(f)), theirs, label="energy, the paper", **style)
+    axis.set_xticks(list(range(len(f))), list(f.index))
+    name_axes(axis, "", "gained at the least memory (%)")
+    legend(axis)
+    return figure
 
 
 def ablations(e: MemoryEvidence) -> Any:
@@ -152,8 +206,11 @@ MEMORY_FIGURES: Mapping[str, kit.FigureSpec[MemoryEvidence]] = kit.registry(
     kit.FigureSpec("memory_figure_10", "Least peak of each model", peaks, ("least",)),
     kit.FigureSpec("memory_curves", "Latency by peak memory", latency_by_budget, ("planned",)),
     kit.FigureSpec("memory_figure_1", "Memory of each layer", layer_memory, ("layers",)),
-    kit.FigureSpec("memory_figure_2", "Loading and computing of each layer", layer_times, ("layers",)),
-    kit.FigureSpec("memory_figure_11", "Ways to cut a model", cut_costs, ("cuts",)),
+    kit.FigureSpec("memory_figure_2", "Kernels of one convolution", kernels, ("kernels",)),
+    kit.FigureSpec("memory_layer_times", "Loading and computing of each layer", layer_times, ("layers",)),
+    kit.FigureSpec("memory_figure_11", "Cuts of one layer", slice_costs, ("slices",)),
+    kit.FigureSpec("memory_cuts", "Ways to cut a model", cut_costs, ("cuts",)),
+    kit.FigureSpec("memory_figure_12", "Processor time at little memory", processor_times, ("processor_time",)),
     kit.FigureSpec("memory_figure_13", "Without static memory, without loading ahead", ablations, ("ablated",)),
     kit.FigureSpec("memory_figure_14", "A session that goes through budgets", adaption, ("adapted",)),
 )

@@ -8,6 +8,7 @@ from edgeplan.chapters.memory.evaluation.evidence import DEFAULT, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS, memory_metrics
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
+from edgeplan.chapters.memory.paper import COMPUTE_OVER_READING
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
@@ -46,7 +47,7 @@ _CARDS = (
 
 def findings(evidence: MemoryEvidence) -> tuple[str, ...]:
     """Tell what the least memory costs in time, what the system killed, what does not fit, and what could not be measured."""
-    told = [text for finding in (_slower, _held, _killed, _below_bound) if (text := finding(evidence))]
+    told = [text for finding in (_slower, _held, _killed, _below_bound, _not_slowed) if (text := finding(evidence))]
     frame = evidence.budgets
     named = frame["model"] + " at " + (100 * frame["share"]).map("{:g} %".format)
     lacking = named[frame["needed"].notna()].tolist()
@@ -71,12 +72,16 @@ def _slower(e: MemoryEvidence) -> str:
 
 
 def _held(e: MemoryEvidence) -> str:
-    ran = e.held[e.held["median_ms"].notna()]
+    """Tell how long settings take under one limit, and which of them the system killed or were stopped."""
+    f = e.held
+    ran, dead = f[f["median_ms"].notna()], f[f["median_ms"].isna()]
     each = [f"{row['setting']} {row['median_ms']:.4g} ms ({row['major_faults']:.0f} major faults)" for _, row in ran.iterrows()]
     if not each:
         return ""
     where = ran.iloc[0]
-    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}."
+    dead = dead[dead["reason"].str.startswith(("killed", "stopped"))]
+    ended = (" " + dead["setting"] + " was " + dead["reason"] + ".").tolist()
+    return f"Held to {where['budget'] / MIB:g} MiB over idle, {where['model']} takes {', '.join(each)}.{''.join(ended)}"
 
 
 def _killed(e: MemoryEvidence) -> str:
@@ -87,13 +92,23 @@ def _killed(e: MemoryEvidence) -> str:
 
 def _below_bound(e: MemoryEvidence) -> str:
     f = e.budgets[e.budgets["median_ms"].notna()]
-    ratio = f["median_ms"] / f["bound_ms"]
+    ratio = e.over(f, "bound_ms")
     if not (ratio < 1).any():
         return ""
     return (
         f"{(ratio < 1).sum()} of {len(f)} budgets take less than their bound, down to {ratio.min():.2f} of it: it rests on the "
-        "times of steps in another process, which runs the same program with all weights in memory, and one process is slower "
-        "than another here. Of these the bound says nothing."
+        "times of steps with all weights in memory, which are slower there than in the plan. Of these the bound says nothing."
+    )
+
+
+def _not_slowed(e: MemoryEvidence) -> str:
+    """Say why there are no figures of a phone where its ratio of computing to reading was not reached."""
+    turns = e.turns[e.turns["setting"] == "slowed"]
+    if turns.empty or len(e.phonelike):
+        return ""
+    return (
+        f"Computing took {turns['ratio'].median():.1f} times as long as reading all weights, where phones compute for "
+        f"{COMPUTE_OVER_READING:g} times as long: there are no figures of a phone."
     )
 
 
@@ -110,7 +125,7 @@ MEMORY_REPORT = ChapterReport(
     title="Memory",
     about=_ABOUT,
     headline="memory_figure_10",
-    unfolded=("memory_beside",),
+    unfolded=("memory_frugal", "memory_beside"),
     cards=_CARDS,
     bars=BARS,
     tables=MEMORY_TABLES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,10 +44,8 @@ def least(e: MemoryEvidence) -> pd.DataFrame:
 
 def budgets(e: MemoryEvidence) -> pd.DataFrame:
     """Every budget: peak, latency, and the bound."""
-    return _by_budget(e.budgets)
-
-
-def _by_budget(f: pd.DataFrame) -> pd.DataFrame:
+    f = e.budgets
+    over = e.over(f, "bound_ms")
     return pd.DataFrame(
         {
             "model": f["model"],
@@ -58,11 +57,12 @@ def _by_budget(f: pd.DataFrame) -> pd.DataFrame:
             "first_ms": f["first_ms"].round(2),
             "resident_ms": f["resident_ms"].round(2),
             "bound_ms": f["bound_ms"].round(2),
-            "over_bound": (f["median_ms"] / f["bound_ms"]).round(3),
-            "bound holds": np.where(f["median_ms"].isna(), "", np.where(f["median_ms"] < f["bound_ms"], "no", "yes")),
+            "over_bound": over.round(3),
+            "bound holds": np.where(f["median_ms"].isna(), "", np.where(over < 1, "no", "yes")),
             "planned_ms": f["predicted_ms"].round(2),
             "plan_gap": (f["predicted_ms"] / f["plan_bound_ms"] - 1).round(4),
             "wait_ms": f["wait_ms"].round(2),
+            "turns": f["pairs"].astype("Int64"),
             "read_mib": _mib(f["read"]),
             "mb_per_s": (f["bytes_per_ms"] / 1e3).round(0),
             "limited_over": f["pause_ms"].round(3),
@@ -137,17 +137,137 @@ def _told(f: pd.DataFrame) -> pd.Series[str]:
 
 
 def overhead(e: MemoryEvidence) -> pd.DataFrame:
-    """The least peak on a slower processor (the paper's section 5.2)."""
-    f = e.slowed
+    """The least peak over all weights in memory and over engines, on a slower processor and beside a busy core."""
+    kinds = ((e.slowed, e.phonelike, "slowed"), (e.busy, e.turns[e.turns["setting"] == "busy"], "a busy core beside it"))
+    found = [_costs(rows[rows["reason"] == ""], turns, told) for rows, turns, told in kinds]
+    return pd.concat(found, ignore_index=True)
+
+
+def _costs(f: pd.DataFrame, turns: pd.DataFrame, told: str) -> pd.DataFrame:
+    own = f["setting"].isin([OWN, "overhead"])
+    over = estimate(np.median, turns["median_ms"] / turns["resident_ms"] - 1)
     return pd.DataFrame(
         {
             "model": f["model"],
-            "peak_mib": _mib(f["peak"]),
-            "slowed": f["predicted_ms"].round(2),
-            "overhead": f["median_ms"].round(4),
+            "how": told,
+            "over": f["setting"].where(~own, "our own program, all weights in memory"),
+            "overhead": pd.Series(over.value, f.index).where(own).fillna(f["median_ms"]).round(4),
+            "low": pd.Series(over.low, f.index).where(own).round(4),
+            "high": pd.Series(over.high, f.index).where(own).round(4),
             "stalls": f["wait_ms"].round(4),
-            "pairs": f["pairs"].astype("Int64"),
-            "paper_overhead": f["model"].map(paper.OVERHEAD),
+            "ratio": f["ratio"].round(2),
+            "slowed": f["factor"].fillna(f["predicted_ms"]).round(2),
+            "turns": f["pairs"].astype("Int64"),
+            "peak_mib": _mib(f["peak"]),
+            "paper_overhead": f["model"].map(paper.OVERHEAD).where(~own),
+        }
+    )
+
+
+def frugal(e: MemoryEvidence) -> pd.DataFrame:
+    """Show what people would pick for little memory, beside our plans: free, and held to limits; a line a read-ahead."""
+    f = e.frugal.assign(reason=e.frugal["reason"].fillna(""))
+    free = f[f["budget"].isna()]
+    limits = sorted(f["budget"].dropna().unique(), reverse=True)
+    lines = []
+    for (model, setting, kilobytes), rows in f.groupby(["model", "setting", "read_ahead"], sort=False, dropna=False):
+        own = free[(free["model"] == model) & (free["setting"] == setting)].iloc[0]
+        line = {
+            "model": model,
+            "setting": setting,
+            "read_ahead_kib": kilobytes,
+            "peak_mib": own["peak"] / MIB,
+            "anonymous_mib": own["anonymous"] / MIB,
+            "file_mib": own["file"] / MIB,
+            "free": _time_or_reason(own),
+        }
+        for limit in limits:
+            held = rows[rows["budget"] == limit]
+            line[f"idle + {limit / MIB:g} MiB"] = _time_or_reason(held.iloc[0]) if len(held) else ""
+        lines.append(line)
+    table = pd.DataFrame(lines).round(dict.fromkeys(("peak_mib", "anonymous_mib", "file_mib"), 1))
+    return table.astype({"read_ahead_kib": "Int64"})
+
+
+def _time_or_reason(row: pd.Series[Any]) -> str:
+    """The time of a run with its major faults; or why there is none."""
+    if not row["median_ms"] > 0:
+        return str(row["reason"]).partition(":")[0] if row["reason"].startswith("killed") else str(row["reason"])
+    faults = f", {row['major_faults']:.0f} faults" if row["major_faults"] > 0 else ""
+    return f"{row['median_ms']:.4g} ms{faults}"
+
+
+def same_memory(e: MemoryEvidence) -> pd.DataFrame:
+    """Our plan in as much memory as others take, and the least that it runs in (Figure 10)."""
+    f = e.same
+    least = e.least.set_index("model")["peak"]
+    theirs = [paper.SAVED.get(key, (math.nan, math.nan)) for key in zip(f["model"], f["setting"], strict=True)]
+    return pd.DataFrame(
+        {
+            "model": f["model"],
+            "beside": f["setting"],
+            "memory_mib": _mib(f["budget"]),
+            "their_ms": f["full_ms"].round(2),
+            "our_ms": f["median_ms"].round(2),
+            "time_saved": (1 - f["median_ms"] / f["full_ms"]).round(4),
+            "paper_time_saved": [time for _, time in theirs],
+            "our_least_mib": _mib(f["model"].map(least)),
+            "memory_saved": (1 - f["model"].map(least) / f["budget"]).round(4),
+            "paper_memory_saved": [memory for memory, _ in theirs],
+            "reason": f["reason"],
+        }
+    ).reset_index(drop=True)
+
+
+def kernels(e: MemoryEvidence) -> pd.DataFrame:
+    """Every kernel of a convolution (Figure 2)."""
+    f = e.kernels.sort_values(["model", "compute_ms"])
+    fastest, least = (f.groupby("model")[name].transform("min") for name in ("compute_ms", "needed"))
+    return pd.DataFrame(
+        {
+            "model": f["model"],
+            "kernel": f["setting"],
+            "ms": f["compute_ms"].round(3),
+            "memory_mib": _mib(f["needed"]),
+            "weights_mib": _mib(f["weights"]),
+            "time over the fastest": (f["compute_ms"] / fastest).round(2),
+            "memory over the least": (f["needed"] / least).round(2),
+        }
+    ).reset_index(drop=True)
+
+
+def slices(e: MemoryEvidence) -> pd.DataFrame:
+    """Every cut of a layer (Figure 11)."""
+    f = e.slices
+    return pd.DataFrame(
+        {
+            "model": f["model"],
+            "cut": f["setting"],
+            "least_mib": _mib(f["needed"]),
+            "memory_mib": _mib(f["peak"]),
+            "compute_ms": f["compute_ms"].round(3),
+            "load_ms": f["load_ms"].round(3),
+            "loaded_ahead_ms": f["median_ms"].round(3),
+            "when_needed_ms": f["full_ms"].round(3),
+            "read_mib": _mib(f["read"]),
+            "reason": f["reason"],
+        }
+    ).reset_index(drop=True)
+
+
+def processor_time(e: MemoryEvidence) -> pd.DataFrame:
+    """Processor time and bytes of an inference at the least memory beside those at the largest budget (Figure 12)."""
+    f = e.processor_time
+    return pd.DataFrame(
+        {
+            "model": f.index,
+            "least_cpu_ms": f["cpu_ms"].round(2),
+            "most_cpu_ms": f["cpu_ms_most"].round(2),
+            "most_share": f["share"],
+            "gained": (f["ratio"] - 1).round(4),
+            "paper_energy_gained": f.index.map(paper.ENERGY),
+            "least_read_mib": _mib(f["read"]),
+            "most_read_mib": _mib(f["read_most"]),
         }
     ).reset_index(drop=True)
 
@@ -175,9 +295,14 @@ _OFFLINE = ("weights_mb", "cutting_ms", "profiling_ms", "planning_ms")
 
 #: Every table by id.
 MEMORY_TABLES: Mapping[str, kit.TableSpec[MemoryEvidence]] = kit.registry(
+    kit.TableSpec("memory_frugal", "What people would pick for little memory, free and held to it", frugal, ("frugal",)),
     kit.TableSpec("memory_beside", "Peak and latency beside stock engines", beside, ("stock",)),
-    kit.TableSpec("memory_least", "Least peak that runs (Figure 10)", least, ("least",)),
+    kit.TableSpec("memory_least", "Least peak that runs", least, ("least",)),
+    kit.TableSpec("memory_same", "Time in as much memory as others take (Figure 10)", same_memory, ("same",)),
     kit.TableSpec("memory_budgets", "Latency by budget, beside the bound", budgets, ("budgets",)),
-    kit.TableSpec("memory_overhead", "Overhead on a slower processor", overhead, ("slowed",)),
+    kit.TableSpec("memory_overhead", "Overhead on a slower processor, and beside a busy core", overhead, ("slowed",)),
+    kit.TableSpec("memory_kernels", "Kernels of one convolution (Figure 2)", kernels, ("kernels",)),
+    kit.TableSpec("memory_slices", "Cuts of one layer (Figure 11)", slices, ("slices",)),
+    kit.TableSpec("memory_processor_time", "Processor time at little memory (Figure 12)", processor_time, ("processor_time",)),
     kit.TableSpec("memory_offline", "Storage and time of planning (Table 2)", offline, ("offline",)),
 )

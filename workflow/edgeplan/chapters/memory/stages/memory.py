@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
+from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MACHINE
 from edgeplan.chapters.memory.layouts import layouts
-from edgeplan.chapters.memory.measuring import COLUMNS, EARLIER_COLUMNS, LATER_COLUMNS, NUMBERS, TEXTS, measured
+from edgeplan.chapters.memory.measuring import (
+    COLUMNS,
+    EARLIER_COLUMNS,
+    LATER_COLUMNS,
+    NUMBERS,
+    TEXTS,
+    Needs,
+    RowsPart,
+    parts_of,
+)
 from edgeplan.chapters.memory.plan import RunCores
 from edgeplan.chapters.memory.settings import MemoryParams, MemorySettings
+from edgeplan.chapters.memory.single_layers import single_layers
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
+from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.machine import environment
@@ -33,10 +46,24 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 log = logging.getLogger(__name__)
 _WHEN = "measured_at"
 _LAYOUTS = "layouts"  # in the place of a model: what is laid out without being run
+_SINGLE = "single layers"  # likewise: models of one layer
+_MANY = ("layer", "adapted", "turn", "changed")  # cases of so many rows that a log does not name them
+#: The case of a part that has no rows: it was measured, and is not to be measured again.
+NOTHING = "nothing"
+#: Milliseconds of an inference on two cores of 2026, where none was measured.
+_USUAL_MS = MappingProxyType(
+    {"resnet152": 215.0, "vgg19": 380.0, "vit_b_16": 300.0, "gpt2": 330.0, "mobilenetv2": 12.0, "squeezenet": 20.0}
+)
+#: What decided rows when those of a model were kept as a whole, and values of settings that are gone.
+_WHOLE_FIELDS = (
+    "settings", "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares", "sliced_model",
+    "ablated_share", "adapted_model", "adapted_runs", "offline_mb",
+)  # fmt: skip
+_WHOLE_VALUES = MappingProxyType({"slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0})
 
 
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
-    """Measure what the rows lack, and write all of it.
+    """Measure what the rows lack, part by part, and write all of it; a part that was measured is kept whatever comes after.
 
     Args:
         params: params.yaml.
@@ -53,21 +80,17 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     """
     settings = params.memory
     kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)
-    frames: list[pd.DataFrame] = []
+    wanted = _wanted(params)
     measured_now = False
-    for name in (*settings.models, *([_LAYOUTS] if settings.layout_models else [])):
+    if not stored_rows_only():
+        measured_now = _measure(wanted, params, kept, device=device, rows=rows, work=work)
+    frames: list[pd.DataFrame] = []
+    for name in dict.fromkeys(part.model for part in wanted):
         keys = [_key(name, params.seed, settings, by) for by in protocol("memory").readable]
-        key, known = keys[0], keys if stored_rows_only() else keys[:1]
-        found = next((table for one in known if (table := kept.get(one)) is not None), None)
-        if found is None and stored_rows_only():
+        found = _found(name, wanted, kept, keys)
+        if found is None:
             log.warning("no rows of %s: it is left out, since nothing may be measured (%s)", name, STORED_ROWS_ONLY)
             continue
-        if found is None:
-            laid_out = name == _LAYOUTS
-            with nullcontext() if laid_out else watched(rows, cores_of(load_device(device)).all):
-                found = _framed(list(layouts(settings.layout_models) if laid_out else _rows(name, params, device, work)))
-                kept.commit({key: found})
-            measured_now = True
         frames.append(_with_newer(found, again, keys))
     kept.merge()
     if not frames:
@@ -81,21 +104,131 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_json(environment_path, about | others_share(rows))
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A part of the rows that the settings ask for: of which model, and by which key it is kept."""
+
+    model: str
+    part: RowsPart
+    key: str
+
+
+def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
+    """Parts of all models in the order in which they are measured: what bars rest on first, model by model."""
+    settings = params.memory
+    found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
+    if settings.layout_models:
+        rows, depends = partial(_laid_out, settings.layout_models), {"models": settings.layout_models}
+        found.append((_LAYOUTS, RowsPart("layouts", rows, Needs(2.0 * len(settings.layout_models), 0), depends)))
+    if settings.single_layers:
+        depends = {"layers": settings.single_layers}
+        found.append(
+            (
+                _SINGLE,
+                RowsPart("single layers", single_layers, Needs(20.0 * len(settings.single_layers), 0), depends, bars=False),
+            )
+        )
+    found.sort(key=lambda pair: not pair[1].bars)
+    by = protocol("memory").name
+    common = [by, params.seed, settings.threads, settings.runs]
+    return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
+
+
+def _laid_out(names: Sequence[str], _bench: ModelBench) -> Iterator[dict[str, Any]]:
+    return layouts(names)
+
+
+def _measure(
+    wanted: Sequence[_Wanted], params: MemoryParams, kept: TableStore, *, device: Path, rows: Path, work: Path
+) -> bool:
+    """Measure the parts that are not kept, this machine to itself, and tell whether there were any."""
+    settings = params.memory
+    lacking = [one for one in wanted if not kept.has(one.key)]
+    if not lacking:
+        return False
+    cores = cores_of(load_device(device)).all
+    benches: dict[str, ModelBench] = {}
+    seconds = {one.key: one.part.needs.estimated(_inference_ms(one.model, wanted, kept)) for one in lacking}
+    log.info(
+        "%d of %d parts of the rows are to be measured, about %.0f min", len(lacking), len(wanted), sum(seconds.values()) / 60
+    )
+    with (
+        watched(rows, cores),
+        machine_lock(settings.lock_timeout_seconds),
+        spending("memory", sum(seconds.values())) as spent,
+    ):
+        try:
+            for one in lacking:
+                if one.model not in benches:
+                    benches[one.model] = _bench(one.model, params, cores, work, _stock(one.model, wanted, kept))
+                began = time.perf_counter()
+                found = [{"model": one.model} | row for row in one.part.rows(benches[one.model])]
+                for row in found:
+                    if row["case"] not in _MANY:
+                        log.info("%s: %s", one.model, ", ".join(f"{key} {value}" for key, value in row.items()))
+                kept.commit({one.key: _framed(found or [{"model": one.model, "case": NOTHING}])})
+                took = time.perf_counter() - began
+                log.info("%s, %s: %.0f s, %.0f were expected", one.model, one.part.name, took, seconds[one.key])
+                spent.add(seconds[one.key])
+        finally:
+            for bench in benches.values():
+                bench.close()
+    return True
+
+
+def _bench(
+    name: str, params: MemoryParams, cores: Sequence[int], work: Path, stock: Mapping[str, Mapping[str, Any]]
+) -> ModelBench:
+    settings, folder = params.memory, (work / name).resolve()
+    subject = StudiedModel(name, folder / f"{name}.onnx", folder, RunCores.of(cores, settings.threads), settings)
+
+    def save(path: Path) -> None:
+        if name in WORKLOADS:
+            save_workload(WORKLOADS[name](), path, params.seed)
+
+    return ModelBench(subject, save, stock)
+
+
+def _stock(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> dict[str, dict[str, Any]]:
+    """Kept rows of the stock engines of a model that ran, by setting, in the order of the settings."""
+    tables = [kept.get(one.key) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
+    rows = [{str(k): v for k, v in table.iloc[0].dropna().items()} for table in tables if table is not None]
+    return {row["setting"]: row for row in rows if "peak" in row}
+
+
+def _inference_ms(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> float:
+    """Milliseconds of an inference, to estimate what parts take: as measured, else as it is of the chapter's models."""
+    found = next(iter(_stock(name, wanted, kept).values()), {})
+    return float(found.get("median_ms", _USUAL_MS.get(name, max(_USUAL_MS.values()))))
+
+
+def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequence[str]) -> pd.DataFrame | None:
+    """The rows of a model: its kept parts, else those that were kept as a whole by an earlier protocol."""
+    parts = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
+    if parts:
+        table = pd.concat(parts, ignore_index=True)
+        return table[table["case"] != NOTHING].reset_index(drop=True)
+    if not stored_rows_only():
+        return None
+    return next((table for key in keys[1:] if (table := kept.get(key)) is not None), None)
+
+
 def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
-    """Digest everything that decides the rows of a model, by the name of a protocol."""
+    """Digest what decided the rows of a model when they were kept as a whole; cases measured again are named by it."""
     if name == _LAYOUTS:
         return key_of([by, *settings.layout_models], 16)
-    alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
-    for own in ("sliced_model", "adapted_model"):
-        if name != getattr(settings, own):
-            alone |= {own, "adapted_runs"} if own == "adapted_model" else {own}
-    alone |= set() if name in settings.offline_mb else {"offline_mb"}
+    values = settings.model_dump(mode="json", include=set(_WHOLE_FIELDS)) | _WHOLE_VALUES
+    if name != settings.sliced_model:
+        del values["sliced_model"]
+    if name != settings.adapted_model:
+        del values["adapted_model"], values["adapted_runs"]
+    if name not in settings.offline_mb:
+        del values["offline_mb"]
     if name != settings.slowed_model:
-        alone |= {"slowed_model", "slowed_ratio", "slowed_pairs"}
-    if name != settings.limited_model:
-        alone |= {"limited_model", "limited_mib"}
-    what = [by, name, seed, settings.model_dump(mode="json", exclude=alone)]
-    return key_of(what, 16)
+        del values["slowed_model"], values["slowed_ratio"], values["slowed_pairs"]
+    if name != values["limited_model"]:
+        del values["limited_model"], values["limited_mib"]
+    return key_of([by, name, seed, values], 16)
 
 
 def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
@@ -127,24 +260,8 @@ def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> 
     return found
 
 
-def _rows(name: str, params: MemoryParams, device: Path, work: Path) -> Iterator[Mapping[str, Any]]:
-    """Measure a model in a folder of its own, this machine to itself."""
-    settings = params.memory
-    cores = RunCores.of(cores_of(load_device(device)).all, settings.threads)
-    folder = (work / name).resolve()
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-    folder.mkdir(parents=True)
-    model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
-    with machine_lock(settings.lock_timeout_seconds):
-        for row in measured(StudiedModel(name, model, folder, cores, settings)):
-            if row["case"] not in ("layer", "adapted"):
-                log.info("%s: %s", name, ", ".join(f"{key} {value}" for key, value in row.items()))
-            yield {"model": name} | row
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
-    frame[list(TEXTS)] = frame[list(TEXTS)].fillna("").astype(str)
+    frame[list(TEXTS)] = frame[list(TEXTS)].astype(object).fillna("").astype(str)
     frame[list(NUMBERS)] = frame[list(NUMBERS)].astype("float64")
     return frame.assign(**{_WHEN: time.time()})

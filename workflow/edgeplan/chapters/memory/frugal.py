@@ -1,0 +1,189 @@
+"""Settings that people would pick for little memory are run free and held to limits, beside plans for the same limits.
+
+An engine whose weights are pages of a file lives under any limit, since the system drops pages and reads them again; how slow
+it is then depends on how much is read ahead of a page. So each is run by the system's own number, which is told, and by a small
+one. What takes longer for an inference than it may is stopped, and what the system kills is told as killed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
+from edgeplan.chapters.memory.studies import StudiedModel
+from edgeplan.engines.cold import Artefact, model_files
+from edgeplan.errors import InfeasibleError
+from edgeplan.measurement.process import stock
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
+from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.read_ahead import FixedReadAheadError, read_ahead_kb, reading_ahead
+from edgeplan.measurement.process.stock_memory import StockResult
+from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import StreamRun, run_apart
+from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.support.workers import ColdRunError, answered
+
+#: Our plans, among the settings.
+OWN = "edgeplan"
+KILLED = "killed: out of memory"
+_WORKER = "edgeplan.runtime.streaming.worker"
+_MAPPED_SHARE = 0.5  # of the model's bytes that are pages of files where its weights are mapped
+
+
+@dataclass(frozen=True, slots=True)
+class _Stock:
+    """An engine's setting, prepared for a model.
+
+    Attributes:
+        subject: the model.
+        setting: name of the setting.
+        artefact, inputs: what it loads, and what it is given.
+    """
+
+    subject: StudiedModel
+    setting: str
+    artefact: Artefact
+    inputs: stock.Inputs
+
+    def run(self, limit: int | None) -> dict[str, Any]:
+        """Run it, weights evicted before, free or held to a limit over idle."""
+        settings, gate = self.subject.settings, self.subject.work / f"gate-{self.setting}"
+        gate.unlink(missing_ok=True)
+        evict(self.artefact.files)
+        job = stock.stock_job(
+            self.setting, self.artefact, self.inputs, self.subject.cores.compute, settings.runs,
+            "" if limit is None else str(gate), settings.frugal_seconds,
+        )  # fmt: skip
+        if limit is None:
+            found = stock.run_stock(job)
+            over = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file")}
+            return over | {"peak": found.peak_over_idle, "idle": found.idle.rss} | _times(found.run_ms, found.major_faults)
+        held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, limit, _longest(settings.frugal_seconds))
+        if reason := _ended(held, settings.frugal_seconds):
+            return {"reason": reason, "failures": max(held.failures, int(reason == KILLED))}
+        found = answered(StockResult, self.setting, held.code, held.stdout, held.stderr)
+        return {"failures": held.failures} | _times(found.run_ms, found.major_faults)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Plans of ours, one for each limit; free runs the one for the least limit that there is a plan for."""
+
+    subject: StudiedModel
+    planner: Planner
+    plans: dict[int, MemoryPlanned]
+    reasons: dict[int, str]
+
+    def run(self, limit: int | None) -> dict[str, Any]:
+        """Run a plan for a limit, held to it, or free."""
+        settings = self.planner.settings(self.subject.settings.runs)
+        threads = self.subject.settings.threads
+        if limit is None:
+            if not self.plans:
+                return {"reason": next(iter(self.reasons.values()), "there is no limit")}
+            made = self.plans[min(self.plans)]
+            run = run_apart(made.folder, threads, [made.document.model_dump()], settings)
+            memory = run.phases[0].memory
+            over = {key: getattr(memory, key) - getattr(run.idle, key) for key in ("anonymous", "file")}
+            return over | {"peak": run.peak_over_idle, "idle": run.idle.rss} | _times(run.phases[0].run_ms, run.major_faults)
+        if limit in self.reasons:
+            return {"reason": self.reasons[limit]}
+        made, gate = self.plans[limit], self.subject.work / "gate-own"
+        gate.unlink(missing_ok=True)
+        evict([made.folder / WEIGHTS_NAME])
+        job = settings.job(made.folder, threads, [made.document.model_dump()]) | {"gate": str(gate)}
+        held = run_limited(_WORKER, json.dumps(job).encode(), gate, limit)
+        if reason := _ended(held, 0):
+            return {"reason": reason, "failures": max(held.failures, int(reason == KILLED))}
+        inside = answered(StreamRun, f"plan in {made.folder}", held.code, held.stdout, held.stderr)
+        return {"failures": held.failures} | _times(inside.phases[0].run_ms, inside.major_faults)
+
+
+def frugal(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
+    """Run a model by every setting, free and held to every limit, by the system's read-ahead and by a small one."""
+    settings = subject.settings
+    limits, files = [int(mib * MIB) for mib in settings.frugal_mib], model_files(subject.model)
+    runners: dict[str, _Stock | _Own] = {}
+    mapped: list[str] = []
+    for setting in settings.frugal_settings:
+        try:
+            runners[setting] = _own(subject, planner, limits) if setting == OWN else _prepared(subject, setting)
+        except ColdRunError as error:
+            yield _row(setting, None, read_ahead_kb(subject.work)) | {"reason": error.reason}
+    for setting, runner in runners.items():
+        free = _row(setting, None, read_ahead_kb(subject.work)) | _run(runner, None)
+        if setting == OWN or free.get("file", 0) >= _MAPPED_SHARE * sum(path.stat().st_size for path in files):
+            mapped.append(setting)
+        yield free
+        for limit in limits:
+            yield _row(setting, limit, read_ahead_kb(subject.work)) | _run(runner, limit)
+    if not settings.frugal_read_ahead_kb:
+        return
+    for setting in mapped:
+        for limit in limits:
+            yield _row(setting, limit, settings.frugal_read_ahead_kb) | _run(
+                runners[setting], limit, settings.frugal_read_ahead_kb, subject.work
+            )
+
+
+def _row(setting: str, limit: int | None, kilobytes: int | None) -> dict[str, Any]:
+    budget = math.nan if limit is None else limit
+    return {"case": "frugal", "setting": setting, "budget": budget, "read_ahead": kilobytes}
+
+
+def _prepared(subject: StudiedModel, setting: str) -> _Stock:
+    folder = subject.work / f"frugal-{setting}"
+    folder.mkdir(exist_ok=True)
+    inputs = stock.inputs_of(subject.model)
+    return _Stock(subject, setting, stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads), inputs)
+
+
+def _own(subject: StudiedModel, planner: Planner, limits: Sequence[int]) -> _Own:
+    plans: dict[int, MemoryPlanned] = {}
+    reasons: dict[int, str] = {}
+    for limit in limits:
+        try:
+            plans[limit] = planner.write(limit, Mode.back_to_back, subject.work / f"plan-frugal-{limit}")
+        except InfeasibleError as error:
+            reasons[limit] = error.what
+    return _Own(subject, planner, plans, reasons)
+
+
+def _run(runner: _Stock | _Own, limit: int | None, kilobytes: int = 0, disk: Path | None = None) -> dict[str, Any]:
+    """Run a setting, or say why it did not run."""
+    try:
+        with reading_ahead(disk, kilobytes) if disk else nullcontext():
+            return runner.run(limit)
+    except ColdRunError as error:
+        return {"reason": error.reason}
+    except (NoGroupError, FixedReadAheadError, TimeoutError) as error:
+        return {"reason": str(error).splitlines()[0]}
+
+
+def _times(run_ms: Sequence[float], major_faults: int) -> dict[str, Any]:
+    """Times of inferences but for the first one."""
+    return {
+        "first_ms": run_ms[0], "median_ms": statistics.median(run_ms[1:]), "least_ms": min(run_ms[1:]),
+        "pairs": len(run_ms) - 1, "major_faults": major_faults,
+    }  # fmt: skip
+
+
+def _longest(seconds: float) -> float:
+    """Seconds that a process may take in all; one that looks at no clock is ended then."""
+    return 60.0 + 6 * seconds
+
+
+def _ended(held: Limited, seconds: float) -> str:
+    """Say how a process was ended by a signal: "" where it was not."""
+    if held.code == -signal.SIGALRM:
+        return f"stopped: over {seconds:g} s an inference"
+    return KILLED if held.code == -signal.SIGKILL else ""

@@ -1,0 +1,196 @@
+"""A plan and the same program with all weights in memory, in turns within one session: what is near in time is compared.
+
+One process differs from another by more than a plan from its bound, and the minutes of a machine differ, too. So each phase of
+the plan stands between two phases with all weights in memory, whose times, and the bound by the times of their steps, are the
+ones that it is held to.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from edgeplan.chapters.memory.plan import CostedProgram, Planner
+from edgeplan.planning.memory import bounds
+from edgeplan.profiling.streaming import StreamPhase, StreamRun, all_resident, run_apart
+from edgeplan.runtime.streaming.again import workload_of
+
+#: Alternations of one session.
+CHUNK = 5
+_PHASE_MS = 200.0  # a phase is about as long, its first inference left out
+_MOST_RUNS = 12
+_DECIDED = 0.01  # no further session where the interval of the median ratio reaches no farther on either side
+_CHANCE = 0.04  # of each side of that interval
+_PASSES = 3  # of reading all weights, at the end of each session
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One phase of a plan between two phases with all weights in memory, times in milliseconds.
+
+    Attributes:
+        plan_ms, resident_ms: median inferences.
+        bound_ms: of the plan's budget, at the times of steps in the neighbouring phases and the bandwidth of the session.
+        wait_ms: between steps in the plan's phase, more than in its neighbours.
+        ratio: computing in the neighbours over reading all weights.
+        factor: computing there over computing without what steps are prolonged by.
+        bytes_per_ms: of reading.
+        session: its number.
+    """
+
+    plan_ms: float
+    resident_ms: float
+    bound_ms: float
+    wait_ms: float
+    ratio: float
+    factor: float
+    bytes_per_ms: float
+    session: int
+
+    def row(self, of: str, place: int) -> dict[str, Any]:
+        """The turn as a row: `of` is what was run in turns, `place` the number of the turn."""
+        return {
+            "case": "turn", "setting": of, "place": place, "median_ms": self.plan_ms, "resident_ms": self.resident_ms,
+            "bound_ms": self.bound_ms, "wait_ms": self.wait_ms, "ratio": self.ratio, "factor": self.factor,
+            "bytes_per_ms": self.bytes_per_ms,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns hold what alternated in some sessions.
+
+    Attributes:
+        turns: in order.
+        peak: of the sessions, over idle: all weights and all else.
+        digests: of the outputs, the different ones.
+    """
+
+    turns: tuple[Turn, ...]
+    peak: int
+    digests: frozenset[str]
+
+    def median(self, of: Callable[[Turn], float]) -> float:
+        """Return the median over the turns."""
+        return statistics.median(map(of, self.turns))
+
+    def rows(self, of: str) -> Iterator[dict[str, Any]]:
+        """Yield the turns as rows of the stage."""
+        for place, turn in enumerate(self.turns):
+            yield turn.row(of, place)
+
+
+def in_turns(
+    candidate: CostedProgram,
+    plan: Mapping[str, Any],
+    planner: Planner,
+    alternations: int,
+    *,
+    slowed: Callable[[Sequence[Turn]], Sequence[int]] = lambda _: (),
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    decided: float = _DECIDED,
+) -> Turns:
+    """Run a plan in turns with all weights in memory, in sessions of a few alternations, until what they cost is known.
+
+    Args:
+        candidate: the program.
+        plan: its schedule, as a document.
+        planner: of the model.
+        alternations: at most.
+        slowed: nanoseconds to prolong each step by, from the turns so far; asked before each session.
+        beside: what goes on meanwhile.
+        decided: no further session where the median ratio is known to as much.
+
+    Raises:
+        ColdRunError: the process failed.
+    """
+    turns: list[Turn] = []
+    digests: set[str] = set()
+    peak = session = 0
+    while len(turns) < alternations and not known(turns, decided):
+        count = min(CHUNK, alternations - len(turns))
+        with beside():
+            found, slow = _session(candidate, plan, planner, count, tuple(slowed(turns)))
+        turns += _turns(candidate, plan, found, slow, session)
+        peak, session = max(peak, found.peak_over_idle), session + 1
+        digests |= {digest for phase in found.phases for digest in phase.digests}
+    return Turns(tuple(turns), peak, frozenset(digests))
+
+
+def known(turns: Sequence[Turn], decided: float) -> bool:
+    """Tell whether the interval of the median ratio of plan and all weights in memory is narrow enough."""
+    ratios = sorted(turn.plan_ms / turn.resident_ms for turn in turns)
+    ends = median_ends(len(ratios))
+    if ends is None:
+        return False
+    middle = statistics.median(ratios)
+    return middle - ratios[ends[0]] <= decided and ratios[ends[1]] - middle <= decided
+
+
+def median_ends(count: int) -> tuple[int, int] | None:
+    """Places, in sorted values, of the ends of an interval that holds the median nearly always; None of too few values."""
+    chance, low = 0.0, -1
+    while (chance := chance + math.comb(count, low + 1) / 2**count) <= _CHANCE:
+        low += 1
+    return None if low < 0 else (low, count - 1 - low)
+
+
+def resident_run(candidate: CostedProgram, planner: Planner, runs: int, slowed_ns: Sequence[int] = ()) -> StreamRun:
+    """Run a program with all weights in memory alone, with times of its steps and the bandwidth of reading."""
+    settings = replace(planner.settings(runs), steps=True, bandwidth_passes=_PASSES, slowed_ns=slowed_ns)
+    return run_apart(candidate.folder, candidate.program.threads, [all_resident(candidate.program)], settings)
+
+
+def computing_ms(phases: Sequence[StreamPhase]) -> list[float]:
+    """Return the median time of each step over all inferences of some phases but the first of each."""
+    times: list[float] = np.median(np.array([ms for phase in phases for ms in phase.step_ms[1:]]), axis=0).tolist()
+    return times
+
+
+def reading_ms(candidate: CostedProgram, bytes_per_ms: float) -> float:
+    """Return the time to read all weights, nothing else running."""
+    return float(candidate.workload.weight_bytes.sum()) / bytes_per_ms
+
+
+def _session(
+    candidate: CostedProgram, plan: Mapping[str, Any], planner: Planner, alternations: int, slowed_ns: tuple[int, ...]
+) -> tuple[StreamRun, float]:
+    """Run a session, and return with it by how many milliseconds steps were prolonged."""
+    wide = all_resident(candidate.program)
+    # one arena for both: it would be given back and asked for again with each phase
+    own = dict(plan) | {"arena_bytes": max(plan["arena_bytes"], wide["arena_bytes"])}
+    expected_ms = float(candidate.workload.compute_ms.sum()) + sum(slowed_ns) / 1e6
+    runs = 1 + max(1, min(_MOST_RUNS, round(_PHASE_MS / max(expected_ms, 1e-3))))
+    settings = replace(planner.settings(runs), steps=True, followed=True, bandwidth_passes=_PASSES, slowed_ns=slowed_ns)
+    schedules = [wide, *(schedule for _ in range(alternations) for schedule in (own, wide))]
+    return run_apart(candidate.folder, candidate.program.threads, schedules, settings), sum(slowed_ns) / 1e6
+
+
+def _turns(
+    candidate: CostedProgram, plan: Mapping[str, Any], found: StreamRun, slowed_ms: float, session: int
+) -> Iterator[Turn]:
+    rate = statistics.median(found.bytes_per_ms) or candidate.profile.bytes_per_ms
+    reader = replace(candidate.reader, bytes_per_ms=rate)
+    for phase, neighbours in zip(found.phases[1::2], pairwise(found.phases[::2]), strict=True):
+        steps = computing_ms(neighbours)
+        total = sum(steps)
+        wide = statistics.median([ms for near in neighbours for ms in near.run_ms[1:]])
+        waits = statistics.median([ms for near in neighbours for ms in near.wait_ms[1:]])
+        read_ms = reading_ms(candidate, rate)
+        yield Turn(
+            plan_ms=statistics.median(phase.run_ms[1:]),
+            resident_ms=wide,
+            bound_ms=bounds.period_ms(workload_of(candidate.program, steps), reader, plan["budget_bytes"]),
+            wait_ms=statistics.median(phase.wait_ms[1:]) - waits,
+            ratio=total / read_ms if read_ms else math.inf,
+            factor=total / (total - slowed_ms) if total > slowed_ms else 1.0,
+            bytes_per_ms=rate,
+            session=session,
+        )
