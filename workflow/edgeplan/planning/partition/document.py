@@ -93,6 +93,7 @@ class CostDocument(_Part):
         model: name of the model.
         processors: names of the two.
         cpu_to_gpu_ms, gpu_to_cpu_ms: synchronisation.
+        cpu_step_ms, gpu_step_ms: what each operator takes on a processor beyond its times: its call, or being enqueued.
         error: relative error of predicted times.
         contention: by loads; pairs that are not listed do not disturb each other.
         operators: in the order in which they run one at a time, as far as their inputs allow it.
@@ -103,6 +104,8 @@ class CostDocument(_Part):
     processors: ProcessorNames = ProcessorNames()
     cpu_to_gpu_ms: Milliseconds
     gpu_to_cpu_ms: Milliseconds
+    cpu_step_ms: Milliseconds = 0.0
+    gpu_step_ms: Milliseconds = 0.0
     error: Share = 0.0
     contention: tuple[ContentionEntry, ...] = ()
     operators: Annotated[tuple[OperatorEntry, ...], Field(min_length=1)]
@@ -197,7 +200,7 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
             PairStep(
                 name=entry.name,
                 inputs=tuple(sorted(place[i] for i in inputs[k])),
-                options=_options(entry, where),
+                options=_options(entry, (document.cpu_step_ms, document.gpu_step_ms), where),
                 load=entry.load,
                 to_cpu_ms=entry.to_cpu_ms,
                 to_gpu_ms=entry.to_gpu_ms,
@@ -216,7 +219,8 @@ def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[i
     return {position[name] for name in entry.inputs}
 
 
-def _options(entry: OperatorEntry, where: str) -> tuple[Option, ...]:
+def _options(entry: OperatorEntry, beyond_ms: tuple[float, float], where: str) -> tuple[Option, ...]:
+    """The options of an operator; what a step takes beyond its times is part of them where they are no view's."""
     options = []
     seen: set[tuple[object, ...]] = set()
     for index, option in enumerate(entry.options):
@@ -234,7 +238,7 @@ def _options(entry: OperatorEntry, where: str) -> tuple[Option, ...]:
             raise _misfit(f"{what}: the same option stands twice", where)
         seen.add(key)
         share = option.cpu_share if option.cpu_share is not None else float(1 - kind)
-        cpu_ms, gpu_ms = (t or 0.0 for t in times)
+        cpu_ms, gpu_ms = (t + beyond if t else 0.0 for t, beyond in zip(times, beyond_ms, strict=True))
         options.append(Option(kind, cpu_ms, gpu_ms, share, option.dimension, option.implementation, index))
     if all(o.kind == SPLIT for o in options):
         raise _misfit(f"operator {entry.name!r} has splits only; one option has to be whole on a processor", where)
