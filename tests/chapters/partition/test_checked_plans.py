@@ -156,7 +156,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pair(workspace: Path) -> Iterator[Opened]:
     try:
-        with opened(load_pair("pair-pocl"), profiling=True) as found:
+        with opened(load_pair(workspace / "config/pairs/pair-pocl.yaml"), profiling=True) as found:
             yield found
     except DeviceError as error:
         if "no OpenCL platform" in error.what:
@@ -205,9 +205,7 @@ def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pai
 
 
 @needs_a_pair
-def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(
-    workspace: Path, pair: Opened, model: Path, tmp_path: Path
-) -> None:
+def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, model: Path, tmp_path: Path) -> None:
     """Every folder that may become the plan is opened as `edgeplan run` opens it."""
     planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
     ways = planning.ways(pair, planning.planned(pair, tmp_path))
