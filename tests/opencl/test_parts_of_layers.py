@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +15,7 @@ from edgeplan.opencl.launch import DeviceNumbers
 from edgeplan.processors.opencl import OpenclDispatcher
 from edgeplan.runtime.processor import Dispatcher
 
-_NUMBERS = (
-    DeviceNumbers(1, 16, 16, 4096),
-    DeviceNumbers(4, 4, 8, 256),
-    DeviceNumbers(2, 8, 8, 64),
-    DeviceNumbers(20, 4, 16, 32),
-)
+_NUMBERS = tuple(DeviceNumbers(*one) for one in ((1, 16, 16, 4096), (4, 4, 8, 256), (2, 8, 8, 64), (20, 4, 16, 32)))
 _convolutions = st.builds(
     LayerShape, st.just(CONV), st.integers(1, 60), st.integers(1, 60), st.integers(1, 300), st.integers(2, 600),
     st.sampled_from((1, 3, 5)), st.sampled_from((1, 2)), st.sampled_from((0, 0, 1, 7)),
@@ -54,11 +48,9 @@ def test_what_has_no_one_pass_is_asked_for_part_by_part() -> None:
     assert OpenclDispatcher(asdict(_NUMBERS[0])).of_parts(*asked) is None, "its output has too many elements"
 
 
-@pytest.mark.parametrize("numbers", _NUMBERS)
-def test_pointwise_parts_have_tiles_of_their_own(numbers: DeviceNumbers) -> None:
+def test_pointwise_parts_have_tiles_of_their_own() -> None:
     layer = LayerShape(CONV, 28, 28, 64, 16 * 24, 1)
-    outputs = tuple(range(16, layer.outputs, 16))
-    found = OpenclDispatcher(asdict(numbers)).of_parts(layer.step("m"), layer.shapes("m"), layer.layouts("m"), outputs)
+    asked = layer.step("m"), layer.shapes("m"), layer.layouts("m"), tuple(range(16, layer.outputs, 16))
+    found = OpenclDispatcher(asdict(_NUMBERS[0])).of_parts(*asked)
     assert found is not None
-    column = OpenclDispatcher.features.index("tile_channels")
-    assert len(set(found[1][:, column])) == 2
+    assert len(set(found[1][:, OpenclDispatcher.features.index("tile_channels")])) == 2

@@ -99,7 +99,7 @@ class Lanes(ABC):
 
 
 class HostLanes(Lanes):
-    """All items are the host's: nobody waits for anybody."""
+    """These lanes have items of the host alone: nobody waits for anybody."""
 
     def go(self) -> None:
         """Run the lane; see `Lanes`."""

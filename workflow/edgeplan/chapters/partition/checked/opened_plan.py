@@ -97,7 +97,7 @@ class OpenedPlan:
         return found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process that holds the plan open."""
         end(self._process)
         for pipe in (self._process.stdin, self._process.stdout, self._said):
             if pipe is not None:

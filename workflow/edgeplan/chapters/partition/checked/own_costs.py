@@ -56,7 +56,7 @@ def own_costs(
 
 
 def load_of(kind: str) -> str:
-    """What a step of a kind is bound by."""
+    """Return the load of a step by its kind: whether arithmetic or memory bounds it."""
     return "compute" if kind in _COMPUTE else "bandwidth"
 
 

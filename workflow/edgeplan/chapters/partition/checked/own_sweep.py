@@ -33,7 +33,7 @@ _DIMENSIONS = (Dimension.channels, Dimension.rows, Dimension.batch, Dimension.el
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What a session took, in ms.
+    """Spans of a session say what its steps took, in ms.
 
     Attributes:
         parts: of each of the model's steps on each processor (2, runs, steps); not a number where it has no part there.
@@ -48,7 +48,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What a step takes beyond its kernel, in ms.
+    """These times (ms) come on top of the kernels of steps.
 
     Attributes:
         step: a step on each processor: its call, or being enqueued.
@@ -85,7 +85,7 @@ class OwnTimes:
     beyond: Beyond = field(default_factory=lambda: Beyond((0.0, 0.0), 0.0))
 
     def next_assignments(self) -> list[Assignment] | None:
-        """All steps split where it is worth measuring next, others on the faster processor; None where nothing is left."""
+        """Split all steps where it is worth measuring next, others run on the faster processor; None where nothing is left."""
         found: list[Assignment] = []
         for k, step in enumerate(self.subject.lowered.steps):
             first, over = self.twin[k], self.dimension[k]

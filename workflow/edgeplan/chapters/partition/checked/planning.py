@@ -169,7 +169,7 @@ class CheckedPlanning:
         return replace(planned, costs=costs, plan=executed(costs.costs, schedule, self.mode, note))
 
     def ways(self, both: Opened, planned: PlannedModel) -> Mapping[str, PlannedModel]:
-        """All ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
+        """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
         subject, ways = self.subject, dict[str, PlannedModel]()
         cores = tuple(sorted(self.pair.cores))
         for home in LIKELY:
@@ -192,7 +192,7 @@ class CheckedPlanning:
 
 
 def _places(made: PartitionPlan) -> object:
-    """What tells two plans apart: where each step runs, and in which order."""
+    """Return a value that tells two plans apart: where each step runs, and in which order."""
     return [(step.on, step.cpu_share) for step in made.steps], made.cpu, made.gpu
 
 

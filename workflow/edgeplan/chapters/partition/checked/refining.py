@@ -24,7 +24,7 @@ _FASTER = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """A refined plan.
+    """A refined plan has its blocks where both processors wait least.
 
     Attributes:
         assigned: where each step runs.
@@ -96,7 +96,7 @@ def shifts(
 
 
 def parts_of(spans: Spans, assigned: Sequence[Assignment]) -> dict[int, Parts]:
-    """What both processors took of each split step; one whose part the GPU has no kernel for is none."""
+    """Return the times of both parts of each split step; one whose part the GPU has no kernel for is none."""
     found = {}
     for k, one in enumerate(assigned):
         if isinstance(one, Split) and np.isfinite(spans.parts[:, :, k]).all():
@@ -107,7 +107,7 @@ def parts_of(spans: Spans, assigned: Sequence[Assignment]) -> dict[int, Parts]:
 def _in_turn(
     pair: Opened, subject: SweptModel, plans: Sequence[Sequence[Assignment]], orders: Orders | None
 ) -> tuple[Spans, ...]:
-    """What each of some plans took, one run of each after the other."""
+    """Return the times of some plans, one run of each after the other."""
     with ExitStack() as stack:
         made = [executable_parts(pair, subject, list(assigned), orders) for assigned in plans]
         sessions = [stack.enter_context(session_of(pair, subject, one)) for one in made]
