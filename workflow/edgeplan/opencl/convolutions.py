@@ -154,7 +154,7 @@ def of_parts(
         if _useful(winograd):
             return [(every, winograd)]
     found: dict[str, tuple[Counts, Dispatch]] = {}
-    padded = ceil(outputs, numbers.block) * numbers.block
+    padded: Counts = ceil(outputs, numbers.block) * numbers.block
     tiles = [pointwise_tile(int(channels), numbers.vector) for channels in padded] if _pointwise(whole, numbers) else []
     if not tiles:
         return [(every, _direct(parts(every), numbers, posts))]

@@ -9,6 +9,8 @@ import numpy as np
 
 _RESAMPLES, _SEED = 2000, 1
 _ENDS = (2.5, 97.5)  # per cent
+#: After so many turns a way whose least time is so many times the least of all is given up.
+_SURE_AFTER, _HOPELESS = 3, 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,25 @@ def fastest(times_ms: Mapping[str, Sequence[float]]) -> Fastest:
     """Choose the way of the least median.
 
     Args:
-        times_ms: by way, the time of each turn; turns of one number met the same seconds, and are resampled together. The
-            first of equally fast ways is taken: the simplest stands first.
+        times_ms: by way, the time of each turn; turns of one number met the same seconds, and are resampled together. A way
+            that was given up has fewer. The first of equally fast ways is taken: the simplest stands first.
     """
     names = list(times_ms)
-    table = np.array([list(times_ms[name]) for name in names])
-    medians = dict(zip(names, np.median(table, axis=1).tolist(), strict=True))
+    medians = {name: float(np.median(own)) for name, own in times_ms.items()}
     way = min(names, key=medians.__getitem__)
     others = [name for name in names if name != way]
     if not others:
         return Fastest(way, medians, "", 1.0, 1.0, 1.0)
     second = min(others, key=medians.__getitem__)
-    drawn = np.random.default_rng(_SEED).integers(0, table.shape[1], (_RESAMPLES, table.shape[1]))
-    own, other = (np.median(table[names.index(name)][drawn], axis=1) for name in (way, second))
+    turns = min(len(times_ms[way]), len(times_ms[second]))
+    drawn = np.random.default_rng(_SEED).integers(0, turns, (_RESAMPLES, turns))
+    own, other = (np.median(np.asarray(times_ms[name][:turns])[drawn], axis=1) for name in (way, second))
     low, high = np.percentile(other / own, _ENDS)
     return Fastest(way, medians, second, medians[second] / medians[way], float(low), float(high))
+
+
+def worth_a_turn(times_ms: Mapping[str, Sequence[float]]) -> list[str]:
+    """The ways that may still be the fastest: a way none of whose turns comes near to the best of another is given up."""
+    least = {name: min(own) for name, own in times_ms.items()}
+    best = min(least.values(), default=0.0)
+    return [name for name, ms in least.items() if len(times_ms[name]) < _SURE_AFTER or ms <= _HOPELESS * best]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from edgeplan.chapters.partition.checked.fastest import fastest
+from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import costs_alone, own_costs
 from edgeplan.chapters.partition.checked.own_sweep import own_times
@@ -25,7 +25,7 @@ from edgeplan.chapters.partition.costs import assignments, orders
 from edgeplan.chapters.partition.eop.contention import contention
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.measuring.opened import Opened, opened
-from edgeplan.chapters.partition.names import ALL_CORES, SIDES
+from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SIDES
 from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import DeviceError, EdgeplanError
@@ -43,8 +43,6 @@ from edgeplan.runtime.program import activation_layouts
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
-#: The way that the planner found, beside `SIDES` and `ALL_CORES`.
-PLANNED = "planned"
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
 _CONTENTION_RUNS = 5
@@ -62,9 +60,9 @@ class CheckLimits:
         stock: settings of stock engines that are run beside it.
     """
 
-    refine_s: float = 5.0
+    refine_s: float = 4.0
     turns: int = 15
-    turns_s: float = 10.0
+    turns_s: float = 6.0
     fewest: int = 5
     stock: tuple[str, ...] = ("onnxruntime", "openvino")
 
@@ -108,7 +106,7 @@ class CheckedPlanning:
 
     def __init__(self, pair: PairFile, subject: SweptModel, mode: Mode, search: SearchLimits, limits: CheckLimits) -> None:
         self.pair, self.subject, self.mode, self.search, self.limits = pair, subject, mode, search, limits
-        self.clock, self.began = _Clock(), time.monotonic()
+        self.clock, self.began, self.known = _Clock(), time.monotonic(), dict[str, PlannedModel]()
 
     def go(self, output: Path) -> PlannedModel:
         """Plan, check and write; see `checked_plan`."""
@@ -118,7 +116,8 @@ class CheckedPlanning:
             with opened(self.pair, profiling=True) as both:
                 planned = self.planned(both, folder)
             with opened(self.pair) as both, self.clock.part("write"):
-                ways, names, block = self.ways(both, planned), both.names, both.block
+                ways = self.known = self.ways(both, planned)
+                names, block = both.names, both.block
                 for k, way in enumerate(ways.values()):
                     write_folder(way, both, folder / str(k))
             with self.clock.part("check"):
@@ -138,6 +137,20 @@ class CheckedPlanning:
         with opened(self.pair) as both:
             write_folder(chosen, both, output)
         return chosen
+
+    def fresh(self) -> PairCheck:
+        """Run all ways once more, in new processes: what was chosen because it happened to be fast is found out.
+
+        Raises:
+            DeviceError: none of them runs.
+        """
+        with ScratchFolder("plans") as scratch:
+            folder = Path(scratch) / "ways"
+            folder.mkdir()
+            with opened(self.pair) as both:
+                for k, way in enumerate(self.known.values()):
+                    write_folder(way, both, folder / str(k))
+            return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits)[0]
 
     def planned(self, both: Opened, folder: Path) -> PlannedModel:
         """The plan from the model's own times, refined."""
@@ -168,13 +181,13 @@ class CheckedPlanning:
         note = f"{made.note}; {found.shifted} splits shifted to who waited, {found.before_ms:.3f} to {found.after_ms:.3f} ms"
         return replace(planned, costs=costs, plan=executed(costs.costs, schedule, self.mode, note))
 
-    def ways(self, both: Opened, planned: PlannedModel) -> Mapping[str, PlannedModel]:
+    def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
         """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
         subject, ways = self.subject, dict[str, PlannedModel]()
         cores = tuple(sorted(self.pair.cores))
         for home in LIKELY:
             inside = replace(subject, layouts=activation_layouts(subject.lowered, home))
-            ways[f"{ALL_CORES}, {home}"] = self._alone(both, inside, cores)
+            ways[f"{ALL_CORES} ({home})"] = self._alone(both, inside, cores)
         ways[_CPU] = self._alone(both, subject, both.pair.processors[0].cores)
         costs = planned.costs
         on_gpu = plan(_whole_on(costs.costs, GPU), "sequential")
@@ -226,7 +239,8 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck
         until, turns = time.monotonic() + limits.turns_s, 0
         while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
             turns += 1
-            for name in [name for name in running if name not in left_out]:
+            candidates = worth_a_turn(times) if turns > 1 else list(running)
+            for name in [name for name in candidates if name not in left_out]:
                 try:
                     times.setdefault(name, []).append(min(running[name].turn()))
                 except EdgeplanError as error:
