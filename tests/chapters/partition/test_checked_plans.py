@@ -27,7 +27,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.planned import write_folder
 from edgeplan.cli import app
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.partition.costs import SPLIT
@@ -225,8 +225,8 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
         assert found.difference is not None, name
         assert found.difference <= 1e-4, name
     (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
-    with pytest.raises(Exception, match="weights are damaged"):
-        OpenedPlan(folders["cpu"])
+    with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
+        damaged.wait()
     check, steps_ms = checked(folders, CheckLimits(turns=2, fewest=1, turns_s=0.0, stock=()))
     assert "weights are damaged" in check.left_out["cpu"]
     assert "cpu" not in check.median_ms

@@ -24,13 +24,10 @@ _OPENING_SECONDS, _TURN_SECONDS = 300.0, 120.0
 
 
 class OpenedPlan:
-    """A plan folder in a process that runs it when asked. The folder is not needed once the plan is open.
+    """A plan folder in a process that opens it, and runs it when asked. The folder is not needed once the plan is open.
 
     Args:
         folder: of the plan.
-
-    Raises:
-        EdgeplanError: the plan cannot be opened, or its first inference fails.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,11 +35,14 @@ class OpenedPlan:
         command = module_command(_WORKER, str(folder))
         self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
         self._folder = folder
-        try:
-            self._answer(_OPENING_SECONDS)
-        except BaseException:
-            self.close()
-            raise
+
+    def wait(self) -> None:
+        """Return when the plan is open and has run once; others may be opened meanwhile.
+
+        Raises:
+            EdgeplanError: the plan cannot be opened, or its first inference fails.
+        """
+        self._answer(_OPENING_SECONDS)
 
     def turn(self) -> list[float]:
         """Some inferences back to back, their times in ms.

@@ -228,12 +228,13 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck
     left_out: dict[str, str] = {}
     times: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        running: dict[str, OpenedPlan] = {}
+        running = {name: stack.enter_context(OpenedPlan(folder)) for name, folder in folders.items()}
         for name, folder in folders.items():
             try:
-                running[name] = stack.enter_context(OpenedPlan(folder))
+                running[name].wait()
             except EdgeplanError as error:
                 left_out[name] = error.what.splitlines()[0]
+                del running[name]
             shutil.rmtree(folder, ignore_errors=True)
         left_out |= _unequal(running)
         until, turns = time.monotonic() + limits.turns_s, 0
