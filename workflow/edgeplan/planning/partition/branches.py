@@ -16,6 +16,8 @@ Variables: x (one binary for each step and option), start and end of each step, 
   least one of them is busy: both sums less the overlaps and the time that both work on one split.
   No load overlaps for longer than its work lasts there.
 * M is at least the largest end.
+* Where readers move what they read, a step is longer by the outputs that it alone reads and that lie
+  in the other memory. Outputs with several readers are left to the simulation, so the bound holds.
 
 Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
 the schedule that it finds is priced by the simulation. Of contention only these sums know, so the
@@ -134,10 +136,16 @@ class _Program:
             x = [self.model.new_bool_var("") for _ in step.options]
             self.model.add_exactly_one(x)
             spans = [self._ticks(o.span_ms) for o in step.options]
-            self.model.add(end == start + sum(span * var for span, var in zip(spans, x, strict=True)))
+            moving = self._moving(len(self.starts), limit, x) if self.costs.occupying else 0
+            self.model.add(end == start + moving + sum(span * var for span, var in zip(spans, x, strict=True)))
             for option, var in zip(step.options, x, strict=True):
                 for lane, busy in zip(lanes, (option.cpu_ms, option.gpu_ms), strict=True):
-                    if size := self._ticks(busy):
+                    if not (size := self._ticks(busy)):
+                        continue
+                    if self.costs.occupying:
+                        until = self.model.new_int_var(0, 2 * limit, "")
+                        lane.append(self.model.new_optional_interval_var(start, size + moving, until, var, ""))
+                    else:
                         lane.append(self.model.new_optional_fixed_size_interval_var(start, size, var, ""))
             self.starts.append(start)
             self.ends.append(end)
@@ -145,6 +153,21 @@ class _Program:
             self.kind.append([sum(var for o, var in zip(step.options, x, strict=True) if o.kind == kind) for kind in _KINDS])
         for lane in lanes:
             self.model.add_no_overlap(lane)
+
+    def _moving(self, k: int, limit: int, x: list[Any]) -> Any:
+        """How long a step's processors move what only they read; what others read, too, may have been moved by these."""
+        moving, step = self.model.new_int_var(0, limit, ""), self.costs.steps[k]
+        for side in (CPU, GPU):
+            uses = sum(var for o, var in zip(step.options, x, strict=True) if o.kind in (side, SPLIT))
+            moved: Any = 0
+            for i in step.inputs:
+                ms = self.costs.steps[i].to_gpu_ms if side == GPU else self.costs.steps[i].to_cpu_ms
+                if (size := self._ticks(ms)) and self.costs.readers[i] == (k,):
+                    needed = self.model.new_bool_var("")
+                    self.model.add(needed >= uses - self.kind[i][side])
+                    moved += size * needed
+            self.model.add(moving >= moved)
+        return moving
 
     def _boundary(self, boundary: Boundary) -> None:
         self.model.add(self.makespan >= self._ticks(boundary.direct_ms))
