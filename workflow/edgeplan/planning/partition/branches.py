@@ -155,7 +155,7 @@ class _Program:
             self.model.add_no_overlap(lane)
 
     def _moving(self, k: int, limit: int, x: list[Any]) -> Any:
-        """How long a step's processors move what only they read; what others read, too, may have been moved by these."""
+        """Return the time in which a step's processors move what it alone reads; other outputs may have been moved before."""
         moving, step = self.model.new_int_var(0, limit, ""), self.costs.steps[k]
         for side in (CPU, GPU):
             uses = sum(var for o, var in zip(step.options, x, strict=True) if o.kind in (side, SPLIT))

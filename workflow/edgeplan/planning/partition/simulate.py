@@ -201,7 +201,7 @@ class _Execution:
         return False
 
     def _moving_ms(self, k: int, on: Sequence[int]) -> float:
-        """How long the processors of a step are busy with moving what they read first; each output is moved once."""
+        """Return the time in which the processors of a step move what they read first; each output is moved once."""
         moved = [0.0, 0.0]
         for p in on if self.costs.occupying else ():
             for i in self.costs.steps[k].inputs:
