@@ -78,6 +78,9 @@ def test_ways_without_hope_are_given_up_and_keep_their_median() -> None:
     assert worth_a_turn({name: own[:2] for name, own in times.items()}) == list(times), "two turns tell nothing"
     found = fastest({**times, "cpu": [10.0, 11.0, 12.0, 11.0], "planned": [9.0, 9.5, 13.0, 9.5]})
     assert (found.way, found.next_best, found.median_ms["gpu"]) == ("planned", "cpu", 30.0)
+    early = fastest({"cpu": [30.0, 31.0, 32.0], "planned": [10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0]})
+    assert early.margin == pytest.approx(3.1), "in the turns that both had"
+    assert early.low <= early.margin <= early.high
 
 
 @given(extents, times, times)

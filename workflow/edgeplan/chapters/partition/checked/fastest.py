@@ -21,7 +21,7 @@ class Fastest:
         way: name of it.
         median_ms: of every way, by name.
         next_best: name of the way that it is held against; "" where there is no other.
-        margin: time of that one over its own.
+        margin: time of that one over its own, in the turns that both had.
         low, high: ends of the margin's 95 % interval.
     """
 
@@ -49,9 +49,11 @@ def fastest(times_ms: Mapping[str, Sequence[float]]) -> Fastest:
     second = min(others, key=medians.__getitem__)
     turns = min(len(times_ms[way]), len(times_ms[second]))
     drawn = np.random.default_rng(_SEED).integers(0, turns, (_RESAMPLES, turns))
-    own, other = (np.median(np.asarray(times_ms[name][:turns])[drawn], axis=1) for name in (way, second))
+    table = [np.asarray(times_ms[name][:turns]) for name in (way, second)]
+    own, other = (np.median(one[drawn], axis=1) for one in table)
     low, high = np.percentile(other / own, _ENDS)
-    return Fastest(way, medians, second, medians[second] / medians[way], float(low), float(high))
+    margin = float(np.median(table[1]) / np.median(table[0]))
+    return Fastest(way, medians, second, margin, float(low), float(high))
 
 
 def worth_a_turn(times_ms: Mapping[str, Sequence[float]]) -> list[str]:
