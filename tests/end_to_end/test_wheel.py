@@ -129,7 +129,7 @@ def test_every_wish_is_served_in_an_empty_folder(command: Path, tmp_path: Path) 
 
 
 def test_pairs_are_known_as_in_a_checkout(program: Path, tmp_path: Path) -> None:
-    """Their devices are found and their cores looked at; a plan asks for what a checkout measures, as it does there."""
+    """Their devices are found and their cores looked at; a plan by predictors asks for what a checkout measures."""
     model = save_onnx(prior_models()["resnet18"](), tmp_path / "resnet18.onnx")
 
     def ended(*words: str) -> tuple[int, str]:
@@ -143,7 +143,7 @@ def test_pairs_are_known_as_in_a_checkout(program: Path, tmp_path: Path) -> None
         code, said = ended("device", "check", "--pair", pair)
         assert code == 0, said
         assert re.search(rf"^pair +{pair}\ncpu +oneDNN .*\ngpu ", said), said
-        code, said = ended("plan", "partition", model.name, "--pair", pair, "-o", "plan")
+        code, said = ended("plan", "partition", model.name, "--pair", pair, "-o", "plan", "--costs", "predicted")
         assert code, said
         assert f"dvc repro partition@{pair}" in said
     assert "known pairs: pair-pocl" in ended("device", "check", "--pair", "pair-none")[1]

@@ -69,6 +69,20 @@ def model_rows(model: str, ms: dict[str, float], **ours: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def checked_rows() -> pd.DataFrame:
+    """Three models: a plan for both processors, all cores, and one on whose fresh runs another way was faster."""
+    rows: list[dict[str, Any]] = []
+    for model, way, times in (
+        ("one", "planned", {"cpu": 20.0, "gpu": 16.0, "cpu, all cores (nhwc)": 12.0, "planned": 10.0, "openvino": 11.0}),
+        ("two", "cpu, all cores (nhwc)", {"cpu": 20.0, "gpu": 30.0, "cpu, all cores (nhwc)": 12.0, "planned": 16.0}),
+        ("three", "gpu", {"cpu": 8.0, "gpu": 10.0, "openvino": 9.0}),
+    ):
+        for name, ms in times.items():
+            row = {"model": model, "way": name, "median_ms": ms, "chosen": float(name == way)}
+            rows.append(row | {"stock": float(name == "openvino"), "seconds": 12.0, "margin": 1.2, "low": 1.1, "high": 1.3})
+    return pd.DataFrame(rows).assign(reason="")
+
+
 def tuning_rows() -> pd.DataFrame:
     """Two layers: of one another kernel is twice as fast, of the other only by the half of the runs that chooses."""
     rows = [
@@ -125,6 +139,7 @@ def evidence(**changes: Any) -> PartitionEvidence:
         "models": pd.concat(models, ignore_index=True),
         "handshakes": handshakes,
         "tuning": tuning_rows(),
+        "checked": checked_rows(),
         "curves": pd.concat([pd.DataFrame(curve).assign(figure=figure) for figure in figures], ignore_index=True),
         "environment": {"cores": 2, "layers_by_rule": {"linear": 8610, "conv": 2038}, "fingerprint": "f"},
     }

@@ -79,6 +79,10 @@ FAULTS: dict[str, tuple[Callable[[Document], object], list[str]]] = {
         lambda d: d.update(contention=[{"cpu_load": "compute", "gpu_load": "compute", "cpu_factor": 0.9, "gpu_factor": 1}]),
         ["cpu_factor"],
     ),
+    "copies of what is not moved": (
+        lambda d: (d.update(copies="none"), d["operators"][0].update(to_gpu_ms=1)),
+        ["takes time to be moved", "none"],
+    ),
     "contention twice": (
         lambda d: d.update(contention=[{"cpu_load": "compute", "gpu_load": "compute", "cpu_factor": 1, "gpu_factor": 1}] * 2),
         ["contention", "twice"],

@@ -140,6 +140,32 @@ def test_steps_side_by_side_slow_each_other() -> None:
     assert (alone.makespan_ms, alone.executable) == (pytest.approx(8.0), True)
 
 
+@branches
+def test_copies_of_the_reader_keep_it_from_other_work() -> None:
+    """A phone's GPU that fetches an input computes nothing meanwhile; a copy engine works beside it."""
+    first = operator("a", "", 1, 99, to_gpu_ms=4)
+    steps = (first, operator("b", "", 99, 4), operator("c", "ab", 99, 1))
+    by_engine = plan(costs_of(*steps), "parallel", _SEARCH)
+    by_reader = plan(costs_of(*steps, copies="reader"), "parallel", _SEARCH)
+    assert by_engine.makespan_ms == pytest.approx(1 + 4 + 1), "moved while b runs"
+    assert by_reader.makespan_ms == pytest.approx(4 + 4 + 1), "c is busy with it behind b"
+    assert by_reader.optimal
+    assert plan(costs_of(first, steps[1], steps[2], copies="reader"), "sequential").makespan_ms == pytest.approx(1 + 4 + 4 + 1)
+
+
+@branches
+def test_the_bound_pays_for_contention_though_one_pair_of_loads_has_none() -> None:
+    contention = [{"cpu_load": "compute", "gpu_load": "compute", "cpu_factor": 1.5, "gpu_factor": 1.5}]
+    inner = [operator(name, "a", 10, 10) for name in "bcde"]
+    ends = operator("a", "", 0.1, 0.1, load="bandwidth"), operator("f", "bcde", 0.1, 0.1, load="bandwidth")
+    still = operator("g", "a", 0.1, 0.1, load="bandwidth")
+    costs = costs_of(ends[0], *inner, still, ends[1], contention=contention)
+    made = plan(costs, "parallel", _SEARCH)
+    # Four steps of 10, two on each processor beside each other: 20 of work, 30 of time.
+    assert made.makespan_ms == pytest.approx(30.2, abs=0.15)
+    assert made.lower_bound_ms > 29.9
+
+
 def test_a_hand_over_that_passes_a_cut_is_not_cut() -> None:
     a = operator("a", "", 1, 9, to_gpu_ms=5)
     steps = (a, operator("b", "a", 1, 1), operator("c", "b", 1, 1), operator("d", "ac", 9, 1))

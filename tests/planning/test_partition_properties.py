@@ -128,6 +128,36 @@ def test_bounds_hold_under_contention_and_plans_are_priced_with_it(document: dic
 
 @branches
 @_few
+@given(documents(4, moves=True, contention=True))
+def test_bounds_hold_where_readers_move_what_they_read(document: dict[str, Any]) -> None:
+    costs = read({**document, "copies": "reader"})
+    kept = admitted(costs)
+    made = plan(costs, "parallel", _EXACT)
+    tried = [side_by_side(kept, s, open_boundary(kept)).makespan_ms for s, _ in schedules(kept)]
+    assert made.lower_bound_ms <= min(tried) + 1e-9
+    assert made.makespan_ms >= min(tried) - _ROUGH
+    assert made.makespan_ms <= plan(costs, "sequential").makespan_ms + 1e-9
+    assert simulate(costs, schedule_of(costs, made)).makespan_ms == pytest.approx(made.makespan_ms)
+    in_order = PairSchedule(schedule_of(costs, plan(costs, "sequential")).choice)
+    assert simulate(costs, in_order).makespan_ms == simulate(read(document), in_order).makespan_ms, "nothing runs beside"
+
+
+@branches
+@_few
+@given(documents(4, moves=True))
+def test_what_readers_move_is_found_by_the_solver(document: dict[str, Any]) -> None:
+    """Without outputs of several readers and without contention plans are those that trying all of them finds."""
+    costs = admitted(read({**document, "copies": "reader"}))
+    if any(len(readers) > 1 for readers in costs.readers):
+        return
+    found = parallel(costs, _EXACT)
+    least = min(side_by_side(costs, s, open_boundary(costs)).makespan_ms for s, _ in schedules(costs))
+    assert found.makespan_ms == pytest.approx(least, abs=_ROUGH)
+    assert found.lower_bound_ms <= least + 1e-9
+
+
+@branches
+@_few
 @given(documents(7, moves=True))
 def test_decomposed_plans_take_what_their_path_says_and_no_longer_than_sequential_ones(document: dict[str, Any]) -> None:
     costs = admitted(read(document))

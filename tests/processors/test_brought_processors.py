@@ -271,7 +271,7 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
     assert "dispatch.elements" in set(trained.importance["feature"])
     save(trained.predictors, workspace / "results/pair-tiny/partition/predictors")
     model = save_onnx(squeezenet(), workspace / "model.onnx")
-    planned = plan_partition(model, workspace / "plan", "pair-tiny")
+    planned = plan_partition(model, workspace / "plan", "pair-tiny", costs="predicted")
     assert planned.plan.processors[1] == "tiny"
     costs = {step.name: {option.kind for option in step.options} for step in planned.costs.costs.steps}
     assert any(len(kinds) > 1 for kinds in costs.values()), "some steps may run on either"

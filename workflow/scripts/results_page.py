@@ -188,6 +188,8 @@ def _first_partition(results: Results) -> list[tuple[str, ...]]:
             for name, key in (("oneDNN", "cpu, all cores"), ("the best stock engine", "the best stock engine"))
         )
         what = "our plan's speed-up over the best of CPU, GPU, oneDNN and stock engines on all cores"
+        if (key := "partition.speedup_over_best") in own:
+            rows.append(("[Partition](docs/partition.md)", f"checked: {what}", f"{_mean(own, key)} (`{pair}`)", "not given"))
         rows += [
             (
                 "[Partition](docs/partition.md), LiPG",

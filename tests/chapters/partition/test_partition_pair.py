@@ -238,7 +238,7 @@ def test_a_plan_is_written_run_and_refused_elsewhere(
     assert predictors.is_dir()
     folder, own = tmp_path / "plan", tmp_path / "squeezenet.onnx"
     shutil.copy(model, own)
-    planned = plan_partition(own, folder, "pair-pocl")
+    planned = plan_partition(own, folder, "pair-pocl", costs="predicted")
     assert {path.name for path in folder.iterdir()} == {"plan.json", "program.json", "weights.bin"}
     own.rename(tmp_path / "elsewhere.onnx")
     with pytest.raises(ModelError, match=r"not found(?s:.*)--model"):
@@ -272,7 +272,7 @@ def test_a_plan_of_a_pair_runs_in_a_process_without_compilers_and_readers_of_mod
     predictors: Path, model: Path, tmp_path: Path
 ) -> None:
     assert predictors.is_dir()
-    plan_partition(model, tmp_path / "plan", "pair-pocl")
+    plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
     assert loaded_by(COMMAND, "run", tmp_path / "plan", "--check", "--repeat", "2") == []
     assert loaded_by(OPENED, tmp_path / "plan") == []
 
@@ -290,7 +290,7 @@ def test_a_plan_of_a_pair_that_is_damaged_forked_or_given_what_does_not_fit_is_r
 ) -> None:
     assert predictors.is_dir()
     folder = tmp_path / "plan"
-    plan_partition(model, folder, "pair-pocl")
+    plan_partition(model, folder, "pair-pocl", costs="predicted")
     found: list[Mapping[str, np.ndarray]] = []
     with edgeplan.open_plan(folder) as session:
         (border,) = session.inputs
@@ -335,7 +335,7 @@ def test_a_plan_of_a_pair_that_is_damaged_forked_or_given_what_does_not_fit_is_r
 def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path: Path) -> None:
     assert predictors.is_dir()
     model = save_workload(WORKLOADS["googlenet"](), tmp_path / "googlenet.onnx", 3)
-    planned = plan_partition(model, tmp_path / "plan", "pair-pocl", mode="parallel", time_limit_s=5.0)
+    planned = plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted", mode="parallel", time_limit_s=5.0)
     assert planned.plan.cpu, "branches on both processors at once"
     found = run(tmp_path / "plan", repeat=2, check=True)
     assert found.difference is not None
@@ -346,10 +346,10 @@ def test_predictors_of_another_machine_are_refused(predictors: Path, model: Path
     card = json.loads((predictors / "card.json").read_text())
     (predictors / "card.json").write_text(json.dumps(card | {"fingerprint": "elsewhere"}))
     with pytest.raises(FormatError, match=r"of another machine(?s:.*)dvc repro partition@pair-pocl"):
-        plan_partition(model, tmp_path / "plan", "pair-pocl")
+        plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
     shutil.rmtree(predictors)
     with pytest.raises(FormatError, match=r"no predictors of pair .pair-pocl.(?s:.*)dvc repro partition@pair-pocl"):
-        plan_partition(model, tmp_path / "plan", "pair-pocl")
+        plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
 
 
 def test_the_commands_say_how_a_pair_waits_and_draw_a_run(predictors: Path, model: Path, tmp_path: Path) -> None:
@@ -359,7 +359,11 @@ def test_the_commands_say_how_a_pair_waits_and_draw_a_run(predictors: Path, mode
     assert "waits by    polling: memory is shared while kernels run" in told
     assert told.count("handshake   by") == 2
     folder = tmp_path / "plan"
-    done = cli.invoke(app, ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(folder)], catch_exceptions=False)
+    done = cli.invoke(
+        app,
+        ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(folder), "--costs", "predicted"],
+        catch_exceptions=False,
+    )
     assert "optimal, bound" in done.output
     out = tmp_path / "out.npz"
     shown = cli.invoke(app, ["run", str(folder), "--repeat", "2", "--check", "-o", str(out)], catch_exceptions=False).output

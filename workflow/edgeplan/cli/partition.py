@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from edgeplan.chapters.partition import api
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.run_pair import check_lines
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.document import read_costs
 from edgeplan.planning.partition.parallel import SearchLimits
@@ -20,6 +22,8 @@ from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
 _LISTED = 60
+#: What `--costs` names besides a file.
+_FROM = ("measured", "predicted")
 _USAGE = "edgeplan plan partition MODEL.onnx --pair PAIR -o FOLDER, or --costs costs.json"
 
 
@@ -29,8 +33,12 @@ def plan_partition(
     ] = None,
     pair: Annotated[str, typer.Option("--pair", help="Name of a pair of processors, or path of a pair file.")] = "",
     costs: Annotated[
-        Path | None, typer.Option(help="JSON document of operators, options and times; see docs/partition-planning.md.")
-    ] = None,
+        Path,
+        typer.Option(
+            help="Source of the costs: `measured`, the model's own steps on the pair; `predicted`, the pair's predictors; or a "
+            "JSON document of operators, options and times, see docs/partition-planning.md."
+        ),
+    ] = Path("measured"),
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder to write the plan of a model to; JSON file for a plan from costs."),
@@ -59,7 +67,8 @@ def plan_partition(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan which of two processors runs each operator, whole or split: of a model on a pair, or from costs."""
-    if costs is not None:
+    check = None
+    if str(costs) not in _FROM:
         if model is not None or pair:
             what = "costs say all that is planned from"
             raise ParamsError(what, where="--costs", next_step="leave it out, or the model and --pair")
@@ -73,16 +82,19 @@ def plan_partition(
             raise ParamsError(f"{lacking} is missing", where="edgeplan plan partition", next_step=_USAGE)
         given = preparation(shape, values, batch)
         planned = api.plan_partition(
-            model, output, pair, results=results, preparation=given, mode=mode, gap=gap, time_limit_s=time_limit
-        )
-        read, made = planned.costs.costs, planned.plan
+            model, output, pair,
+            costs="predicted" if str(costs) == "predicted" else "measured",
+            results=results, preparation=given, mode=mode, gap=gap, time_limit_s=time_limit,
+        )  # fmt: skip
+        read, made, check = planned.costs.costs, planned.plan, planned.check
     if gantt is not None:
         write_svg(made, gantt)
     others = compared(read) if compare else {}
     if as_json:
-        say(json.dumps({**document(made), **({"compared_ms": others} if compare else {})}, indent=2))
+        told = {} if check is None else {"check": msgspec.to_builtins(check)}
+        say(json.dumps({**document(made), **told, **({"compared_ms": others} if compare else {})}, indent=2))
         return
-    for line in [*summary(made), *_compared_lines(others, made.makespan_ms), "", *picture(made)]:
+    for line in [*summary(made), *check_lines(check), *_compared_lines(others, made.makespan_ms), "", *picture(made)]:
         say(line)
     written = [str(path) for path in (output, gantt) if path is not None]
     if written:

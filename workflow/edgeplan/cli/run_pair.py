@@ -12,7 +12,7 @@ from edgeplan.cli.times import median
 from edgeplan.errors import FormatError
 from edgeplan.reporting.partition_gantt import TimedPlan, text_lines
 from edgeplan.runtime.folder import PLAN_NAME, PlanFolder, plan_again
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.terminal import escaped
 
 if TYPE_CHECKING:
@@ -24,15 +24,35 @@ def run_lines(found: Run) -> list[str]:
     plan, times = planned(found.plan), found.warm_ms
     split = sum(step.on == "split" for step in plan.steps)
     middle = f" (median of {len(times)}, least {min(times):.3f})" if len(times) > 1 else ""
-    waits = found.plan.scheduled(PairSchedule).synchronisation
+    schedule = found.plan.scheduled(PairSchedule)
+    how = f"{split} split; waits by {schedule.synchronisation}"
+    if len(schedule.processors) == 1:
+        cores = schedule.processors[0].cores
+        how = f"all on {schedule.processors[0].engine}, core{'s' if len(cores) > 1 else ''} {', '.join(map(str, cores))}"
     return [
-        f"{escaped(plan.model)}: {len(plan.steps)} operators, {split} split; waits by {waits}",
+        f"{escaped(plan.model)}: {len(plan.steps)} operators, {how}",
         f"{median(times):.3f} ms{middle}, predicted {plan.makespan_ms:.3f} ms",
         "planned",
         *text_lines(plan),
         "last run",
         *text_lines(as_it_ran(plan, found.spans_ms)),
     ]
+
+
+def check_lines(check: PairCheck | None) -> list[str]:
+    """Show what executing a plan beside the other ways told; nothing of a plan that was predicted alone."""
+    if check is None:
+        return []
+    others = sorted((ms, way) for way, ms in check.median_ms.items())
+    lines = [f"  checked     {', '.join(f'{way} {ms:.3f} ms' for ms, way in others)}; {check.turns} turns of each"]
+    margin = f", {check.margin:.2f} times as fast as {check.next_best} (95 %: {check.low:.2f} to {check.high:.2f})"
+    lines.append(f"  fastest     {check.way}{margin if check.next_best else ''}: this is the plan")
+    lines += [f"  left out    {way}: {escaped(why)}" for way, why in check.left_out.items()]
+    if check.stock is not None:
+        name, ms = check.stock
+        lines.append(f"  beside      {name} on all cores: {ms:.3f} ms, {ms / check.median_ms[check.way]:.2f} times the plan's")
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in check.steps.items())
+    return [*lines, f"  checked in  {check.seconds:.1f} s ({parts})"]
 
 
 def planned(folder: PlanFolder) -> TimedPlan:

@@ -17,7 +17,7 @@ from edgeplan.support.machine import fingerprint
 
 
 def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
-    """Open a plan folder of a pair, with both its processors; they are closed with the session.
+    """Open a plan folder of a pair, with the processors that it names; they are closed with the session.
 
     Args:
         plan: the plan folder.
@@ -35,7 +35,7 @@ def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
 
 
 def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:
-    """Open the processors of a pair in the order of lanes; they are closed with the stack.
+    """Open the processors of a pair in the order of lanes; they are closed with the stack. One alone stands for both.
 
     Raises:
         DeviceError: one is not there, or the first one does not compute in the calling thread.
@@ -45,7 +45,7 @@ def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profili
         kind: type[Processor] = face(PROCESSORS, spec.engine, "processor", "processor")
         block = found[0].numbers["block"] if found else 0
         found.append(stack.enter_context(kind.open(spec.options, spec.cores, block, profiling=profiling)))
-    host, other = found
+    host, other = found[0], found[-1]
     if not isinstance(host, Host):
         what = f"{specs[0].engine} does not compute in the calling thread, as the first of a pair has to"
         raise DeviceError(what, where="the processors of a pair", next_step="plan the model again for another pair")
@@ -55,7 +55,8 @@ def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profili
 def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
     """Open a plan folder of a pair on processors that are open; see `open_pair`."""
     info = host.dnnl.info
-    plan.require_here(fingerprint(), info.version, info.isa, driver=other.capabilities.version)
+    driver = "" if other is host else other.capabilities.version
+    plan.require_here(fingerprint(), info.version, info.isa, driver=driver)
     plan.require_whole(WEIGHTS_NAME)
     schedule, program = plan.scheduled(PairSchedule), plan.program_of(StreamProgram)
     path = plan.path / WEIGHTS_NAME
@@ -64,5 +65,5 @@ def open_on(plan: PlanFolder, host: Host, other: Processor) -> PairSession:
     except OSError as error:
         what = f"cannot read the weights: {error.strerror}"
         raise ModelError(what, where=str(path), next_step=plan_again(plan.kind)) from error
-    synchronisation = Synchronisation(schedule.synchronisation)
+    synchronisation = Synchronisation(schedule.synchronisation) if schedule.synchronisation else None
     return PairSession(host, other, program, schedule.placed, weights, plan.path, synchronisation)

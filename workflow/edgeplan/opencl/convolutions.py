@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
@@ -39,6 +41,8 @@ _IMAGE_RANK: Final = 4
 _INDEX_END: Final = 1 << 31  # kernels count elements in 32 bits
 
 Arguments = tuple[Argument, ...]
+#: Whole numbers (n,), in the place of one: sums and quotients of them are arrays, too.
+Counts = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,46 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     return winograd if winograd and _suits(winograd) else _direct(c, numbers, posts)
 
 
+def of_parts(
+    step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers, outputs: Counts
+) -> list[tuple[Counts, Dispatch]]:
+    """The kernels of parts of a convolution without groups: positions among the parts, and a dispatch whose sizes are arrays.
+
+    Args:
+        step: the convolution.
+        shapes: shape of every tensor.
+        layouts: layout of every activation.
+        numbers: of the device.
+        outputs: channels of each part.
+
+    Returns:
+        Nothing where the parts are to be dispatched one by one.
+    """
+    whole, posts, every = convolution(step, shapes), post_ops.arguments(step, shapes), np.arange(len(outputs))
+
+    def parts(chosen: Counts) -> Convolution:
+        return replace(whole, channels_out=outputs[chosen])
+
+    if not same_bytes(shapes[step.inputs[0]], layouts[step.inputs[0]], BLOCKED, numbers.block):
+        return [(every, _first(parts(every), numbers, posts))]
+    if _allows_winograd(whole):
+        winograd = _winograd(parts(every), numbers, posts)
+        elements = np.maximum(winograd.workspace_elements, winograd.packing.elements)
+        if int(elements.max()) >= _INDEX_END:
+            return []  # some parts are too large for it, others are not
+        if _useful(winograd):
+            return [(every, winograd)]
+    found: dict[str, tuple[Counts, Dispatch]] = {}
+    padded: Counts = ceil(outputs, numbers.block) * numbers.block
+    tiles = [pointwise_tile(int(channels), numbers.vector) for channels in padded] if _pointwise(whole, numbers) else []
+    if not tiles:
+        return [(every, _direct(parts(every), numbers, posts))]
+    for tile in dict.fromkeys(tiles):
+        chosen = np.flatnonzero([one == tile for one in tiles])
+        found[str(tile)] = chosen, _direct(parts(chosen), numbers, posts, tile)
+    return list(found.values())
+
+
 def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], numbers: DeviceNumbers) -> dict[str, Dispatch]:
     """Return kernels that compute what those of `dispatch` do: other tiles, and the other algorithm. For autotuning."""
     c, posts = convolution(step, shapes), post_ops.arguments(step, shapes)
@@ -139,14 +183,21 @@ def _allows_winograd(c: Convolution) -> bool:
 
 
 def _suits(winograd: Dispatch) -> bool:
-    fits = max(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END
-    return fits and winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
+    return max(winograd.workspace_elements, winograd.packing.elements) < _INDEX_END and _useful(winograd)
+
+
+def _useful(winograd: Dispatch) -> bool:
+    return winograd.work.pixels >= WINOGRAD_USEFUL * winograd.work.padded_pixels
+
+
+def _pointwise(c: Convolution, numbers: DeviceNumbers) -> bool:
+    alike = c.window == math.prod(c.strides) == 1 and c.pads == (0, 0) and c.size_in == c.size_out
+    return alike and c.pixels >= TILES[numbers.vector][0]
 
 
 def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile | None = None) -> Dispatch:
     """Also a pointwise convolution, in a kernel that knows where the next pixel lies."""
-    block, rows = numbers.block, TILES[numbers.vector][0]
-    pointwise = c.window == math.prod(c.strides) == 1 and c.pads == (0, 0) and c.size_in == c.size_out and c.pixels >= rows
+    block, pointwise = numbers.block, _pointwise(c, numbers)
     if tile is None:
         channels = ceil(c.channels_out // c.groups, block) * block
         tile = pointwise_tile(channels, numbers.vector) if pointwise else TILES[numbers.vector]

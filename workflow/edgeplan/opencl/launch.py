@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +153,26 @@ class Dispatch:
 
     def features(self) -> dict[str, float]:
         """Return the features that a predictor of latency learns from, alike for all implementations (LiPG, section 3.2)."""
+        return {name: float(value) for name, value in self.values().items()}
+
+    def values(self) -> dict[str, Any]:
+        """The same where sizes may be arrays, one element for each part of a layer (`dispatch.of_parts`)."""
         work = self.work
         groups = [launch.groups for launch in self.launches]
         waves = [-(-count // self.units) for count in groups]
         padded = work.padded_pixels * work.padded_channels
         return {
-            "launches": float(len(self.launches)),
-            "work_group": float(math.prod(self.launches[-1].local_size)),
-            "work_groups": float(sum(groups)),
-            "waves": float(sum(waves)),
+            "launches": len(self.launches),
+            "work_group": math.prod(self.launches[-1].local_size),
+            "work_groups": sum(groups),
+            "waves": sum(waves),
             "last_wave": sum(groups) / (sum(waves) * self.units),
-            "tile_pixels": float(self.tile[0]),
-            "tile_channels": float(self.tile[1]),
-            "padded_pixels": float(work.padded_pixels),
-            "padded_channels": float(work.padded_channels),
+            "tile_pixels": self.tile[0],
+            "tile_channels": self.tile[1],
+            "padded_pixels": work.padded_pixels,
+            "padded_channels": work.padded_channels,
             "useful": work.pixels * work.channels / padded,
-            "padded_work": float(padded * work.multiplications),
-            "weight_elements": float(self.packing.elements),
-            "workspace_elements": float(self.workspace_elements),
+            "padded_work": padded * work.multiplications,
+            "weight_elements": self.packing.elements,
+            "workspace_elements": self.workspace_elements,
         }

@@ -39,6 +39,8 @@ class OnednnProcessor(Host):
             _pin(cores)
         self._cores = tuple(sorted(cores)) or tuple(sorted(os.sched_getaffinity(0)))
         self.dnnl.warm_up(self.threads)
+        if self.threads > 1:
+            self.dnnl.bind_threads(cores)
         self.worker = Worker(self.dnnl, self.threads)
 
     @classmethod

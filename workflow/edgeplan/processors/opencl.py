@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
@@ -83,6 +84,12 @@ class OpenclDispatcher(Dispatcher):
             DeviceError: there are no kernels for it.
         """
         return dispatcher.dispatch(step, shapes, layouts, self.device)
+
+    def of_parts(
+        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
+    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
+        """Return names and features of all parts in one pass; see `Dispatcher`."""
+        return dispatcher.of_parts(step, shapes, layouts, self.device, outputs)
 
     def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
         """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""

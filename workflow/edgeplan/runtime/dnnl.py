@@ -7,6 +7,7 @@ descriptor queried from a primitive descriptor belongs to it, so both are kept t
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -86,6 +87,36 @@ class Dnnl:
                 where=self.info.path,
                 next_step="pip install 'edgeplan[runtime]'",
             )
+
+    def bind_threads(self, cores: Sequence[int]) -> None:
+        """Each of the threads that compute for the calling one stays on a core of its own from now on, this one on the first.
+
+        The system else leaves two of them on one core for long: a model then takes twice the time. Nothing happens where the
+        library does not thread by libgomp.
+
+        Args:
+            cores: as many as threads compute.
+
+        Raises:
+            OSError: a core may not be used.
+        """
+        try:
+            together, number = self._library.GOMP_parallel, self._library.omp_get_thread_num
+        except AttributeError:
+            return
+        failed: list[OSError] = []
+
+        def bind(_: int | None) -> None:
+            try:
+                os.sched_setaffinity(0, {cores[number()]})
+            except OSError as error:
+                failed.append(error)
+
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bind)
+        together.restype, together.argtypes = None, [type(function), ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        together(function, None, len(cores), 0)
+        if failed:
+            raise failed[0]
 
     @property
     def primitive_cache(self) -> int:

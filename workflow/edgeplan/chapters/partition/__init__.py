@@ -4,6 +4,8 @@ Modules:
 
 * `api`: The interface for programs of the chapter on partitions: `edgeplan.plan_partition`.
 * `chapter`: The chapter on partitions: what it measures, learns and shows.
+* `checked/`: Plans that check themselves: swept, planned and refined where they run, and held
+  against the other ways by execution.
 * `choosing`: Where a single layer is split: what each way to choose would do (LiPG, section 2).
 * `costs`: Models to cost documents: what the predictors of a pair say of every step, whole and
   split.

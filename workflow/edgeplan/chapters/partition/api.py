@@ -7,11 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from edgeplan.chapters.partition.checked.planning import checked_plan
 from edgeplan.chapters.partition.learning.predictors import load
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.planned import PlannedModel, plan_model, require_own, write_folder
 from edgeplan.devices.pairs import load_pair
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.measurement.lock import machine_lock
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.support.files import FilePath
 from edgeplan.workspace import workspace
@@ -23,6 +25,7 @@ def plan_partition(
     output: FilePath,
     pair: FilePath,
     *,
+    costs: Literal["measured", "predicted"] = "measured",
     results: FilePath | None = None,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
@@ -34,11 +37,15 @@ def plan_partition(
 ) -> PlannedModel:
     """Plan which of two processors runs each operator of a model, whole or split, and write what executes it.
 
+    With measured costs the plan may be one of a single processor, or of the CPU on all cores of the pair: whatever is fastest.
+
     Args:
         model: ONNX file.
         output: folder to write the plan to.
         pair: name of a pair file, or a path to one.
-        results: folder of the results, with the pair's predictors; without, that of the workspace.
+        costs: "measured": the model's own steps are measured on the pair, and the plan is run beside each processor alone and
+            oneDNN on all cores; the fastest of them is the plan (`PlannedModel.check`). "predicted": by the pair's predictors.
+        results: with predicted costs, folder of the results with the pair's predictors; without, that of the workspace.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
         shape: likewise.
         set: likewise.
@@ -50,17 +57,22 @@ def plan_partition(
     Raises:
         ModelError: the file cannot be read or holds what is not known.
         DeviceError: unknown pair, or a processor of it that is not there.
-        FormatError: there are no predictors of the pair, or those of another machine or driver.
+        FormatError: with predicted costs, there are no predictors of the pair, or those of another machine or driver.
+        BusyError: another process is measuring on this machine.
         StoreError: the folder cannot be written.
     """
     found = load_pair(Path(pair) if isinstance(pair, PathLike) else pair)
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
+    search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
+    if costs == "measured":
+        source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
+        with machine_lock():
+            return checked_plan(found, source, out, mode, search)
     predictors = load(Path(results or workspace().results) / found.name / "partition" / "predictors", found)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     with opened(found) as both:
         require_own(predictors, both)
-        search = SearchLimits(gap=gap, time_limit_s=time_limit_s)
         planned = plan_model(source, predictors, both.names, both.synchronisation, mode=mode, search=search)
         write_folder(planned, both, out)
     return planned

@@ -57,8 +57,8 @@ def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant:
 
 def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
     """Return the times of the whole layer, then of each split, on both lanes."""
-    first = predictors.us(0, [layer, *(layer.part(c) for c in channels)])
-    second = predictors.us(1, [layer, *(layer.part(layer.outputs - c) for c in channels)], variant)
+    first = predictors.parts_us(0, layer, (layer.outputs, *channels))
+    second = predictors.parts_us(1, layer, [layer.outputs, *(layer.outputs - c for c in channels)], variant)
     return first, second
 
 

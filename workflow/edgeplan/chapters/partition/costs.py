@@ -65,6 +65,7 @@ def costs_of(
     handshake_ms: float,
     contention: Sequence[Mapping[Any, Any]],
     error: float = 0.0,
+    step_ms: tuple[float, float] = (0.0, 0.0),
 ) -> ModelCosts:
     """Write the cost document of a model, and read it.
 
@@ -77,6 +78,7 @@ def costs_of(
         handshake_ms: until one processor has seen that the other is done.
         contention: entries of the document.
         error: relative error of the times of steps that do not say theirs.
+        step_ms: what each step takes on each processor beyond its times.
     """
     earlier = preceding(lowered, layouts, block)
     operators = [
@@ -89,6 +91,8 @@ def costs_of(
         "processors": dict(zip(SIDES, names, strict=True)),
         "cpu_to_gpu_ms": handshake_ms,
         "gpu_to_cpu_ms": handshake_ms,
+        "cpu_step_ms": step_ms[0],
+        "gpu_step_ms": step_ms[1],
         "error": error,
         "contention": contention,
         "operators": operators,

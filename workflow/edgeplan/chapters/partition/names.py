@@ -6,7 +6,11 @@ from __future__ import annotations
 SIDES = ("cpu", "gpu")
 #: A way to run a layer or a model: oneDNN alone on all cores of the pair.
 ALL_CORES = "cpu, all cores"
+#: A way to run a model: as the planner says, on both processors.
+PLANNED = "planned"
 #: A choice of kernel: the white-box dispatcher's own.
 DISPATCHER = "dispatcher"
+#: Who can gain less than this over all cores by a second processor is told not to split.
+WORTH_SPLITTING = 1.05
 #: A way that takes so many times as long as another counts as slower.
 SLOWER = 1.02

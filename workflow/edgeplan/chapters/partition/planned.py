@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
@@ -23,7 +24,7 @@ from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeF
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.build import build_pair
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.program import Partitioned, partition
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
@@ -45,6 +46,8 @@ class PlannedModel:
         costs: of all its options.
         plan: of them.
         seconds: taken to predict and to plan.
+        alone: cores of the first processor where it runs all steps; none: the pair's own, and both processors.
+        check: what executing the plan beside other ways told; None where it was not executed.
     """
 
     model: Path
@@ -53,6 +56,8 @@ class PlannedModel:
     costs: ModelCosts
     plan: PartitionPlan
     seconds: float
+    alone: tuple[int, ...] = ()
+    check: PairCheck | None = None
 
     def partitioned(self, block: int) -> Partitioned:
         """The plan as sub-steps on two lanes."""
@@ -107,15 +112,20 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
         ModelError: the model cannot be read.
     """
     host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
+    threads, specs = len(planned.alone) or host.threads, specs_of(pair.pair)
+    driver, waits = pair.other.capabilities.version, str(pair.synchronisation)
+    if planned.alone:
+        driver = waits = ""
+        specs = (replace(specs[0], cores=planned.alone),)
     made_for = MadeFor(
         str(planned.model.resolve()), model_sha256(planned.model), fingerprint(),
-        host.dnnl.info.version, host.dnnl.info.isa, host.threads, pair.other.capabilities.version,
+        host.dnnl.info.version, host.dnnl.info.isa, threads, driver,
     )  # fmt: skip
-    built, placed = build_pair(host.dnnl, planned.partitioned(pair.block), host.threads)
+    built, placed = build_pair(host.dnnl, planned.partitioned(pair.block), threads)
     document = planned.plan.model_dump(mode="json")
     predicted = {name: document.pop(name) for name in _PREDICTED}
-    schedule = PairSchedule(pair.pair.name, specs_of(pair.pair), str(pair.synchronisation), placed, document)
-    prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content))
+    schedule = PairSchedule(pair.pair.name, specs, waits, placed, document)
+    prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content), planned.check)
     with replacing(folder) as building:
         write_weights(host.dnnl, planned.model, planned.lowered, built, building / WEIGHTS_NAME)
         (building / PROGRAM_NAME).write_bytes(encoded(built.program))

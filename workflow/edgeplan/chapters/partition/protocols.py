@@ -22,8 +22,17 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
                 *files_of("runtime", "ranges", "native/partner"),
                 *files_of(
-                    "chapters/partition/measuring", "chains", "samples", "splits", "models", "curves", "running", "tuning"
+                    "chapters/partition/measuring",
+                    "chains",
+                    "samples",
+                    "splits",
+                    "models",
+                    "curves",
+                    "running",
+                    "tuning",
+                    "checked",
                 ),
+                *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "refining", "planning", "worker"),
                 *files_of("chapters/partition", "layers", "costs", "choosing"),
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",

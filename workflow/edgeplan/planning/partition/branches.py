@@ -10,10 +10,17 @@ Variables: x (one binary for each step and option), start and end of each step, 
   if both are chosen.
 * M is at least the loads of both processors, sum of c x and sum of g x, which the solver does not
   see by itself. With contention they are the sums of `PairCosts.load_weights`.
+* With contention there is a variable for the time in which a step of one load runs on the CPU beside
+  another step of one load on the GPU, for each pair of loads. A processor is busy for its work and
+  for what it loses in these times to the factors; that is at most M, and so is the time in which at
+  least one of them is busy: both sums less the overlaps and the time that both work on one split.
+  No load overlaps for longer than its work lasts there.
 * M is at least the largest end.
+* Where readers move what they read, a step is longer by the outputs that it alone reads and that lie
+  in the other memory. Outputs with several readers are left to the simulation, so the bound holds.
 
 Times are counted in ticks, rounded down: what the solver proves holds for the true times, too, and
-the schedule that it finds is priced by the simulation. Of contention only the loads know, so the
+the schedule that it finds is priced by the simulation. Of contention only these sums know, so the
 bound holds with it; a second program, with times as slow as contention makes them at worst, finds
 schedules for it.
 """
@@ -32,6 +39,7 @@ from edgeplan.support.lazy import lazily
 cp_model = lazily("ortools.sat.python.cp_model")  # an extra: only plans side by side need it
 
 _TICKS = 2**20  # of the best makespan known: a step's rounding is below a millionth of it
+_SCALE = 1 << 10  # of contention factors, which are whole numbers in the program
 _KINDS = range(3)
 
 
@@ -115,7 +123,7 @@ class _Program:
         self._steps(limit)
         self._boundary(boundary)
         self._edges()
-        self._loads(boundary)
+        self._loads(boundary, limit)
         self.model.minimize(self.makespan)
 
     def _ticks(self, ms: float) -> int:
@@ -128,10 +136,16 @@ class _Program:
             x = [self.model.new_bool_var("") for _ in step.options]
             self.model.add_exactly_one(x)
             spans = [self._ticks(o.span_ms) for o in step.options]
-            self.model.add(end == start + sum(span * var for span, var in zip(spans, x, strict=True)))
+            moving = self._moving(len(self.starts), limit, x) if self.costs.occupying else 0
+            self.model.add(end == start + moving + sum(span * var for span, var in zip(spans, x, strict=True)))
             for option, var in zip(step.options, x, strict=True):
                 for lane, busy in zip(lanes, (option.cpu_ms, option.gpu_ms), strict=True):
-                    if size := self._ticks(busy):
+                    if not (size := self._ticks(busy)):
+                        continue
+                    if self.costs.occupying:
+                        until = self.model.new_int_var(0, 2 * limit, "")
+                        lane.append(self.model.new_optional_interval_var(start, size + moving, until, var, ""))
+                    else:
                         lane.append(self.model.new_optional_fixed_size_interval_var(start, size, var, ""))
             self.starts.append(start)
             self.ends.append(end)
@@ -139,6 +153,21 @@ class _Program:
             self.kind.append([sum(var for o, var in zip(step.options, x, strict=True) if o.kind == kind) for kind in _KINDS])
         for lane in lanes:
             self.model.add_no_overlap(lane)
+
+    def _moving(self, k: int, limit: int, x: list[Any]) -> Any:
+        """Return the time in which a step's processors move what it alone reads; other outputs may have been moved before."""
+        moving, step = self.model.new_int_var(0, limit, ""), self.costs.steps[k]
+        for side in (CPU, GPU):
+            uses = sum(var for o, var in zip(step.options, x, strict=True) if o.kind in (side, SPLIT))
+            moved: Any = 0
+            for i in step.inputs:
+                ms = self.costs.steps[i].to_gpu_ms if side == GPU else self.costs.steps[i].to_cpu_ms
+                if (size := self._ticks(ms)) and self.costs.readers[i] == (k,):
+                    needed = self.model.new_bool_var("")
+                    self.model.add(needed >= uses - self.kind[i][side])
+                    moved += size * needed
+            self.model.add(moving >= moved)
+        return moving
 
     def _boundary(self, boundary: Boundary) -> None:
         self.model.add(self.makespan >= self._ticks(boundary.direct_ms))
@@ -164,7 +193,7 @@ class _Program:
                             both = self.kind[i][kind] + sum(self.kind[k][b] for b in readers)
                             self.model.add(self.starts[k] >= self.ends[i] + ms * (both - 1))
 
-    def _loads(self, boundary: Boundary) -> None:
+    def _loads(self, boundary: Boundary, limit: int) -> None:
         least = [min(row[o.kind] for o in s.options) for s, row in zip(self.costs.steps, boundary.entry_ms, strict=True)]
         before = self._ticks(min(least, default=0.0))
         for side in (CPU, GPU):
@@ -174,6 +203,37 @@ class _Program:
                 for o, var in zip(step.options, x, strict=True)
             )
             self.model.add(self.makespan >= before + load)
+        if self.costs.disturbed:
+            self._overlaps(limit, before)
+
+    def _overlaps(self, limit: int, before: int) -> None:
+        """Have the makespan pay for contention: see the module's text. What rounding may take is added where it matters."""
+        loads = sorted({step.load for step in self.costs.steps})
+        pairs = {(p, q): (self.costs.contention or {}).get((p, q), (1.0, 1.0)) for p in loads for q in loads}
+        overlap = {pair: self.model.new_int_var(0, limit, "") for pair in pairs}
+        work: list[dict[str, Any]] = [dict.fromkeys(loads, 0) for _ in (CPU, GPU)]
+        split: Any = 0
+        for step, x in zip(self.costs.steps, self.chosen, strict=True):
+            for o, var in zip(step.options, x, strict=True):
+                for side, busy in ((CPU, o.cpu_ms), (GPU, o.gpu_ms)):
+                    work[side][step.load] += self._ticks(busy) * var
+                if o.cpu_ms > 0 and o.gpu_ms > 0:
+                    split += (self._ticks(min(o.cpu_ms, o.gpu_ms)) + 1) * var
+        room = _SCALE * (self.makespan - before + 1)
+        busy_for = [
+            _SCALE * sum(work[side].values())
+            + sum(math.floor(_SCALE * (1 - 1 / pairs[pair][side])) * var for pair, var in overlap.items())
+            for side in (CPU, GPU)
+        ]
+        for side in (CPU, GPU):
+            self.model.add(busy_for[side] <= room)
+        twice = sum(overlap.values()) + split + len(overlap)
+        self.model.add(sum(busy_for) - _SCALE * twice <= room)
+        for load in loads:
+            for side in (CPU, GPU):
+                own = {pair: var for pair, var in overlap.items() if pair[side] == load}
+                done = sum(math.floor(_SCALE / pairs[pair][side]) * var for pair, var in own.items())
+                self.model.add(done <= _SCALE * (work[side][load] + len(self.costs.steps)))
 
     def hint(self, schedule: PairSchedule) -> None:
         """Begin with a schedule's choice of options."""

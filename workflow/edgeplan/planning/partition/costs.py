@@ -10,6 +10,7 @@ CPU, GPU, SPLIT = range(3)
 #: Names of the three kinds of options, as documents and people say them.
 KINDS = ("cpu", "gpu", "split")
 Choice = tuple[int, ...]
+ENGINE, READER, NONE = "engine", "reader", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ class PairCosts:
             by side, by the loads of the CPU's and the GPU's step; pairs that are not there do not
             disturb each other.
         sha256: of the document, "" without one.
+        copies: who moves outputs where memory is not shared: `ENGINE` moves them beside everything else, the `READER` is busy
+            with it, one input after the other.
     """
 
     model: str
@@ -103,6 +106,12 @@ class PairCosts:
     gpu_to_cpu_ms: float = 0.0
     contention: Mapping[tuple[str, str], tuple[float, float]] | None = None
     sha256: str = ""
+    copies: str = ENGINE
+
+    @cached_property
+    def occupying(self) -> bool:
+        """Tell whether processors are busy with moving what they read."""
+        return self.copies == READER and any(s.to_cpu_ms or s.to_gpu_ms for s in self.steps)
 
     @cached_property
     def synchronisation_ms(self) -> tuple[tuple[float, ...], ...]:
@@ -112,7 +121,9 @@ class PairCosts:
 
     @cached_property
     def delays_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """From the end of a step until a reader may start, [step][its kind][the reader's]."""
+        """From the end of a step until a reader may start, [step][its kind][the reader's]; moving by readers is no delay."""
+        if self.occupying:
+            return (self.synchronisation_ms,) * len(self.steps)
         tables: dict[tuple[float, float], tuple[tuple[float, ...], ...]] = {}
         for s in self.steps:
             if (moves := (s.to_cpu_ms, s.to_gpu_ms)) not in tables:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeplan.errors import FormatError
-from edgeplan.planning.partition.costs import KINDS, SPLIT, Option, PairCosts, PairStep
+from edgeplan.planning.partition.costs import KINDS, NONE, SPLIT, Option, PairCosts, PairStep
 from edgeplan.support.topology import topological
 
 _LONGEST_MS = 1e9  # 11 days: sums of ten thousand stay finite and exact enough
@@ -93,6 +93,9 @@ class CostDocument(_Part):
         model: name of the model.
         processors: names of the two.
         cpu_to_gpu_ms, gpu_to_cpu_ms: synchronisation.
+        cpu_step_ms, gpu_step_ms: what each operator takes on a processor beyond its times: its call, or being enqueued.
+        copies: who moves outputs where memory is not shared: an engine beside everything else, or the processor that reads
+            them, one after the other; with "none" nothing is moved.
         error: relative error of predicted times.
         contention: by loads; pairs that are not listed do not disturb each other.
         operators: in the order in which they run one at a time, as far as their inputs allow it.
@@ -103,6 +106,9 @@ class CostDocument(_Part):
     processors: ProcessorNames = ProcessorNames()
     cpu_to_gpu_ms: Milliseconds
     gpu_to_cpu_ms: Milliseconds
+    cpu_step_ms: Milliseconds = 0.0
+    gpu_step_ms: Milliseconds = 0.0
+    copies: Literal["engine", "reader", "none"] = "engine"
     error: Share = 0.0
     contention: tuple[ContentionEntry, ...] = ()
     operators: Annotated[tuple[OperatorEntry, ...], Field(min_length=1)]
@@ -187,6 +193,9 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
         if (loads := (str(pair.cpu_load), str(pair.gpu_load))) in contention:
             raise _misfit(f"contention of {loads[0]} beside {loads[1]} stands twice", where)
         contention[loads] = (pair.cpu_factor, pair.gpu_factor)
+    moving = next((entry.name for entry in document.operators if entry.to_cpu_ms or entry.to_gpu_ms), "")
+    if moving and document.copies == NONE:
+        raise _misfit(f'operator {moving!r} takes time to be moved, and copies are "none"', where)
     inputs = [_inputs(entry, position, where) for entry in document.operators]
     order = _order(document, inputs, where)
     place = {k: i for i, k in enumerate(order)}
@@ -197,7 +206,7 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
             PairStep(
                 name=entry.name,
                 inputs=tuple(sorted(place[i] for i in inputs[k])),
-                options=_options(entry, where),
+                options=_options(entry, (document.cpu_step_ms, document.gpu_step_ms), where),
                 load=entry.load,
                 to_cpu_ms=entry.to_cpu_ms,
                 to_gpu_ms=entry.to_gpu_ms,
@@ -206,7 +215,8 @@ def _costs(document: CostDocument, sha256: str, where: str) -> PairCosts:
             )
         )
     names = (document.processors.cpu, document.processors.gpu)
-    return PairCosts(document.model, names, tuple(steps), document.cpu_to_gpu_ms, document.gpu_to_cpu_ms, contention, sha256)
+    waits = (document.cpu_to_gpu_ms, document.gpu_to_cpu_ms)
+    return PairCosts(document.model, names, tuple(steps), *waits, contention, sha256, document.copies)
 
 
 def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[int]:
@@ -216,7 +226,8 @@ def _inputs(entry: OperatorEntry, position: dict[str, int], where: str) -> set[i
     return {position[name] for name in entry.inputs}
 
 
-def _options(entry: OperatorEntry, where: str) -> tuple[Option, ...]:
+def _options(entry: OperatorEntry, beyond_ms: tuple[float, float], where: str) -> tuple[Option, ...]:
+    """The options of an operator; what a step takes beyond its times is part of them where they are no view's."""
     options = []
     seen: set[tuple[object, ...]] = set()
     for index, option in enumerate(entry.options):
@@ -234,7 +245,7 @@ def _options(entry: OperatorEntry, where: str) -> tuple[Option, ...]:
             raise _misfit(f"{what}: the same option stands twice", where)
         seen.add(key)
         share = option.cpu_share if option.cpu_share is not None else float(1 - kind)
-        cpu_ms, gpu_ms = (t or 0.0 for t in times)
+        cpu_ms, gpu_ms = (t + beyond if t else 0.0 for t, beyond in zip(times, beyond_ms, strict=True))
         options.append(Option(kind, cpu_ms, gpu_ms, share, option.dimension, option.implementation, index))
     if all(o.kind == SPLIT for o in options):
         raise _misfit(f"operator {entry.name!r} has splits only; one option has to be whole on a processor", where)

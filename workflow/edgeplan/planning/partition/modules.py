@@ -73,6 +73,8 @@ def cuts(costs: PairCosts) -> list[int]:
     reads; likewise after it. A hand-over between steps on both sides of a cut runs beside the cut
     step: where it may take longer than the cut steps that it passes, these do not count as cuts.
     """
+    if costs.occupying:  # what is read across a cut is paid for behind it
+        return []
     n = len(costs.steps)
     comparable = [True] * n
     ends = 0

@@ -4,7 +4,7 @@ Two ways of executing. *In sequence*, one step is under way at a time: the next 
 before has ended, its processors know it, and its inputs are in their memory. *Side by side*, each
 processor has a queue and takes its next step as soon as that step's inputs are there; a split takes
 both at once. While parts of different steps run side by side they are slowed by the contention
-factors.
+factors. Where readers move what they read, a step begins with that, on all its processors.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class _Execution:
         self.heads = [0, 0]
         self.running = [-1, -1]
         self.left = [0.0, 0.0]
+        self.there = [{o.kind} - {SPLIT} for o in self.options]  # memories with all of a step's output
         self.start = [-1.0] * len(self.options)
         self.ends = [[-1.0, -1.0] for _ in self.options]
         self.parts = [(o.cpu_ms > 0) + (o.gpu_ms > 0) for o in self.options]
@@ -192,12 +193,22 @@ class _Execution:
             busy = (self.options[k].cpu_ms, self.options[k].gpu_ms)
             on = [p for p in (CPU, GPU) if busy[p] > 0]
             if all(self._head(p) == k for p in on):
-                self.start[k] = self.now
+                self.start[k], moving = self.now, self._moving_ms(k, on)
                 for p in on:
-                    self.running[p], self.left[p] = k, busy[p]
+                    self.running[p], self.left[p] = k, moving + busy[p]
                     self.heads[p] += 1
                 return True
         return False
+
+    def _moving_ms(self, k: int, on: Sequence[int]) -> float:
+        """Return the time in which the processors of a step move what they read first; each output is moved once."""
+        moved = [0.0, 0.0]
+        for p in on if self.costs.occupying else ():
+            for i in self.costs.steps[k].inputs:
+                if p not in self.there[i]:
+                    self.there[i].add(p)
+                    moved[p] += self.costs.steps[i].to_gpu_ms if p == GPU else self.costs.steps[i].to_cpu_ms
+        return max(moved)
 
     def _advance(self) -> None:
         """Go to the next end of a part, or to the next moment at which inputs are there."""
@@ -229,4 +240,6 @@ class _Execution:
             self.missing[reader] -= 1
             self.ready[reader] = max(self.ready[reader], self.now + delays[self.options[reader].kind])
             if not self.missing[reader] and not self.parts[reader]:
+                kind = self.options[reader].kind
+                self.ready[reader] += self._moving_ms(reader, (CPU, GPU) if kind == SPLIT else (kind,))
                 self.instant.add(reader)

@@ -98,6 +98,15 @@ class Lanes(ABC):
         """Run all items once, and wait until both lanes are done."""
 
 
+class HostLanes(Lanes):
+    """These lanes have items of the host alone: nobody waits for anybody."""
+
+    def go(self) -> None:
+        """Run the lane; see `Lanes`."""
+        self.cpu.ready()
+        self.run_host(0, len(self.items))
+
+
 class EventLanes(Lanes):
     """The GPU's items are queued when what they wait for is done; the CPU waits for all that is queued.
 

@@ -21,7 +21,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
-from edgeplan.runtime.partitioned.lanes import EventLanes, Item, Lanes, PollingLanes
+from edgeplan.runtime.partitioned.lanes import EventLanes, HostLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
@@ -104,7 +104,7 @@ class PairSession(Session):
 
     Args:
         cpu: runs the CPU's lane.
-        gpu: runs the GPU's lane.
+        gpu: runs the GPU's lane; the same as `cpu` where that one computes alone.
         program: made for the CPU's blocks (`cpu.dnnl.info.block`).
         placed: where and when its steps run.
         weights: of the program.
@@ -149,7 +149,9 @@ class PairSession(Session):
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
         rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, strict=True)
         items = [Item(lane, needed, kernel, name) for lane, needed, kernel, name in rows]
-        kind = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
+        kind: type[Lanes] = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
+        if len(own) == len(placed.lanes):
+            kind = HostLanes
         self._lanes: Lanes = kind(cpu, gpu, items, self._calls.loop, limit_seconds)
 
     def _kernels(self, cpu: Host) -> tuple[Kernel, ...]:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.evaluation.evidence import OURS, PLAIN, SEARCH, PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
-from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, gain_share, partition_metrics
+from edgeplan.chapters.partition.evaluation.metrics import (
+    BARS,
+    dispatch_features_gain,
+    gain_share,
+    most_gain,
+    partition_metrics,
+)
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
-from edgeplan.chapters.partition.names import SLOWER
+from edgeplan.chapters.partition.names import SLOWER, WORTH_SPLITTING
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.estimates import estimate, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
@@ -20,16 +26,16 @@ _ABOUT = (
 )
 _CARDS = (
     CardOf(
-        "speedup over the best of CPU, GPU, oneDNN and stock engines on all cores",
-        ("partition.speedup_vs_best",),
+        "checked plan over the best of CPU, GPU, oneDNN and stock engines on all cores",
+        ("partition.speedup_over_best",),
         "times",
         paper="over the GPU alone",
     ),
+    CardOf("the same of plans by predictors", ("partition.speedup_vs_best",), "times", paper="over the GPU alone"),
     CardOf(
         "of the gain that a search finds", ("partition.oracle_gain_share",), paper=f"{100 * paper.POOLED_SHARE:g} %", share=True
     ),
     CardOf("speedup that a search finds", ("partition.oracle_speedup",), "times", paper="1.12 to 2.01"),
-    CardOf("speedup of ResNet-18, ResNet-34, VGG16", ("partition.speedup_vs_best_single",), "times", paper="1.05 to 1.78"),
     CardOf("handshake by polling", ("partition.handshake_us",), "us", paper=f"{paper.HANDSHAKE_US[1]:g} us"),
 )
 
@@ -37,7 +43,7 @@ _CARDS = (
 def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     """Beside what a plan is slower, what dispatch features bring, and what could not be measured, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
-    told = [text for text in (_beside(evidence), _dispatch(evidence)) if text]
+    told = [text for text in (should_split(evidence), _beside(evidence), _dispatch(evidence)) if text]
     told += ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
     if cores < 3:  # one of them stands for the GPU
@@ -45,6 +51,20 @@ def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     lacking = evidence.models[(evidence.models["way"] == OURS) & evidence.models["median_ms"].isna()]
     told += (lacking["model"] + " does not run on the pair: " + lacking["reason"] + ".").tolist()
     return tuple(told)
+
+
+def should_split(e: PartitionEvidence) -> str:
+    """Answer whether the pair is worth splitting models on: the most it can gain, and who wins on how many models."""
+    if not len(e.most_gains):
+        return ""
+    most = most_gain(e).value
+    advice = "do not split here" if most < WORTH_SPLITTING else "a split may pay, where its check says so"
+    found = (
+        f"Should I split on {e.pair}? Both processors could gain at most {most:.2f} times over oneDNN on all cores: {advice}."
+    )
+    ways = e.checked_plans["way"].value_counts()
+    wins = ", ".join(f"{way} on {count}" for way, count in ways.items() if way)
+    return f"{found} Fastest of the ways that were checked: {wins}." if wins else found
 
 
 def _beside(e: PartitionEvidence) -> str:
@@ -109,6 +129,7 @@ PARTITION_REPORT = ChapterReport(
         "handshakes": ("synchronisation", "least_us"),
         "curves": ("figure", "outputs"),
         "tuning": ("kind", "name", "choice", "turn"),
+        "checked": ("model", "way", "median_ms"),
     },
 )
 #: The stage `partition_tables`.

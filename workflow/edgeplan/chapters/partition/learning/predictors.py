@@ -16,7 +16,15 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.chapters.partition.layers import LayerShape
-from edgeplan.chapters.partition.learning.features import SHAPE, WORK, Floats, augmented_names, dispatch_matrix, shape_matrix
+from edgeplan.chapters.partition.learning.features import (
+    SHAPE,
+    WORK,
+    Floats,
+    augmented_names,
+    dispatch_matrix,
+    part_matrix,
+    shape_matrix,
+)
 from edgeplan.chapters.partition.learning.others import ALL, family, terms
 from edgeplan.chapters.partition.names import SIDES
 from edgeplan.devices.pairs import PairFile
@@ -156,8 +164,34 @@ class PairPredictors:
             names, matrix = [_POOLED] * len(layers), shape_matrix(layers)
         else:
             names, matrix = augmented(layers, self.dispatcher)
+        return self._predicted(lane, layers[0].kind, names, matrix, variant)
+
+    def parts_us(self, lane: int, layer: LayerShape, outputs: Sequence[int], variant: str = OURS) -> Floats:
+        """Latency of parts of one layer on a lane, in us (parts,): `us` of them, with all features computed in one pass.
+
+        Args:
+            lane: of the pair.
+            layer: the whole.
+            outputs: channels of each part.
+            variant: of lane 1 alone.
+        """
+        if not outputs:
+            return np.zeros(0)
+        shapes = part_matrix(layer, outputs)
+        if lane == 0 or variant == PLAIN:
+            name = self.card.cpu_implementations.get(shape_class(layer), _POOLED) if lane == 0 else _POOLED
+            return self._predicted(lane, layer.kind, [name] * len(outputs), shapes, variant)
+        widest = layer.part(max(outputs))
+        asked = (_step(layer.part(1)), widest.shapes(_NAME), widest.layouts(_NAME), outputs)
+        if (together := self.dispatcher.of_parts(*asked)) is None:
+            return self.us(lane, [layer.part(count) for count in outputs], variant)
+        names, dispatched = together
+        return self._predicted(lane, layer.kind, names, np.column_stack([shapes, dispatched]), variant)
+
+    def _predicted(self, lane: int, kind: str, names: Sequence[str], matrix: Floats, variant: str) -> Floats:
+        """Predictions of rows of features, each by the trees of its implementation."""
         side, variant = SIDES[lane], variant if lane else OURS
-        kind, found = layers[0].kind, np.zeros(len(layers))
+        found = np.zeros(len(names))
         chosen = np.array([name if (side, variant, kind, name) in self.trees else _POOLED for name in names])
         for name in dict.fromkeys(chosen.tolist()):
             rows = chosen == name

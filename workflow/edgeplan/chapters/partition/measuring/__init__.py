@@ -4,6 +4,8 @@ Modules:
 
 * `chains`: Layers in chains: many of them, each with weights of its own, run one after the other in
   one session.
+* `checked`: Plans that check themselves, measured: how long they take to make, and the ways to run
+  a model on fresh runs.
 * `curves`: Latency by output channels, for the paper's Figures 2, 3, 5 and 6.
 * `models`: Models end to end: our plan, other plans and single processors interleaved, oneDNN and
   stock engines on all cores.

@@ -30,6 +30,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "curves": ("place", "way", *_PART_US),
     "tuning": ("place", "choice", "turn", "chosen_us", "tested_us"),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
+    "checked": ("way", "median_ms", "chosen", "stock", "seconds", "margin", "low", "high", "reason"),
     "models": (
         *("way", "median_ms", "repeat", "predicted_ms", "slowdown", "peak_mib", "cpu_ms"),
         *("error", "tolerance", "splits", "steps"),

@@ -1,0 +1,248 @@
+"""Plans that check themselves: what is chosen and shifted on given times, and a small model planned on a real pair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
+from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
+from edgeplan.chapters.partition.checked.own_costs import own_costs
+from edgeplan.chapters.partition.checked.own_sweep import own_times, twins
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, checked
+from edgeplan.chapters.partition.checked.refining import refine, shifts
+from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
+from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.planned import write_folder
+from edgeplan.cli import app
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.partition.costs import SPLIT
+from edgeplan.planning.partition.parallel import SearchLimits
+from edgeplan.processors.onednn import OnednnProcessor
+from edgeplan.runs import run
+from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.program import Split
+from edgeplan.runtime.partitioned.sections import Dimension, Extent
+
+ROOT = Path(__file__).parents[3]
+_CORES = sorted(os.sched_getaffinity(0))[:2]
+needs_a_pair = pytest.mark.skipif(
+    find_spec("pyopencl") is None or len(_CORES) < 2, reason="a pair takes pyopencl and two cores"
+)
+extents = st.builds(lambda blocks, rest: Extent(16 * blocks + rest, 16), st.integers(2, 40), st.integers(0, 15))
+times = st.floats(0.001, 100)
+
+
+def test_the_fastest_way_has_its_margin_and_interval() -> None:
+    rng = np.random.default_rng(3)
+    machine = rng.uniform(1.0, 2.0, 15)  # what all ways meet alike
+    found = fastest({"all cores": 10 * machine, "cpu": 20 * machine, "planned": 8 * machine})
+    assert (found.way, found.next_best) == ("planned", "all cores")
+    assert found.margin == pytest.approx(1.25)
+    assert found.low == pytest.approx(1.25)
+    assert found.high == pytest.approx(1.25)
+    assert found.median_ms["cpu"] == pytest.approx(20 * np.median(machine))
+
+
+def test_of_equally_fast_ways_the_simplest_is_taken_and_one_alone_has_no_margin() -> None:
+    found = fastest({"cpu": [5.0, 6.0, 7.0], "planned": [5.0, 6.0, 7.0]})
+    assert (found.way, found.next_best, found.margin) == ("cpu", "planned", 1.0)
+    alone = fastest({"cpu": [5.0]})
+    assert (alone.way, alone.next_best, alone.margin, alone.low) == ("cpu", "", 1.0, 1.0)
+
+
+def test_noise_opens_the_interval_around_the_margin() -> None:
+    rng = np.random.default_rng(5)
+    found = fastest({"cpu": 10 * rng.uniform(1, 1.5, 15), "planned": 9.9 * rng.uniform(1, 1.5, 15)})
+    assert found.low < 1.0 < found.high
+
+
+def test_ways_without_hope_are_given_up_and_keep_their_median() -> None:
+    times = {"cpu": [10.0, 11.0, 12.0], "gpu": [30.0, 14.5, 31.0], "planned": [9.0, 9.5, 13.0]}
+    assert worth_a_turn(times) == ["cpu", "planned"]
+    assert worth_a_turn({name: own[:2] for name, own in times.items()}) == list(times), "two turns tell nothing"
+    found = fastest({**times, "cpu": [10.0, 11.0, 12.0, 11.0], "planned": [9.0, 9.5, 13.0, 9.5]})
+    assert (found.way, found.next_best, found.median_ms["gpu"]) == ("planned", "cpu", 30.0)
+    early = fastest({"cpu": [30.0, 31.0, 32.0], "planned": [10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0]})
+    assert early.margin == pytest.approx(3.1), "in the turns that both had"
+    assert early.low <= early.margin <= early.high
+
+
+@given(extents, times, times)
+def test_a_block_goes_to_who_waited_and_both_keep_something(extent: Extent, cpu: float, gpu: float) -> None:
+    for end in range(extent.unit, last_end(extent) + 1, extent.unit):
+        after = shifted(extent, end, (cpu, gpu))
+        assert extent.unit <= after <= last_end(extent)
+        assert abs(after - end) in (0, extent.unit)
+        assert (after - end) * (gpu - cpu) >= 0
+
+
+@given(extents, st.floats(0.01, 10), st.floats(0.01, 10))
+def test_measuring_on_comes_to_an_end_at_the_even_split(extent: Extent, cpu_rate: float, gpu_rate: float) -> None:
+    """Where times grow with the part alone the first or second split is the even one, and nothing is asked twice."""
+
+    def parts(end: int) -> tuple[float, float]:
+        return end / cpu_rate, (extent.size - end) / gpu_rate
+
+    whole = (extent.size / cpu_rate, extent.size / gpu_rate)
+    known: dict[int, tuple[float, float]] = {}
+    while (end := next_end(extent, whole, known)) is not None:
+        assert end not in known
+        known[end] = parts(end)
+        assert len(known) <= 4
+    every = range(extent.unit, last_end(extent) + 1, extent.unit)
+    best = min(max(parts(end)) for end in every)
+    assert min(max(one) for one in known.values()) == pytest.approx(best, rel=0.05)
+    assert first_end(extent, whole) in known
+
+
+def test_what_cannot_gain_is_not_measured_on() -> None:
+    extent = Extent(64, 16)
+    assert next_end(extent, (1.0, 1.0), {32: (2.0, 1.9)}) is None, "half of it takes longer than all"
+    assert next_end(Extent(16, 16), (1.0, 1.0), {}) is None, "one block"
+    assert next_end(extent, (1.0, 1.0), {32: (np.inf, np.inf)}) is None, "the GPU has no kernel of its part"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three equal layers and one of another size."""
+    b = GraphBuilder("small", (1, 32, 28, 28))
+    x = b.input
+    for _ in range(3):
+        x = b.relu(b.conv(x, 32, 3))
+    x = b.conv(x, 64, 1)
+    return save_onnx(b.build(b.fc(b.flatten(b.gap(x)), 24)), tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def subject(model: Path) -> SweptModel:
+    return subject_of("small", model, 0)
+
+
+def test_steps_that_differ_in_names_alone_are_twins(subject: SweptModel) -> None:
+    found = twins(subject.lowered, subject.layouts)
+    convolutions = [k for k, step in enumerate(subject.lowered.steps) if step.kind == "conv"]
+    inner = [found[k] for k in convolutions[1:3]]
+    assert inner == [inner[0]] * 2
+    assert len({found[k] for k in convolutions}) == len(convolutions) - 1 - (found[convolutions[0]] == inner[0])
+
+
+def test_the_longest_waits_are_shifted_first(subject: SweptModel) -> None:
+    conv = [k for k, step in enumerate(subject.lowered.steps) if step.kind == "conv"]
+    assigned = [Split(16) if k in (conv[0], conv[-1]) else 0 for k in range(len(subject.lowered.steps))]
+    parts = {conv[0]: (1.0, 1.5), conv[-1]: (1.0, 3.0)}
+    assert shifts(subject, 16, assigned, parts, 1) == {conv[-1]: Split(32)}
+    assert shifts(subject, 16, assigned, parts, 9) == {conv[-1]: Split(32)}, "the other one has nothing left to shift"
+    assert shifts(subject, 16, assigned, {conv[-1]: (1.0, 1.01)}, 9) == {}, "even"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped devices and a pair of two cores that this process may use."""
+    shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
+    document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
+    for side, core in zip(document["processors"], _CORES, strict=True):
+        side["cores"] = [core]
+    (tmp_path / "config/pairs").mkdir()
+    (tmp_path / "config/pairs/pair-pocl.yaml").write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def pair(workspace: Path) -> Iterator[Opened]:
+    try:
+        with opened(load_pair(workspace / "config/pairs/pair-pocl.yaml"), profiling=True) as found:
+            yield found
+    except DeviceError as error:
+        if "no OpenCL platform" in error.what:
+            pytest.skip(error.what)
+        raise
+
+
+@needs_a_pair
+def test_a_model_is_swept_where_it_runs_and_shifted(pair: Opened, subject: SweptModel) -> None:
+    found = own_times(pair, subject, runs=2)
+    assert set(found.whole) == set(found.twin)
+    assert min(ms for both in found.whole.values() for ms in both) >= 0
+    assert any(found.splits.values()), "layers were split"
+    assert min(found.beyond.step) >= 0
+    costs = own_costs(found, names=pair.names, handshake_ms=0.002)
+    for step, places in zip(costs.costs.steps, costs.assigned, strict=True):
+        assert len(step.options) == len(places)
+        assert [isinstance(place, Split) for place in places] == [option.kind == SPLIT for option in step.options]
+    halves = [Split(16, Dimension.channels) if step.kind == "conv" else 0 for step in subject.lowered.steps]
+    refined = refine(pair, subject, halves, None, seconds=0.5)
+    assert refined.after_ms > 0
+    assert [isinstance(one, Split) for one in refined.assigned] == [isinstance(one, Split) for one in halves]
+    assert set(refined.parts) == {k for k, one in enumerate(halves) if isinstance(one, Split)}
+
+
+@needs_a_pair
+def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pair: Opened, model: Path) -> None:
+    del pair  # only whether it is there
+    done = CliRunner().invoke(
+        app, ["plan", "partition", str(model), "--pair", "pair-pocl", "-o", str(workspace / "plan")], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    assert "this is the plan" in done.output
+    folder = read_folder(workspace / "plan")
+    check = folder.predicted(PairPrediction).check
+    assert check is not None
+    assert {"cpu, all cores (nhwc)", "cpu, all cores (blocked16)", "cpu", "gpu"} <= set(check.median_ms) | set(check.left_out)
+    assert check.median_ms[check.way] == min(check.median_ms.values()), "the fastest is the plan"
+    assert check.low <= check.margin <= check.high or check.turns < 15
+    alone = len(folder.scheduled(PairSchedule).processors) == 1
+    assert alone == check.way.startswith("cpu")
+    found = run(workspace / "plan", repeat=2, check=True)
+    assert found.difference is not None
+    assert found.difference <= 1e-4
+    assert len(found.spans_ms) == len(folder.scheduled(PairSchedule).plan["steps"])
+
+
+@needs_a_pair
+def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, model: Path, tmp_path: Path) -> None:
+    """Every folder that may become the plan is opened as `edgeplan run` opens it."""
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
+    ways = planning.ways(pair, planning.planned(pair, tmp_path))
+    folders = {name: tmp_path / f"way{k}" / "plan" for k, name in enumerate(ways)}
+    for name, way in ways.items():
+        write_folder(way, pair, folders[name])
+    for name, folder in folders.items():
+        found = run(folder, check=True)
+        assert found.difference is not None, name
+        assert found.difference <= 1e-4, name
+    (folders["cpu"] / "weights.bin").write_bytes(bytes((folders["cpu"] / "weights.bin").stat().st_size))
+    with OpenedPlan(folders["cpu"]) as damaged, pytest.raises(EdgeplanError, match="weights are damaged"):
+        damaged.wait()
+    check, steps_ms = checked(folders, CheckLimits(turns=2, fewest=1, turns_s=0.0, stock=()))
+    assert "weights are damaged" in check.left_out["cpu"]
+    assert "cpu" not in check.median_ms
+    assert check.way in check.median_ms
+    assert len(steps_ms) == len(planning.subject.lowered.steps)
+    assert not any(folder.exists() for folder in folders.values())
+
+
+@pytest.mark.skipif(len(_CORES) < 2, reason="two cores")
+def test_each_thread_of_a_processor_stays_on_a_core_of_its_own() -> None:
+    before = os.sched_getaffinity(0)
+    with OnednnProcessor(_CORES):
+        bound = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+        assert os.sched_getaffinity(0) == {_CORES[0]}
+        assert {_CORES[1]} in bound
+    assert os.sched_getaffinity(0) == before

@@ -1,0 +1,271 @@
+"""A plan that checks itself: swept, planned and refined on the pair, then run beside the other ways; the fastest is the plan.
+
+Nothing has to be known of the pair before. What is compared are plan folders, each opened in a process of its own as `edgeplan
+run` opens it, one turn of each after the other, so that all of them meet the same seconds of the machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from msgspec import structs
+
+from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
+from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
+from edgeplan.chapters.partition.checked.own_costs import costs_alone, own_costs
+from edgeplan.chapters.partition.checked.own_sweep import own_times
+from edgeplan.chapters.partition.checked.refining import refine
+from edgeplan.chapters.partition.checked.stock_times import stock_times
+from edgeplan.chapters.partition.costs import assignments, orders
+from edgeplan.chapters.partition.eop.contention import contention
+from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
+from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SIDES
+from edgeplan.chapters.partition.planned import PlannedModel, write_folder
+from edgeplan.devices.pairs import PairFile
+from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.measurement.process.inputs import relative_error
+from edgeplan.planning.partition.costs import GPU, PairCosts
+from edgeplan.planning.partition.parallel import SearchLimits
+from edgeplan.planning.partition.plan import PartitionPlan
+from edgeplan.planning.partition.planner import Mode, executed, plan
+from edgeplan.planning.partition.simulate import PairSchedule
+from edgeplan.runtime.layouts import LIKELY
+from edgeplan.runtime.partitioned.document import PairCheck
+from edgeplan.runtime.partitioned.handshake import handshake
+from edgeplan.runtime.partitioned.program import Split
+from edgeplan.runtime.program import activation_layouts
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
+
+_CPU, _GPU = SIDES
+_HANDSHAKES = 50
+_CONTENTION_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """Limits say how long checking a plan may take.
+
+    Attributes:
+        refine_s: seconds in which blocks are shifted; 0 for none.
+        turns: of each way, at most.
+        turns_s: seconds of all turns; there are `fewest` whatever they take.
+        fewest: turns of each way.
+        stock: settings of stock engines that are run beside it.
+    """
+
+    refine_s: float = 4.0
+    turns: int = 15
+    turns_s: float = 6.0
+    fewest: int = 5
+    stock: tuple[str, ...] = ("onnxruntime", "openvino")
+
+
+@dataclass
+class _Clock:
+    """Seconds that each part of a plan took."""
+
+    taken: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.taken[name] = round(self.taken.get(name, 0.0) + time.monotonic() - began, 2)
+
+
+def checked_plan(
+    pair: PairFile, model: Path, output: Path, mode: Mode, search: SearchLimits, limits: CheckLimits | None = None
+) -> PlannedModel:
+    """Plan a model from its own sweep, run the plan beside the other ways, and write the folder of the fastest.
+
+    Args:
+        pair: is opened meanwhile.
+        model: an ONNX file of static shape.
+        output: folder to write the plan to.
+        mode: of the planner.
+        search: how hard to search side by side.
+        limits: of the check.
+
+    Raises:
+        ModelError: the model cannot be read, or an operator is not supported.
+        DeviceError: a processor is not there or fails, or no way to run the model works.
+        StoreError: the folder cannot be written.
+    """
+    return CheckedPlanning(pair, subject_of(model.stem, model, 0), mode, search, limits or CheckLimits()).go(output)
+
+
+class CheckedPlanning:
+    """The planning of one model, part by part."""
+
+    def __init__(self, pair: PairFile, subject: SweptModel, mode: Mode, search: SearchLimits, limits: CheckLimits) -> None:
+        self.pair, self.subject, self.mode, self.search, self.limits = pair, subject, mode, search, limits
+        self.clock, self.began, self.known = _Clock(), time.monotonic(), dict[str, PlannedModel]()
+
+    def go(self, output: Path) -> PlannedModel:
+        """Plan, check and write; see `checked_plan`."""
+        with ScratchFolder("plans") as scratch:
+            folder = Path(scratch) / "ways"  # the scratch folder itself is locked
+            folder.mkdir()
+            with opened(self.pair, profiling=True) as both:
+                planned = self.planned(both, folder)
+            with opened(self.pair) as both, self.clock.part("write"):
+                ways = self.known = self.ways(both, planned)
+                names, block = both.names, both.block
+                for k, way in enumerate(ways.values()):
+                    write_folder(way, both, folder / str(k))
+            with self.clock.part("check"):
+                check, steps_ms = checked({name: folder / str(k) for k, name in enumerate(ways)}, self.limits)
+        with self.clock.part("stock engines"):
+            stock = stock_times(self.subject.model, tuple(sorted(self.pair.cores)), self.limits.stock)
+        chosen = ways[check.way]
+        if chosen.alone:
+            subject = replace(self.subject, layouts=chosen.layouts)
+            on = f"{names[0]}, {len(chosen.alone)} core{'s' if len(chosen.alone) > 1 else ''}"
+            own = costs_alone(subject, steps_ms, block, (on, names[1]))
+            chosen = replace(chosen, costs=own, plan=plan(own.costs, "sequential"))
+        factor = check.median_ms.get(PLANNED, 0.0) / planned.plan.makespan_ms if planned.plan.makespan_ms else 0.0
+        seconds = time.monotonic() - self.began
+        told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
+        chosen = replace(chosen, check=told, seconds=seconds)
+        with opened(self.pair) as both:
+            write_folder(chosen, both, output)
+        return chosen
+
+    def fresh(self) -> PairCheck:
+        """Run all ways once more, in new processes: what was chosen because it happened to be fast is found out.
+
+        Raises:
+            DeviceError: none of them runs.
+        """
+        with ScratchFolder("plans") as scratch:
+            folder = Path(scratch) / "ways"
+            folder.mkdir()
+            with opened(self.pair) as both:
+                for k, way in enumerate(self.known.values()):
+                    write_folder(way, both, folder / str(k))
+            return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits)[0]
+
+    def planned(self, both: Opened, folder: Path) -> PlannedModel:
+        """The plan from the model's own times, refined."""
+        subject = self.subject
+        with self.clock.part("sweep"):
+            times = own_times(both, subject)
+            self.cpu_ms = [times.whole[first][0] for first in times.twin]
+            self.handshake_ms = handshake(*both.processors, both.synchronisation, _HANDSHAKES).median_us / 1e3
+            beside = contention(both, folder, _CONTENTION_RUNS).to_dict("records") if self.mode == "parallel" else ()
+        with self.clock.part("plan"):
+            costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
+            made = plan(costs.costs, self.mode, self.search)
+            planned = PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, time.monotonic() - self.began)
+        assigned, queues = assignments(made, subject.lowered), orders(made)
+        if not any(isinstance(one, Split) for one in assigned) or not self.limits.refine_s:
+            return planned
+        with self.clock.part("refine"):
+            found = refine(both, subject, assigned, queues, self.limits.refine_s)
+        if not found.shifted:
+            return planned
+        for k, parts in found.parts.items():
+            one = found.assigned[k]
+            assert isinstance(one, Split)  # noqa: S101  it has two parts
+            times.splits.setdefault(times.twin[k], {})[one.end] = parts
+        costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
+        choice = tuple(costs.assigned[k].index(one) for k, one in enumerate(found.assigned))
+        schedule = PairSchedule(choice, (made.cpu, made.gpu) if queues is not None else None)
+        note = f"{made.note}; {found.shifted} splits shifted to who waited, {found.before_ms:.3f} to {found.after_ms:.3f} ms"
+        return replace(planned, costs=costs, plan=executed(costs.costs, schedule, self.mode, note))
+
+    def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
+        """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
+        subject, ways = self.subject, dict[str, PlannedModel]()
+        cores = tuple(sorted(self.pair.cores))
+        for home in LIKELY:
+            inside = replace(subject, layouts=activation_layouts(subject.lowered, home))
+            ways[f"{ALL_CORES} ({home})"] = self._alone(both, inside, cores)
+        ways[_CPU] = self._alone(both, subject, both.pair.processors[0].cores)
+        costs = planned.costs
+        on_gpu = plan(_whole_on(costs.costs, GPU), "sequential")
+        places = set(assignments(planned.plan, subject.lowered))
+        if any(step.on == _GPU for step in on_gpu.steps):
+            ways[_GPU] = replace(planned, plan=on_gpu)
+        if places != {0} and not (_GPU in ways and _places(planned.plan) == _places(on_gpu)):
+            ways[PLANNED] = planned
+        return ways
+
+    def _alone(self, both: Opened, subject: SweptModel, cores: tuple[int, ...]) -> PlannedModel:
+        costs = costs_alone(subject, self.cpu_ms, both.block, both.names)
+        made = plan(costs.costs, "sequential")
+        return PlannedModel(subject.model, subject.lowered, subject.layouts, costs, made, 0.0, alone=cores)
+
+
+def _places(made: PartitionPlan) -> object:
+    """Return a value that tells two plans apart: where each step runs, and in which order."""
+    return [(step.on, step.cpu_share) for step in made.steps], made.cpu, made.gpu
+
+
+def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
+    """The same steps, each with nothing but its option on a processor, or on the other where it has none."""
+    steps = [replace(s, options=(s.best(processor) or s.best_whole,)) for s in costs.steps]
+    return replace(costs, steps=tuple(steps))
+
+
+def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck, list[float]]:
+    """Run plan folders in turn; the fastest whose outputs are those of the others, and the times of its steps.
+
+    Args:
+        folders: by way, the simplest first. Each is deleted when its plan is open.
+        limits: of the turns.
+
+    Raises:
+        DeviceError: none of them runs.
+    """
+    left_out: dict[str, str] = {}
+    times: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        running = {name: stack.enter_context(OpenedPlan(folder)) for name, folder in folders.items()}
+        for name, folder in folders.items():
+            try:
+                running[name].wait()
+            except EdgeplanError as error:
+                left_out[name] = error.what.splitlines()[0]
+                del running[name]
+            shutil.rmtree(folder, ignore_errors=True)
+        left_out |= _unequal(running)
+        until, turns = time.monotonic() + limits.turns_s, 0
+        while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
+            turns += 1
+            candidates = worth_a_turn(times) if turns > 1 else list(running)
+            for name in [name for name in candidates if name not in left_out]:
+                try:
+                    times.setdefault(name, []).append(min(running[name].turn()))
+                except EdgeplanError as error:
+                    left_out[name] = error.what.splitlines()[0]
+                    times.pop(name, None)
+        if not times:
+            told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+            raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
+        found = fastest(times)
+        steps_ms = running[found.way].steps_ms()
+    medians = dict(found.median_ms)
+    check = PairCheck(
+        found.way, medians, found.next_best, found.margin, found.low, found.high, turns, 0.0, left_out, {}, 0.0, {}
+    )
+    return check, steps_ms
+
+
+def _unequal(running: Mapping[str, OpenedPlan]) -> dict[str, str]:
+    """Why some plans are not to be taken, whatever they take: their outputs are not those of the first."""
+    found: dict[str, str] = {}
+    outputs = {name: opened_plan.outputs() for name, opened_plan in running.items()}
+    reference = next(iter(outputs.values()), {})
+    for name, own in outputs.items():
+        error = relative_error([own[tensor] for tensor in reference], list(reference.values()))
+        if not error <= OUTPUT_TOLERANCE:
+            found[name] = f"its outputs differ from those of {next(iter(outputs))} by {error:.1e} of the largest magnitude"
+    return found

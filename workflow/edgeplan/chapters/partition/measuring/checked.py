@@ -1,0 +1,44 @@
+"""Plans that check themselves, measured: how long they take to make, and the ways to run a model on fresh runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits
+from edgeplan.chapters.partition.eop.sweeps import subject_of
+from edgeplan.chapters.partition.measuring.rows import COLUMNS
+from edgeplan.devices.pairs import PairFile
+from edgeplan.errors import EdgeplanError
+from edgeplan.planning.partition.parallel import SearchLimits
+
+
+def checked_rows(pair: PairFile, model: Path, settings: tuple[str, ...], turns: int) -> pd.DataFrame:
+    """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.COLUMNS`.
+
+    Args:
+        pair: is opened meanwhile.
+        model: its ONNX file.
+        settings: of stock engines to stand beside.
+        turns: of each way.
+    """
+    rows: list[dict[str, Any]] = []
+    limits = CheckLimits(turns=turns, fewest=turns, stock=settings)
+    try:
+        planning = CheckedPlanning(pair, subject_of(model.stem, model, 0), "sequential", SearchLimits(), limits)
+        check = planning.go(model.with_suffix(".plan")).check
+        assert check is not None  # noqa: S101  it was executed
+        again = planning.fresh()
+        rows += [{"way": way, "median_ms": ms, "stock": 0.0} for way, ms in again.median_ms.items()]
+        rows += [{"way": way, "reason": why, "stock": 0.0} for way, why in again.left_out.items()]
+        rows += [{"way": way, "median_ms": ms, "stock": 1.0} for way, ms in check.stock_ms.items()]
+        for row in rows:
+            chosen = float(row["way"] == check.way)
+            row |= {"chosen": chosen, "seconds": check.seconds, "margin": check.margin, "low": check.low, "high": check.high}
+    except EdgeplanError as error:
+        rows = [{"way": "", "chosen": 1.0, "stock": 0.0, "reason": error.what.splitlines()[0]}]
+    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS["checked"]))
+    frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
+    return frame
