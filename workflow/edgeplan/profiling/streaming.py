@@ -19,7 +19,7 @@ from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, columns_of
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
@@ -220,7 +220,7 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
-    for size in columns_of(program.step_rows, program.operand_rows).weight_bytes:
+    for size in program.columns.weight_bytes:
         offsets.append(at if size else -1)
         at += size
     return {

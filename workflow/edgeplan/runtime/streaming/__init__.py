@@ -8,6 +8,8 @@ Modules:
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
   of its operands alone.
+* `halves`: Weights in half their bytes: stored as bf16, the upper half of a float32, and widened
+  where they are read to.
 * `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
   not needed now.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its

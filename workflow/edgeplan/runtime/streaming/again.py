@@ -37,7 +37,7 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
         program: the program.
         compute_ms: of each step.
     """
-    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()
+    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()  # as memory holds them
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 

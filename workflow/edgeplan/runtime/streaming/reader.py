@@ -1,8 +1,12 @@
-"""Reading weights past the page cache: direct I/O into memory, a few reads in flight, in order of execution."""
+"""Reading weights past the page cache: direct I/O into memory, a few reads in flight, in order of execution.
+
+What is stored in half its bytes is read to the upper half of its place, and widened there read by read (`widen_read`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import math
 import os
@@ -12,8 +16,10 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter_ns
 
 from edgeplan.errors import ModelError
+from edgeplan.runtime.streaming import halves
 from edgeplan.runtime.streaming.program import AGAIN
 
 #: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
@@ -107,10 +113,11 @@ class Load:
     Attributes:
         step: its number.
         at: where they begin in the file.
-        size: bytes.
+        size: bytes in the file.
         address: where they go, from the beginning of the arena.
         after: the step that has to end before; -1: none.
         again: with `after` -1: the step of the inference before that has to end first; the step itself: they stay.
+        halved: whether the file holds half the bytes of each value, so that they take twice `size` in memory.
     """
 
     step: int
@@ -119,15 +126,56 @@ class Load:
     address: int
     after: int
     again: int
+    halved: bool = False
+
+    @property
+    def read_to(self) -> int:
+        """Return where the bytes of the file go: of halves the upper half of the place."""
+        return self.address + self.size if self.halved else self.address
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes that the weights take in memory."""
+        return halves.VALUE_BYTES * self.size // halves.HALF_BYTES if self.halved else self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """Halves that are widened once they are read: where they begin and their values go, from the beginning of the arena."""
+
+    halves: int
+    values: int
+    size: int
+
+    @classmethod
+    def of(cls, load: Load, offset: int, size: int) -> Widening:
+        """What is to be done with `size` bytes of a load from `offset` of its stored bytes on."""
+        return cls(load.read_to + offset, load.address + halves.VALUE_BYTES * offset // halves.HALF_BYTES, size)
+
+
+def widen_read(base: int, widenings: Sequence[Widening]) -> int:
+    """Widen what has been read. Of one load it is done from the lowest address on: values take the place of halves before.
+
+    Args:
+        base: address of the arena.
+        widenings: what to widen, in the order of the file.
+
+    Returns:
+        Bytes of the values.
+    """
+    for one in widenings:
+        halves.widen(base + one.halves, base + one.values, one.size)
+    return sum(halves.VALUE_BYTES * one.size // halves.HALF_BYTES for one in widenings)
 
 
 class _Chunk:
-    """A read in flight: how many loads are complete when it, and all before it, are."""
+    """A read in flight: how many loads are complete when it, and all before it, are, and what it is widened by."""
 
-    __slots__ = ("complete", "passed")
+    __slots__ = ("complete", "passed", "widenings")
 
     def __init__(self, passed: int) -> None:
         self.passed, self.complete = passed, False
+        self.widenings: list[Widening] = []
 
 
 class Loader:
@@ -145,6 +193,8 @@ class Loader:
         self._loads: tuple[Load, ...] = ()
         self._steps = 0
         self._memory: memoryview | None = None
+        self._base = 0  # address of the arena, where halves are widened
+        self._widens = False  # whether a thread is at it
         self._flight: deque[_Chunk] = deque()
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
@@ -161,6 +211,7 @@ class Loader:
         self._awaited: float = 0  # that readers wait for: nobody is woken before
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
+        self._widened_bytes, self._widening_ns = 0, 0
 
     def start(
         self,
@@ -183,6 +234,9 @@ class Loader:
             self._reset()
             self._present = present
             self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
+            if any(load.halved for load in self._loads):
+                halves.load()
+                self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             self._error, self._paused = None, False
             self._change.notify_all()
 
@@ -234,6 +288,11 @@ class Loader:
         if steps >= self._awaited:  # a reader says what it waits for before it looks at what has ended
             with self._change:
                 self._change.notify_all()
+
+    @property
+    def widened_per_ms(self) -> float:
+        """Bytes of values that were widened in a ms since the beginning; 0 where none were."""
+        return 1e6 * self._widened_bytes / self._widening_ns if self._widening_ns else 0.0
 
     def close(self) -> None:
         """End the threads that read."""
@@ -295,7 +354,9 @@ class Loader:
             if load.at + self._offset != end:
                 break
             size = min(load.size - self._offset, CHUNK_BYTES - (end - start))
-            pieces.append((load.address + self._offset, size))
+            pieces.append((load.read_to + self._offset, size))
+            if load.halved:
+                chunk.widenings.append(Widening.of(load, self._offset, size))
             end += size
             self._offset += size
             if self._offset == load.size:
@@ -322,12 +383,37 @@ class Loader:
                 if error is not None:  # known before loads count as complete: nobody takes what was not read
                     self._error, self._paused = error, True
                 chunk.complete = True
-                while self._flight and self._flight[0].complete:
-                    done = self._flight.popleft()
-                    if self._error is None:
-                        self._loaded = done.passed if self._flight else self._passed
+                self._retire()
                 change.notify_all()
             del error
+
+    def _retire(self) -> None:
+        """Take what is complete out of flight, in order, so that one thread at a time widens, and no read before its turn."""
+        while self._flight and self._flight[0].complete and not self._widens:
+            done = self._flight[0]
+            if done.widenings and self._error is None:
+                self._widen(done)
+            self._flight.popleft()
+            if self._error is None:
+                self._loaded = done.passed if self._flight else self._passed
+                self._change.notify_all()
+
+    def _widen(self, chunk: _Chunk) -> None:
+        """Widen a read, while others go on."""
+        self._widens = True
+        self._change.release()
+        began, widened = perf_counter_ns(), 0
+        error: BaseException | None = None
+        try:
+            widened = widen_read(self._base, chunk.widenings)
+        except BaseException as raised:  # noqa: BLE001  it is raised again where the weights are waited for
+            error = _without_frames(raised)
+        self._change.acquire()
+        self._widens = False
+        if error is not None:
+            self._error, self._paused = error, True
+        self._widening_ns += perf_counter_ns() - began
+        self._widened_bytes += widened
 
     def _read(self, start: int, pieces: Sequence[memoryview]) -> BaseException | None:
         """Read, and return what went wrong: it is raised again where the weights are waited for."""

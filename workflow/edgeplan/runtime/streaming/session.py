@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -62,8 +62,11 @@ class Schedule:
 
     def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
-        rows = zip(steps.weights_at, steps.weight_bytes, self.weight_offset, self.after, self.again, strict=True)
-        return tuple(Load(k, at, size, offset, after, again) for k, (at, size, offset, after, again) in enumerate(rows) if size)
+        rows = zip(steps.weights_at, steps.stored_bytes, self.weight_offset, self.after, self.again, strict=True)
+        stored = zip(steps.stored_bytes, steps.weight_bytes, strict=True)
+        return tuple(
+            Load(k, *row, halved=size < whole) for k, (row, (size, whole)) in enumerate(zip(rows, stored, strict=True)) if size
+        )
 
 
 class StreamSession:
@@ -330,14 +333,19 @@ class StreamSession:
 
     @property
     def streamed_bytes(self) -> int:
-        """Bytes of all weights that are loaded."""
-        return sum(load.size for load in self._loads)
+        """Bytes of all weights that are loaded, as memory holds them."""
+        return sum(load.memory_bytes for load in self._loads)
+
+    @property
+    def widened_per_ms(self) -> float:
+        """Bytes of values that the reader widened in a ms since loading began anew; 0 where none were."""
+        return self._loader.widened_per_ms
 
     def stream_ms(self) -> float:
         """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
         with self._lock:
             assert self._arena is not None  # noqa: S101  made with the session
-            loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
+            loads = [replace(load, step=k, after=-1, again=k) for k, load in enumerate(self._loads)]
             self._loader.pause()
             begin = perf_counter_ns()
             self._loader.start(loads, len(self._loaded_before), memoryview(self._arena))
