@@ -1,4 +1,4 @@
-"""Weights in half their bytes: what is rounded, how it is widened in place, and that programs compute with the rounded weights."""
+"""Weights in half their bytes: what is rounded, how it is widened in place, and that programs compute with that."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
+from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
@@ -44,6 +45,7 @@ def plan_memory(
     memory_map: Annotated[
         Path | None, typer.Option("--map", help="File to draw what memory holds in each step to, as SVG.")
     ] = None,
+    weights: Annotated[Stored, typer.Option(help="How weights are stored: bf16 halves what is read, and rounds them.")] = F32,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -65,6 +67,7 @@ def plan_memory(
         total=total,
         curve=curve,
         memory_map=memory_map,
+        weights=weights,
         preparation=preparation(shape, values, batch),
     )
     for line in summary(made):
@@ -96,11 +99,23 @@ def summary(made: MemoryPlanned) -> list[str]:
             f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s, "
             f"gap {100 * plan.gap:.2f} %"
         ),
-        f"  weights         {weights / _MIB:.1f} MiB, {plan.loaded_bytes / _MIB:.1f} MiB read in each inference",
+        f"  weights         {weights / _MIB:.1f} MiB, {made.read_bytes / _MIB:.1f} MiB read in each inference",
+        *_halved(made),
         f"  steps           {len(plan.steps)}{_sliced(made)}",
         *(_disturbed(profile.others)),
         f"  written to      {made.folder}",
     ]
+
+
+def _halved(made: MemoryPlanned) -> list[str]:
+    """What is stored of weights in half their bytes, and what that costs."""
+    if made.weights == F32:
+        return []
+    told = "not known" if made.error is None else f"{made.error:.1e} of the largest magnitude from ONNX Runtime"
+    if made.inexact:
+        told += f", MORE THAN {HALVES_TOLERANCE:g}: plan again with --weights {F32}"
+    stored = made.candidate.program.weights_bytes / _MIB
+    return [f"  stored          {stored:.1f} MiB as {made.weights}", f"  error           {told}"]
 
 
 def _disturbed(others: float) -> list[str]:

@@ -66,7 +66,8 @@ class StreamRun(_Document):
         phases: one a schedule.
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
-        bytes_per_ms: of reading all weights, nothing else running; one each time.
+        bytes_per_ms: of reading all weights, as memory holds them, nothing else running; one each time.
+        widened_per_ms: bytes of values that the reader widened in a ms meanwhile; 0 where weights are stored whole.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
     """
@@ -80,6 +81,7 @@ class StreamRun(_Document):
     bytes_per_ms: tuple[float, ...]
     read_ms: float = 0.0
     table_bytes: int = 0
+    widened_per_ms: float = 0.0
 
     @property
     def peak_over_idle(self) -> int:
@@ -159,7 +161,7 @@ class StreamProfile(_Document):
 
     Attributes:
         compute_ms: of each step, its weights in memory: the median over inferences.
-        bytes_per_ms: of reading weights, all lanes together: the median over passes.
+        bytes_per_ms: of reading weights, as memory holds them, all lanes together: the median over passes.
         lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
@@ -168,6 +170,7 @@ class StreamProfile(_Document):
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
         others: share of the processors' time that other work had meanwhile, 0 to 1.
+        widened_per_ms: bytes of values that are widened in a ms; 0 where weights are stored whole.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -179,6 +182,12 @@ class StreamProfile(_Document):
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
     read_ms: Annotated[float, Field(ge=0)] = 0.0
+    widened_per_ms: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def reader(self) -> Reader:
+        """Make the reader that weights are read with."""
+        return Reader.measured(self.bytes_per_ms, self.lanes, self.read_ms, self.widened_per_ms)
 
 
 #: Reads in flight: more gain nothing.
@@ -211,6 +220,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         lowest=tuple(schedule["tensor_offset"]),
         others=share,
         read_ms=round(found.read_ms, 6),
+        widened_per_ms=round(found.widened_per_ms, 3),
     )
 
 

@@ -1,7 +1,7 @@
 """Weights in half their bytes: stored as bf16, the upper half of a float32, and widened where they are read to.
 
-A segment that is stored so is read to the upper half of its place, and its values are widened from the lowest on, which takes no
-memory besides. Nothing heavy is imported but by who rounds.
+A segment that is stored so is read to the upper half of its place, and its values are widened from the lowest on, which
+takes no memory besides. Nothing heavy is imported but by who rounds.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from edgeplan.runtime.folder import (
     read_folder,
 )
 from edgeplan.runtime.plan_session import Session
+from edgeplan.runtime.streaming.halves import F32, Stored
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 ISOLATED = "isolated"
 
 
-class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where and when of a plan of memory.
 
     Attributes:
@@ -43,6 +44,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         regions: first and last step, and rows of a band, of what runs in bands.
         compute, reader: processors of the computing and of the reading threads.
         placed: addresses, and what each load waits for.
+        weights: how they are stored; whole where a plan does not say it, as plans of before.
     """
 
     mode: str
@@ -52,6 +54,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute: tuple[int, ...]
     reader: tuple[int, ...]
     placed: Schedule
+    weights: Stored = F32
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,12 +65,15 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         lower_bound_ms: proven.
         loaded_bytes: read during an inference.
         profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
+        error: of weights in half their bytes: the largest difference of outputs from ONNX Runtime's on the inputs that the plan
+            was tried with, relative to the largest magnitude; None where it is not known.
     """
 
     ms: float = 0.0
     lower_bound_ms: float = 0.0
     loaded_bytes: int = 0
     profile: dict[str, Any] = {}
+    error: float | None = None
 
 
 class _Latency(msgspec.Struct, frozen=True):
@@ -80,6 +86,12 @@ class _Mode(msgspec.Struct, frozen=True):
     """The mode of a stored schedule alone."""
 
     mode: str
+
+
+class _Weights(msgspec.Struct, frozen=True):
+    """How weights are stored alone."""
+
+    weights: Stored = F32
 
 
 class MemorySession(Session):
@@ -180,6 +192,11 @@ class MemorySession(Session):
 
     def _close(self) -> None:
         self.stream.close()
+
+
+def stored_as(plan: PlanFolder) -> Stored:
+    """How the weights of a plan are stored; those of other kinds are stored whole."""
+    return plan.scheduled(_Weights).weights if plan.kind == MEMORY else F32
 
 
 def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:

@@ -118,7 +118,8 @@ def columns_of(steps: bytes, operands: bytes, stored: bytes) -> ProgramColumns:
     """The columns of packed rows, which take no memory of their own; see `StreamProgram`."""
     tables = ((memoryview(steps).cast("q"), STEP_COLUMNS), (memoryview(operands).cast("q"), OPERAND_COLUMNS))
     found = [numbers[k::width] for numbers, width in tables for k in range(width)]
-    return ProgramColumns(*found, memoryview(stored).cast("q") if stored else found[STEP_COLUMNS - 1])
+    found.append(memoryview(stored).cast("q") if stored else found[STEP_COLUMNS - 1])
+    return ProgramColumns(*found)
 
 
 @dataclass(frozen=True, slots=True)
