@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.chapters.memory.pictures import write_curve, write_map
-from edgeplan.chapters.memory.plan import MemoryPlanned, planning
+from edgeplan.chapters.memory.plan import MemoryPlanned, TooSmallError, planning
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.measurement.process.stock import peak_bytes
@@ -91,7 +91,10 @@ def plan_memory(
         else:
             size = wanted.size
         planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
-        made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
+        try:
+            made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
+        except TooSmallError as refusal:
+            raise planner.tried(refusal, Mode(mode)) from None
         if curve is not None:
             write_curve(planner.curve(Mode(mode)), source.stem, Path(curve))
         if memory_map is not None:

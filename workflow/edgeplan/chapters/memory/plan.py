@@ -78,6 +78,7 @@ _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed proce
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
+_ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
 _ROOM_BYTES = 2 * MIB  # that forms may take less for kernels than the whole one
 _GAIN = 0.005  # another form has to gain so much
@@ -85,6 +86,18 @@ _SEARCHED = 3  # forms whose layouts of tensors are searched for
 _SLOTS = 3  # parts of a step that should fit in the arena beside its tensors: one in use, two on their way
 _FINEST_BYTES = 64 << 10  # of such a part: a read of less costs more than its bytes
 _ARENA_STEP = MIB // 4  # arenas that forms are cut for: near budgets share their forms
+
+
+class TooSmallError(InfeasibleError):
+    """A budget is below what a model needs.
+
+    Attributes:
+        enough: bytes over idle that are needed, as far as is known.
+    """
+
+    def __init__(self, what: str, *, where: str, next_step: str, proven: bool, enough: int) -> None:
+        super().__init__(what, where=where, next_step=next_step, proven=proven)
+        self.enough = enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +234,17 @@ class MemoryPlanned:
             for k, (after, own) in enumerate(zip(plan.after, plan.again, strict=True))
         ]
         return sum(size for size, loads in zip(stored, again, strict=True) if loads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A plan that a run held to its budget, with the bytes that runs took more than was profiled."""
+
+    document: MemoryPlan
+    candidate: CostedProgram
+    budget: int
+    excess: int
+    run: StreamRun
 
 
 class Planner:
@@ -393,7 +417,7 @@ class Planner:
             excess: bytes of it to leave, which runs took more than was profiled.
 
         Raises:
-            InfeasibleError: none fits; the message says what is the least.
+            TooSmallError: none fits; the message says what is the least.
         """
         room = budget - excess
         possible = [form for form in (*self.forms, *self.fitted(room)) if self._least(form) + _SURE_BYTES <= room]
@@ -440,7 +464,7 @@ class Planner:
         """A plan as a document."""
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
-    def _does_not_fit(self, budget: int, excess: int) -> InfeasibleError:
+    def _does_not_fit(self, budget: int, excess: int) -> TooSmallError:
         candidate = self.candidate(min(self.forms, key=self._least))
         layout = least(candidate.workload)
         bound = layout.lower_bound + candidate.objects_bytes
@@ -454,14 +478,29 @@ class Planner:
         what = f"the least is {mib(enough + self.beside_bytes)}"
         return self._too_small(budget, what, enough, f" ({why})", proven=budget < bound)
 
-    def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> InfeasibleError:
+    def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> TooSmallError:
         of = "for the process" if self.beside_bytes else "over idle"
-        return InfeasibleError(
-            f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}",
-            where="--budget",
-            next_step=f"give --budget {-(-(enough + _SLACK_BYTES + self.beside_bytes) // MIB)}MiB or more",
-            proven=proven,
-        )
+        what = f"{mib(budget + self.beside_bytes)} is not enough: {what} {of}{why}"
+        next_step = f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
+        return TooSmallError(what, where="--budget", next_step=next_step, proven=proven, enough=enough)
+
+    def tried(self, refusal: TooSmallError, mode: Mode) -> TooSmallError:
+        """A refusal whose advice was tried: its budget is planned for and run, and grows by what the run takes more.
+
+        Args:
+            refusal: of a budget, its advice from profiles.
+            mode: what is planned for.
+        """
+        enough = refusal.enough
+        for _ in range(_ATTEMPTS):
+            try:
+                self._held(enough + _SLACK_BYTES, mode)
+            except TooSmallError as again:
+                enough = max(again.enough, enough + _SLACK_BYTES)
+            else:
+                break
+        next_step = f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
+        return TooSmallError(refusal.what, where=refusal.where, next_step=next_step, proven=refusal.proven, enough=enough)
 
     def least_for(self, slowdown: float, mode: Mode) -> int:
         """The least budget found whose plan is at most so much slower than with all weights in memory, by prediction.
@@ -514,24 +553,29 @@ class Planner:
             found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
 
         Raises:
-            InfeasibleError: nothing fits.
+            TooSmallError: nothing fits; see `tried`.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
+        held = self._held(budget, mode, found=found)
+        error = self._error(held.candidate.program)
+        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, self._weights, error)
+        self._put(planned, held.excess)
+        return planned
+
+    def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
+        """A plan whose run held its budget; nothing is written. See `write`."""
         excess = 0
         for _ in range(_ATTEMPTS):
             candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
-            files = self._output_files(candidate.program)
-            settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=files)
+            outputs = self._output_files(candidate.program)
+            settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=outputs)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
                 taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
             if run.taken_bytes <= budget:
-                known, error = candidate.taking(excess), self._error(candidate.program, files)
-                made_of = MemoryPlanned(folder, plan_document, known, budget, run, self._weights, error)
-                self._put(made_of, excess)
-                return made_of
+                return _Held(plan_document, candidate.taking(excess), budget, excess, run)
             excess += run.taken_bytes - budget + _SLACK_BYTES
         taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
@@ -541,9 +585,9 @@ class Planner:
         halved = self._weights == BF16
         return {border.name: self._work / f"output-{k}.bin" for k, border in enumerate(program.outputs)} if halved else {}
 
-    def _error(self, program: StreamProgram, files: Mapping[str, Path]) -> float | None:
-        """The largest relative difference of a run's outputs from ONNX Runtime's, said where it is too large."""
-        if not files:
+    def _error(self, program: StreamProgram) -> float | None:
+        """The largest relative difference of the last run's outputs from ONNX Runtime's, said where it is too large."""
+        if not (files := self._output_files(program)):
             return None
         try:
             expected = self._expected

@@ -13,13 +13,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "memory": Protocol(
             "memory/3",
             (
-                *files_of("runtime/streaming", "again", "build", "calls", "library_pages", "memory_session"),
+                *files_of("runtime/streaming", "again", "build", "calls", "halves", "library_pages", "memory_session"),
                 *files_of("runtime/streaming", "program", "reader", "rows", "schedules", "session", "worker"),
-                *files_of("runtime", "ranges", "bands", "native/partner"),
+                *files_of("runtime", "ranges", "bands", "native/partner", "native/widening"),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
                 "support/memory_counters.py",
-                *files_of("chapters/memory", "layouts", "measuring", "plan", "studies"),
+                *files_of("chapters/memory", "halved", "layouts", "measuring", "plan", "studies"),
                 "planning/memory",
             ),
             earlier=("memory/2",),

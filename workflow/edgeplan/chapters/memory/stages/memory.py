@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from edgeplan.chapters.memory.budget import MACHINE
+from edgeplan.chapters.memory.halved import CASE, halved
 from edgeplan.chapters.memory.layouts import layouts
 from edgeplan.chapters.memory.measuring import COLUMNS, EARLIER_COLUMNS, LATER_COLUMNS, NUMBERS, TEXTS, measured
 from edgeplan.chapters.memory.plan import RunCores
@@ -33,6 +35,7 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 log = logging.getLogger(__name__)
 _WHEN = "measured_at"
 _LAYOUTS = "layouts"  # in the place of a model: what is laid out without being run
+_HALVED = "halved"  # likewise: the study of weights in half their bytes
 
 
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
@@ -70,6 +73,8 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
             measured_now = True
         frames.append(_with_newer(found, again, keys))
     kept.merge()
+    if settings.halved_model:
+        frames += _halved(params, device, rows, work, frames, machine="" if measured_now else _machine())
     if not frames:
         raise nothing_stored("there are no rows of any model", rows)
     table = pd.concat(frames, ignore_index=True)
@@ -81,11 +86,49 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
     write_json(environment_path, about | others_share(rows))
 
 
+def _halved(
+    params: MemoryParams, device: Path, rows: Path, work: Path, frames: Sequence[pd.DataFrame], *, machine: str
+) -> list[pd.DataFrame]:
+    """The rows of the study of weights in half their bytes; measured where they lack, and kept among those measured again.
+
+    Args:
+        params: params.yaml.
+        device: see `measure_memory`.
+        rows: likewise.
+        work: likewise.
+        frames: rows of the models: shares are of what is said there.
+        machine: that measures; "" where it measured the others, too.
+    """
+    settings, again = params.memory, _kept_again(rows)
+    keys = [_key(_HALVED, params.seed, settings, by) for by in protocol("memory").readable]
+    stored = [table for key, table in sorted(again.query().items()) if key.partition("-")[0] in keys]
+    if stored:
+        return stored[-1:]
+    everything = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+    of_model = (everything["model"] == settings.halved_model) & (everything["case"] == "stock")
+    peak = everything.loc[of_model & (everything["setting"] == settings.settings[0]), "peak"].dropna()
+    if stored_rows_only() or peak.empty:
+        why = f"nothing may be measured ({STORED_ROWS_ONLY})" if stored_rows_only() else f"{settings.settings[0]} did not run"
+        log.warning("no rows of %s with weights in half their bytes, since %s", settings.halved_model, why)
+        return []
+    with watched(rows, cores_of(load_device(device)).all):
+        found = _framed(list(_rows(settings.halved_model, params, device, work, partial(halved, default=float(peak.iloc[0])))))
+    found = found.assign(**{MACHINE: machine})
+    again.commit({f"{keys[0]}-{CASE}-{time.time_ns()}": found})
+    again.merge()
+    return [found]
+
+
 def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
     """Digest everything that decides the rows of a model, by the name of a protocol."""
     if name == _LAYOUTS:
         return key_of([by, *settings.layout_models], 16)
-    alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
+    own_settings = {"halved_model", "halved_shares", "halved_pairs"}
+    if name == _HALVED:
+        return key_of(
+            [by, "weights=bf16", seed, settings.model_dump(mode="json", include={*own_settings, "threads", "runs"})], 16
+        )
+    alone = {"devices", "models", "lock_timeout_seconds", "layout_models", *own_settings}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
             alone |= {own, "adapted_runs"} if own == "adapted_model" else {own}
@@ -100,13 +143,17 @@ def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
 
 def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
     """Keep the idle memory of `edgeplan run` on this machine (bytes) among the rows of the stage, as one of no model."""
-    here = environment()
-    machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
-    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: machine})
+    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: _machine()})
     key = _key(_LAYOUTS, params.seed, params.memory, protocol("memory").name)
     again = _kept_again(rows)
     again.commit({f"{key}-floor-{time.time_ns()}": row})
     again.merge()
+
+
+def _machine() -> str:
+    """Name this machine."""
+    here = environment()
+    return f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
 
 
 def _kept_again(rows: Path) -> TableStore:
@@ -127,7 +174,13 @@ def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> 
     return found
 
 
-def _rows(name: str, params: MemoryParams, device: Path, work: Path) -> Iterator[Mapping[str, Any]]:
+def _rows(
+    name: str,
+    params: MemoryParams,
+    device: Path,
+    work: Path,
+    measure: Callable[[StudiedModel], Iterator[dict[str, Any]]] = measured,
+) -> Iterator[Mapping[str, Any]]:
     """Measure a model in a folder of its own, this machine to itself."""
     settings = params.memory
     cores = RunCores.of(cores_of(load_device(device)).all, settings.threads)
@@ -136,7 +189,7 @@ def _rows(name: str, params: MemoryParams, device: Path, work: Path) -> Iterator
     folder.mkdir(parents=True)
     model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
     with machine_lock(settings.lock_timeout_seconds):
-        for row in measured(StudiedModel(name, model, folder, cores, settings)):
+        for row in measure(StudiedModel(name, model, folder, cores, settings)):
             if row["case"] not in ("layer", "adapted"):
                 log.info("%s: %s", name, ", ".join(f"{key} {value}" for key, value in row.items()))
             yield {"model": name} | row
