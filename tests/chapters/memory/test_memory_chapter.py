@@ -63,6 +63,10 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
         {"case": "slowed", "predicted_ms": 3.0, "median_ms": 0.02, "wait_ms": 0.01, "pairs": 21, "peak": MIB},
         {"case": "held", "setting": "onnxruntime-frugal", "budget": MIB, "median_ms": 33.0},
         {"case": "held", "setting": "edgeplan", "budget": MIB, "median_ms": 11.0},
+        {"case": "bf16", "setting": "f32", "share": 0.1, "budget": MIB, "median_ms": 12.0, "wait_ms": 4.0, "peak": MIB},
+        {"case": "bf16", "setting": "bf16", "share": 0.1, "budget": MIB, "median_ms": 10.0, "wait_ms": 1.0, "error": 0.005},
+        {"case": "bf16", "setting": "f32", "share": 0.05, "budget": MIB, "reason": "does not fit"},
+        {"case": "bf16", "setting": "bf16", "share": 0.05, "budget": MIB, "median_ms": 20.0, "wait_ms": 9.0, "error": 0.002},
     ]
     found = [{"model": "vgg19"} | row for row in _rows(4.0)] + [{"model": "resnet152"} | row for row in (*_rows(1.0), *alone)]
     frame = pd.DataFrame([] if empty else found).reindex(columns=list(COLUMNS))
@@ -112,6 +116,9 @@ def test_every_bar_has_its_figure_of_merit() -> None:
     assert found["memory.layout_gap_max"] == pytest.approx(0.01)
     assert found["memory.points_within_10pct_of_bound"] == 1
     assert found["memory.peak_over_budget_max"] == pytest.approx(29 / 30)
+    assert found["memory.bf16_waits"] == 0.25  # of budgets that both kinds ran at
+    assert found["memory.bf16_speedup"] == pytest.approx(1.2)
+    assert found["memory.bf16_error"] == 0.005
     assert not memory_metrics(evidence(empty=True))
 
 
