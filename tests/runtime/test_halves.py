@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from streamed_models import MODELS, Streamed, streamed
 
 from depth import by_day
-from edgeplan.errors import ModelError
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
@@ -31,7 +31,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming import halves
 from edgeplan.runtime.streaming.build import build, halvable
 from edgeplan.runtime.streaming.halves import rounded, stay_finite
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, packed
 from edgeplan.runtime.streaming.reader import Load, Widening, widen_read
 
 _BITS = st.integers(0, 2**32 - 1)
@@ -176,6 +176,17 @@ def test_a_program_without_halves_is_as_it_was(dnnl: Dnnl, tmp_path: Path) -> No
     assert len(halved.stored_rows) == 8 * len(halved.steps)
     for one in (program, halved):
         assert decoded(encoded(one), StreamProgram, tmp_path, "memory") == one
+
+
+@pytest.mark.parametrize("stored", [4096, 3 * 4096, 2048])
+def test_sizes_that_no_weights_have_are_refused(dnnl: Dnnl, tmp_path: Path, stored: int) -> None:
+    found = streamed(dnnl, "plain", tmp_path, 1 << 40, halved=True)
+    sizes = [step.stored_bytes for step in found.built.program.steps]
+    sizes[int(np.argmax(sizes))] = stored
+    for rows in (packed((size,) for size in sizes), packed((size,) for size in sizes[:-1])):
+        wrong = replace(found, built=replace(found.built, program=replace(found.built.program, stored_rows=rows)))
+        with pytest.raises(FormatError, match="no known size"), wrong.session(dnnl, found.resident()):
+            pass
 
 
 def test_an_error_of_widening_is_told_where_weights_are_waited_for(

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
+from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
@@ -114,6 +115,7 @@ class StreamSession:
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
         self._columns = self._calls.columns
+        _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
         self._loader, self._processors = Loader(file, lanes, processors), processors
@@ -414,6 +416,19 @@ def _stay_awake(until: int) -> None:
     """Keep the processor until then, and let reading threads have the interpreter."""
     while perf_counter_ns() < until:
         _GETPPID()
+
+
+def _require_sizes(program: StreamProgram, columns: ProgramColumns) -> None:
+    """Refuse sizes in the file that are neither those in memory nor whole pages of halves.
+
+    Raises:
+        FormatError: there are such.
+    """
+    sizes = set(zip(columns.stored_bytes, columns.weight_bytes, strict=False))
+    halved = {(stored, VALUE_BYTES * stored // HALF_BYTES) for stored, _ in sizes if stored % mmap.PAGESIZE == 0}
+    if len(columns.stored_bytes) != len(columns.weight_bytes) or any(one not in halved and one[0] != one[1] for one in sizes):
+        what = "the program does not fit: weights of no known size in the file"
+        raise FormatError(what, where=program.model, next_step=AGAIN)
 
 
 def _counts(weight_bytes: Sequence[int]) -> list[int]:
