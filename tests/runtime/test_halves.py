@@ -28,11 +28,11 @@ from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import decoded, encoded
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.streaming import halves
+from edgeplan.runtime.streaming import halves, rounding
 from edgeplan.runtime.streaming.build import build, halvable
-from edgeplan.runtime.streaming.halves import rounded, stay_finite
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, packed
 from edgeplan.runtime.streaming.reader import Load, Widening, widen_read
+from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 
 _BITS = st.integers(0, 2**32 - 1)
 _EDGES = (0, 0x80000000, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7FFFFF, 0x800000, 0x3F808000, 0x3F818000, 0x7F7F7FFF, 0x7F7F8000)
@@ -79,7 +79,7 @@ def test_arrays_of_many_values_are_rounded_as_each_of_them(monkeypatch: pytest.M
     values = np.random.default_rng(1).standard_normal((7, 13)).astype(np.float32)
     expected = rounded(values)
     assert expected.shape == (7, 13)
-    monkeypatch.setattr(halves, "_ROUNDED_AT_ONCE", 4)
+    monkeypatch.setattr(rounding, "_ROUNDED_AT_ONCE", 4)
     assert np.array_equal(rounded(values), expected)
     assert not stay_finite(np.concatenate([values.reshape(-1), _floats([0x7F7FFFFF])]))
 

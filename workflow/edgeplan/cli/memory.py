@@ -108,7 +108,7 @@ def summary(made: MemoryPlanned) -> list[str]:
 
 
 def _halved(made: MemoryPlanned) -> list[str]:
-    """What is stored of weights in half their bytes, and what that costs."""
+    """Tell how much is stored of weights in half their bytes, and what that costs."""
     if made.weights == F32:
         return []
     told = "not known" if made.error is None else f"{made.error:.1e} of the largest magnitude from ONNX Runtime"

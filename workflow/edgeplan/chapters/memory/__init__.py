@@ -7,6 +7,8 @@ Modules:
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
+* `halved`: The study of weights in half their bytes: plans of one model with them and with whole
+  ones, run in turns.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
 * `measuring`: Rows of one model are measured: stock engines, plans for budgets, the least peak, and

@@ -50,7 +50,7 @@ def halved(subject: StudiedModel, default: float) -> Iterator[dict[str, Any]]:
 
 
 def _measured(made: MemoryPlanned, runs: list[StreamRun]) -> dict[str, Any]:
-    """What runs of one plan took; the first inference of each process waits for what stays, and is left out."""
+    """Summarise runs of one plan; the first inference of each process waits for what stays, and is left out."""
     phases = [run.phases[0] for run in runs]
     times, waits, read = (
         [value for phase in phases for value in getattr(phase, name)[1:]] for name in ("run_ms", "wait_ms", "read_bytes")

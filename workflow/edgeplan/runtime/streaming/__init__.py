@@ -19,6 +19,7 @@ Modules:
   step, buffers, segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
   order of execution.
+* `rounding`: Float32 values rounded to halves of their bytes (bf16), and which of them can be.
 * `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices
   name, and no others.
 * `schedules`: Schedules of one program for other budgets, packed: what a change of the budget

@@ -28,7 +28,7 @@ from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
-from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES, rounded, stay_finite
+from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
 from edgeplan.runtime.streaming.program import (
     ELSEWHERE,
     NOTHING,
@@ -43,6 +43,7 @@ from edgeplan.runtime.streaming.program import (
     packed,
     packed_steps,
 )
+from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
 from edgeplan.runtime.weights import WeightLocation, locate_weights

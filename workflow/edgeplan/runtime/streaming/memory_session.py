@@ -89,7 +89,7 @@ class _Mode(msgspec.Struct, frozen=True):
 
 
 class _Weights(msgspec.Struct, frozen=True):
-    """How weights are stored alone."""
+    """The kind of stored weights of a schedule alone."""
 
     weights: Stored = F32
 
@@ -195,7 +195,7 @@ class MemorySession(Session):
 
 
 def stored_as(plan: PlanFolder) -> Stored:
-    """How the weights of a plan are stored; those of other kinds are stored whole."""
+    """The kind of stored weights of a plan; those of plans of other kinds are stored whole."""
     return plan.scheduled(_Weights).weights if plan.kind == MEMORY else F32
 
 

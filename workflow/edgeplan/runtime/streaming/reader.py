@@ -149,7 +149,7 @@ class Widening:
 
     @classmethod
     def of(cls, load: Load, offset: int, size: int) -> Widening:
-        """What is to be done with `size` bytes of a load from `offset` of its stored bytes on."""
+        """The widening of `size` bytes of a load, from `offset` of its stored bytes on."""
         return cls(load.read_to + offset, load.address + halves.VALUE_BYTES * offset // halves.HALF_BYTES, size)
 
 

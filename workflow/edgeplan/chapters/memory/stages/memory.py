@@ -151,7 +151,7 @@ def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
 
 
 def _machine() -> str:
-    """Name this machine."""
+    """Return the name of this machine, as rows hold it."""
     here = environment()
     return f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
 
