@@ -83,6 +83,7 @@ def summary(made: MemoryPlanned) -> list[str]:
     plan, run, profile = made.document, made.run, made.candidate.profile
     resident = sum(profile.compute_ms)
     weights = sum(plan.weight_bytes)
+    rates = "" if made.weights == F32 else " of values"  # as memory holds them
     per = "an inference" if plan.mode == "isolated" else "an inference, one after the other"
     return [
         (
@@ -96,7 +97,7 @@ def summary(made: MemoryPlanned) -> list[str]:
         ),
         f"  of which        {plan.arena_bytes / _MIB:.2f} MiB arena, {profile.objects_bytes / _MIB:.2f} MiB library, kernels",
         (
-            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s, "
+            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s{rates}, "
             f"gap {100 * plan.gap:.2f} %"
         ),
         f"  weights         {weights / _MIB:.1f} MiB, {made.read_bytes / _MIB:.1f} MiB read in each inference",
