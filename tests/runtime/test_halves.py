@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from streamed_models import MODELS, Streamed, streamed
 
-from depth import by_day
+from depth import by_day, examples
 from edgeplan.errors import FormatError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
@@ -28,10 +30,10 @@ from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import decoded, encoded
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.streaming import halves, rounding
+from edgeplan.runtime.streaming import halves, reader, rounding
 from edgeplan.runtime.streaming.build import build, halvable
 from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, packed
-from edgeplan.runtime.streaming.reader import Load, Widening, widen_read
+from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, Widening, widen_read
 from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 
 _BITS = st.integers(0, 2**32 - 1)
@@ -98,6 +100,64 @@ def test_halves_are_widened_in_their_own_place_read_by_read(pages: int, seed: in
     end = load.address + load.memory_bytes
     assert memory[load.address : end].tobytes() == (stored.astype(np.uint32) << 16).tobytes()
     assert set(memory[: load.address]) == set(memory[end:]) == {7}
+
+
+class _Disk(WeightsFile):
+    """A disk that holds some bytes, and takes as long for a read as it is told."""
+
+    def __init__(self, content: bytes, delays: Sequence[float]) -> None:
+        self._content, self._delays, self._read, self._lock = content, delays, 0, threading.Lock()
+
+    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        with self._lock:
+            delay = self._delays[self._read % len(self._delays)]
+            self._read += 1
+        time.sleep(delay)
+        for piece in pieces:
+            piece[:] = self._content[offset : offset + piece.nbytes]
+            offset += piece.nbytes
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    loads=st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6),
+    ahead=st.integers(1, 3),
+    delays=st.lists(st.sampled_from([0.0, 0.0005, 0.002]), min_size=1, max_size=5),
+    lanes=st.integers(1, 3),
+    read_pages=st.integers(1, 4),
+)
+def test_whatever_the_order_of_reads_values_are_those_of_the_file(
+    loads: list[tuple[int, bool]], ahead: int, delays: list[float], lanes: int, read_pages: int
+) -> None:
+    """Loads of several reads each take turns in `ahead` places; some are halved."""
+    count, place = len(loads), 2 * PAGE_BYTES * max(pages for pages, _ in loads)
+    begins = [PAGE_BYTES * sum(pages for pages, _ in loads[:k]) for k in range(count)]
+    content = np.random.default_rng(count).integers(0, 256, PAGE_BYTES * sum(pages for pages, _ in loads), np.uint8)
+    last = {k % ahead: k for k in range(count)}
+    asked = [
+        Load(
+            k, begins[k], PAGE_BYTES * pages, place * (k % ahead), k - ahead if k >= ahead else -1,
+            last[k % ahead] if k < ahead else -1, halved,
+        )
+        for k, (pages, halved) in enumerate(loads)
+    ]  # fmt: skip
+    memory = bytearray(place * ahead)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "CHUNK_BYTES", read_pages * PAGE_BYTES)
+        loader = Loader(_Disk(content.tobytes(), delays), lanes)
+        try:
+            loader.start(asked, count, memoryview(memory), 2)
+            for k in range(2 * count):
+                load = asked[k % count]
+                loader.wait_loaded(k + 1)
+                stored = content[load.at : load.at + load.size]
+                expected = stored.view(np.uint16).astype(np.uint32) << 16 if load.halved else stored
+                assert bytes(memory[load.address : load.address + load.memory_bytes]) == expected.tobytes()
+                loader.ended(k + 1)
+            assert (loader.widened_per_ms > 0) == any(load.halved for load in asked)
+        finally:
+            loader.pause()
+            loader.close()
 
 
 def test_only_whole_blocks_are_widened() -> None:

@@ -168,7 +168,7 @@ def widen_read(base: int, widenings: Sequence[Widening]) -> int:
     return sum(halves.VALUE_BYTES * one.size // halves.HALF_BYTES for one in widenings)
 
 
-class _Chunk:
+class Chunk:
     """A read in flight: how many loads are complete when it, and all before it, are, and what it is widened by."""
 
     __slots__ = ("complete", "passed", "widenings")
@@ -193,9 +193,9 @@ class Loader:
         self._loads: tuple[Load, ...] = ()
         self._steps = 0
         self._memory: memoryview | None = None
-        self._base = 0  # address of the arena, where halves are widened
+        self._base = 0  # address of the arena
         self._widens = False  # whether a thread is at it
-        self._flight: deque[_Chunk] = deque()
+        self._flight: deque[Chunk] = deque()
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
@@ -236,7 +236,7 @@ class Loader:
             self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
             if any(load.halved for load in self._loads):
                 halves.load()
-                self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if len(memory) else 0
             self._error, self._paused = None, False
             self._change.notify_all()
 
@@ -342,9 +342,9 @@ class Loader:
         self._awaited = 0 if self._offset else self._needed()
         return self._awaited <= self._ended
 
-    def _take(self) -> tuple[_Chunk, int, list[tuple[int, int]]]:
+    def _take(self) -> tuple[Chunk, int, list[tuple[int, int]]]:
         """The next read: neighbours in the file that may be loaded now, wherever they go."""
-        chunk = _Chunk(0)
+        chunk = Chunk(0)
         self._flight.append(chunk)
         first = self._loads[self._load]
         start = end = first.at + self._offset
@@ -380,15 +380,18 @@ class Loader:
             error = self._read(start, [memory[at : at + size] for at, size in pieces])
             del memory
             with change:
-                if error is not None:  # known before loads count as complete: nobody takes what was not read
-                    self._error, self._paused = error, True
-                chunk.complete = True
-                self._retire()
+                self._complete(chunk, error)
                 change.notify_all()
             del error
 
-    def _retire(self) -> None:
-        """Take what is complete out of flight, in order, so that one thread at a time widens, and no read before its turn."""
+    def _complete(self, chunk: Chunk, error: BaseException | None) -> None:
+        """A read has ended: count the loads that are complete now.
+
+        In order, so that one thread at a time widens, and no read before its turn.
+        """
+        if error is not None:  # known before loads count as complete: nobody takes what was not read
+            self._error, self._paused = error, True
+        chunk.complete = True
         while self._flight and self._flight[0].complete and not self._widens:
             done = self._flight[0]
             if done.widenings and self._error is None:
@@ -398,7 +401,7 @@ class Loader:
                 self._loaded = done.passed if self._flight else self._passed
                 self._change.notify_all()
 
-    def _widen(self, chunk: _Chunk) -> None:
+    def _widen(self, chunk: Chunk) -> None:
         """Widen a read, while others go on."""
         self._widens = True
         self._change.release()
