@@ -63,10 +63,9 @@ class WeightsFile:
             try:
                 got = os.preadv(self._descriptor, left, at)
             except OSError as error:
-                what = f"cannot read the weights at byte {at}: {error.strerror}"
-                raise ModelError(what, where=str(self.path), next_step="check the disk, then run again") from error
+                raise self.failed(at, error.errno or 0) from error
             if not got:
-                raise ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
+                raise self.failed(at)
             at += got
             while left and got >= len(left[0]):
                 got -= len(left.pop(0))
@@ -74,6 +73,23 @@ class WeightsFile:
                 left[0] = left[0][got:]
         if not self.direct:
             os.posix_fadvise(self._descriptor, offset, at - offset, os.POSIX_FADV_DONTNEED)
+
+    def failed(self, at: int, code: int = 0) -> ModelError:
+        """Describe a read that failed.
+
+        Args:
+            at: byte of the file.
+            code: errno; 0: the file ended.
+        """
+        if not code:
+            return ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
+        what = f"cannot read the weights at byte {at}: {os.strerror(code)}"
+        return ModelError(what, where=str(self.path), next_step="check the disk, then run again")
+
+    @property
+    def descriptor(self) -> int:
+        """Return the open file's number, for reads that the kernel does by itself."""
+        return self._descriptor
 
     def require_unchanged(self) -> None:
         """Nobody has written to the file since it was opened.
@@ -121,7 +137,7 @@ class Load:
     again: int
 
 
-class _Chunk:
+class Chunk:
     """A read in flight: how many loads are complete when it, and all before it, are."""
 
     __slots__ = ("complete", "passed")
@@ -145,11 +161,16 @@ class Loader:
         self._loads: tuple[Load, ...] = ()
         self._steps = 0
         self._memory: memoryview | None = None
-        self._flight: deque[_Chunk] = deque()
+        self._flight: deque[Chunk] = deque()
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._by_threads = True  # whether they may begin reads
         self._reset()
+        self._start_threads(lanes)
+
+    def _start_threads(self, lanes: int) -> None:
         self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
         for thread in self._threads:
             thread.start()
@@ -161,6 +182,11 @@ class Loader:
         self._awaited: float = 0  # that readers wait for: nobody is woken before
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
+
+    @property
+    def threaded(self) -> bool:
+        """Tell whether threads read."""
+        return self._by_threads
 
     def start(
         self,
@@ -283,9 +309,9 @@ class Loader:
         self._awaited = 0 if self._offset else self._needed()
         return self._awaited <= self._ended
 
-    def _take(self) -> tuple[_Chunk, int, list[tuple[int, int]]]:
+    def _take(self) -> tuple[Chunk, int, list[tuple[int, int]]]:
         """The next read: neighbours in the file that may be loaded now, wherever they go."""
-        chunk = _Chunk(0)
+        chunk = Chunk(0)
         self._flight.append(chunk)
         first = self._loads[self._load]
         start = end = first.at + self._offset
@@ -309,7 +335,7 @@ class Loader:
         change = self._change
         while True:
             with change:
-                while not self._stopped and not self._ready():
+                while not self._stopped and not (self._by_threads and self._ready()):
                     change.wait()
                 if self._stopped:
                     return
@@ -319,15 +345,19 @@ class Loader:
             error = self._read(start, [memory[at : at + size] for at, size in pieces])
             del memory
             with change:
-                if error is not None:  # known before loads count as complete: nobody takes what was not read
-                    self._error, self._paused = error, True
-                chunk.complete = True
-                while self._flight and self._flight[0].complete:
-                    done = self._flight.popleft()
-                    if self._error is None:
-                        self._loaded = done.passed if self._flight else self._passed
+                self._complete(chunk, error)
                 change.notify_all()
             del error
+
+    def _complete(self, chunk: Chunk, error: BaseException | None) -> None:
+        """A read has ended: count the loads that are complete now."""
+        if error is not None:  # known before loads count as complete: nobody takes what was not read
+            self._error, self._paused = error, True
+        chunk.complete = True
+        while self._flight and self._flight[0].complete:
+            done = self._flight.popleft()
+            if self._error is None:
+                self._loaded = done.passed if self._flight else self._passed
 
     def _read(self, start: int, pieces: Sequence[memoryview]) -> BaseException | None:
         """Read, and return what went wrong: it is raised again where the weights are waited for."""
