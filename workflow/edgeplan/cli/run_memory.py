@@ -109,6 +109,8 @@ def _line(phase: Phase) -> str:
     )
     if phase.replan_ms:
         line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
+    if phase.better_ms:
+        line += f"; planned anew meanwhile: predicted {phase.better_ms:.2f} ms from inference {phase.better_from + 1} on"
     return line
 
 

@@ -29,6 +29,7 @@ from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
     from edgeplan.runtime.streaming.again import Again
+    from edgeplan.runtime.streaming.background import BackgroundPlan
 
 ISOLATED = "isolated"
 
@@ -113,6 +114,7 @@ class MemorySession(Session):
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
         self._dnnl, self._given = dnnl, plan
+        self._anew: BackgroundPlan | None = None
 
     @cached_property
     def again(self) -> Again:
@@ -128,6 +130,7 @@ class MemorySession(Session):
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
 
+        self.take_better()
         found = self.stream.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
         return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
 
@@ -135,7 +138,8 @@ class MemorySession(Session):
         """Run by the fastest stored schedule that a budget is enough for from now on.
 
         A budget that is too small for the parts of the plan's steps is one for the plan in finer parts that lies beside it: its
-        kernels are made then, which takes longer.
+        kernels are made then, which takes longer. Where memory is left over, another process plans for all of it meanwhile; see
+        `take_better`.
 
         Args:
             budget: bytes over idle.
@@ -146,11 +150,16 @@ class MemorySession(Session):
         Raises:
             InfeasibleError: the budget is too small.
         """
+        self._forget_plan()
         began = time.perf_counter()
         if (chosen := choose(by_coarseness(self._given), budget)) is not None:
             plan, stored, schedule = chosen
             chosen_ms = (time.perf_counter() - began) * 1e3
             self._use(plan, schedule)
+            if budget > stored.budget_bytes and schedule.reads:
+                from edgeplan.runtime.streaming.background import BackgroundPlan  # noqa: PLC0415  who changes no budget needs none
+
+                self._anew = BackgroundPlan(plan, budget)
             return stored.predicted_ms, chosen_ms
         made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
@@ -158,6 +167,34 @@ class MemorySession(Session):
 
         self._use(self._finest, schedule_of(made))
         return made.predicted_ms, planned_ms
+
+    def take_better(self) -> float | None:
+        """Run by the plan that another process has made for the present budget, if it is made and faster than what is stored.
+
+        A session asks before each inference of `run`; who runs `stream` asks between two.
+
+        Returns:
+            The milliseconds predicted of an inference by the new plan; None where nothing has changed.
+        """
+        if self._anew is None or not self._anew.is_made:
+            return None
+        found, self._anew = self._anew.take(), None
+        if found is None:
+            return None
+        stored, schedule = found
+        self.stream.apply(schedule)
+        return stored.predicted_ms
+
+    @property
+    def plans_anew(self) -> bool:
+        """Whether another process plans for the present budget."""
+        return self._anew is not None
+
+    def _forget_plan(self) -> None:
+        """End the planning for a budget that is none any more."""
+        if self._anew is not None:
+            self._anew.close()
+            self._anew = None
 
     @property
     def _finest(self) -> PlanFolder:
@@ -179,6 +216,7 @@ class MemorySession(Session):
         self.program, self._plan = program, plan
 
     def _close(self) -> None:
+        self._forget_plan()
         self.stream.close()
 
 
@@ -211,10 +249,15 @@ def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
     if SCHEDULES_NAME not in plan.files:
         return None
     plan.require_whole(SCHEDULES_NAME)
-    program, mode = plan.program_of(StreamProgram), plan.scheduled(_Mode).mode
+    program, back_to_back = plan.program_of(StreamProgram), mode_of(plan) != ISOLATED
     return ScheduleFile(
-        plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=mode != ISOLATED
+        plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=back_to_back
     )
+
+
+def mode_of(plan: PlanFolder) -> str:
+    """How inferences of a plan follow each other."""
+    return plan.scheduled(_Mode).mode
 
 
 def again_of(plan: PlanFolder) -> Again:

@@ -24,6 +24,8 @@ class Phase:
         pause_ms: until the first inference could begin: memory freed and filled again.
         run_ms: of each inference.
         read_bytes: during all of them.
+        better_ms: predicted of an inference by the plan that another process made meanwhile; 0: none was taken.
+        better_from: the first inference by it, counted from 0.
     """
 
     budget: int
@@ -32,6 +34,8 @@ class Phase:
     pause_ms: float
     run_ms: tuple[float, ...]
     read_bytes: int
+    better_ms: float = 0.0
+    better_from: int = 0
 
 
 def run_budgets(
@@ -71,16 +75,24 @@ def run_budgets(
         stream = session.stream  # another one where the budget asked for finer parts
         stream.fill()
         pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
-        read, times = stream.bytes_read, []
+        begun, read, times = stream.bytes_read, 0, []
+        better_ms, better_from = 0.0, 0
         if not session.isolated:
             stream.expect(repeat)
-        for _ in range(repeat):
+        for number in range(repeat):
+            taken = stream.bytes_read
+            if (found_ms := session.take_better()) is not None:
+                read, begun = read + taken - begun, 0  # it is counted anew
+                better_ms, better_from = found_ms, number
+                if not session.isolated:
+                    stream.expect(repeat - number)
             if session.isolated:
                 stream.fill()
             began = time.perf_counter()
             outputs = stream.run_taking(inputs, take)
             times.append((time.perf_counter() - began) * 1e3)
-        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
+        read += stream.bytes_read - begun
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, tuple(times), read, better_ms, better_from))
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused

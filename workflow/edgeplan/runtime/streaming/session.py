@@ -63,6 +63,11 @@ class Schedule:
             plan["again"],
         )
 
+    @property
+    def reads(self) -> bool:
+        """Whether weights are read in each inference: not all of them stay."""
+        return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
+
     def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
         rows = zip(steps.weights_at, steps.weight_bytes, self.weight_offset, self.after, self.again, strict=True)
