@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from streamed_models import Streamed, streamed
+from streamed_plans import OBJECTS, least, middle, more, write_streamed_plan
 
-from edgeplan.chapters.memory.plan import made_for
-from edgeplan.planning.memory import bounds
-from edgeplan.planning.memory.planner import lowest
-from edgeplan.planning.memory.quick import Mode
+from edgeplan.planning.memory import ladder
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import (
-    MEMORY,
-    PROGRAM_NAME,
     SCHEDULES_NAME,
-    WEIGHTS_NAME,
     PlanFolder,
-    encoded,
-    read_folder,
-    write_plan,
 )
 from edgeplan.runtime.streaming import background
 from edgeplan.runtime.streaming.background import BackgroundPlan, plan_anew
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, MemorySession
+from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import run_budgets
-from edgeplan.runtime.streaming.schedules import ScheduleFile, packed
+from edgeplan.runtime.streaming.schedules import ScheduleFile
 from edgeplan.runtime.streaming.session import Schedule
 
 LANE = "processes"  # see tests/conftest.py
-_BYTES_PER_MS = 5e4  # half of what the steps take: memory is worth time
-_OBJECTS = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -46,39 +35,8 @@ def model(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Streamed:
 
 @pytest.fixture
 def plan(dnnl: Dnnl, model: Streamed, tmp_path: Path) -> PlanFolder:
-    """A plan with schedules for a small budget and for a middle one, of a profile that is made up."""
-    program, folder = model.built.program, tmp_path / "plan"
-    folder.mkdir()
-    rows = []
-    for size in (_least(model) + 8192, _middle(model)):
-        made = model.document(size, Mode.back_to_back, _BYTES_PER_MS)
-        rows.append((size + _OBJECTS, made.predicted_ms, made.lower_bound_ms, Schedule.of(made.model_dump())))
-    shutil.copyfile(model.weights, folder / WEIGHTS_NAME)
-    (folder / PROGRAM_NAME).write_bytes(encoded(program))
-    (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.step_names), len(program.buffer_names)))
-    profile = {
-        "compute_ms": [0.1] * len(program.step_names), "bytes_per_ms": _BYTES_PER_MS, "lanes": 2, "objects_bytes": _OBJECTS,
-        "lowest": lowest(model.workload).tolist(),
-    }  # fmt: skip
-    schedule = MemorySchedule("back-to-back", rows[0][0], 8192, (), (), (), rows[0][3])
-    prediction = MemoryPrediction(rows[0][1], rows[0][2], 0, profile)
-    write_plan(
-        folder, MEMORY, made_for(model.model, dnnl, 1), schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME, SCHEDULES_NAME)
-    )
-    return read_folder(folder)
-
-
-def _least(model: Streamed) -> int:
-    return bounds.least_bytes(model.workload)
-
-
-def _middle(model: Streamed) -> int:
-    return _least(model) + int(model.workload.weight_bytes.sum()) // 3
-
-
-def _more(model: Streamed) -> int:
-    """A budget between the middle one and all weights in memory."""
-    return _least(model) + int(model.workload.weight_bytes.sum()) * 2 // 3 + _OBJECTS
+    """A plan with schedules for a small budget and for a middle one."""
+    return write_streamed_plan(dnnl, model, tmp_path / "plan")
 
 
 def _until_made(session: MemorySession) -> None:
@@ -101,22 +59,24 @@ def _read(path: Path, model: Streamed) -> tuple[float, Schedule]:
     return file.stored[0].predicted_ms, file.schedule(file.stored[0])
 
 
-def test_what_is_planned_anew_is_faster_and_keeps_what_stays(plan: PlanFolder, model: Streamed, tmp_path: Path) -> None:
-    before_ms, before = 0.0, None
+def test_what_is_planned_anew_is_faster_and_keeps_what_stays(
+    plan: PlanFolder, model: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "_MOVING", float("inf"))  # whatever keeping costs
     program = model.built.program
     stored = ScheduleFile(plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=True)
     before_ms, before = stored.stored[1].predicted_ms, stored.schedule(stored.stored[1])
-    plan_anew(plan, _more(model), tmp_path / "made")
+    plan_anew(plan, more(model), tmp_path / "made")
     made_ms, made = _read(tmp_path / "made", model)
     assert made_ms < before_ms
-    assert made.arena_bytes <= _more(model) - _OBJECTS
+    assert made.arena_bytes <= more(model) - OBJECTS
     stays = [k for k, until in enumerate(before.again) if until == k]
     assert stays
     assert [made.weight_offset[k] for k in stays] == [before.weight_offset[k] for k in stays]
 
 
 def test_nothing_is_written_where_nothing_is_faster(plan: PlanFolder, model: Streamed, tmp_path: Path) -> None:
-    plan_anew(plan, _middle(model) + _OBJECTS, tmp_path / "made")
+    plan_anew(plan, middle(model), tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
@@ -124,7 +84,7 @@ def test_a_session_changes_to_the_better_plan_and_reads_only_what_is_new(dnnl: D
     inputs = {name: value.tobytes() for name, value in model.inputs.items()}
     with MemorySession(plan, dnnl) as session:
         expected = session.stream.run(inputs)
-        stored_ms, _ = session.adapt(_more(model))
+        stored_ms, _ = session.adapt(more(model))
         assert session.stream.run(inputs) == expected
         before = session.stream.schedule
         stays = sum(model.workload.weight_bytes[k] for k, until in enumerate(before.again) if until == k)
@@ -148,7 +108,7 @@ def test_inferences_by_budget_say_from_when_on_the_better_plan_ran(dnnl: Dnnl, p
         return name.encode() + bytes(view)
 
     with MemorySession(plan, dnnl) as session:
-        phases, _, refused = run_budgets(session, inputs, 3, (_more(model), _middle(model) + _OBJECTS), wait_once)
+        phases, _, refused = run_budgets(session, inputs, 3, (more(model), middle(model)), wait_once)
     assert refused is None
     assert (phases[0].better_from, phases[1].better_ms) == (1, 0.0)
     assert 0 < phases[0].better_ms < phases[0].predicted_ms
@@ -160,18 +120,18 @@ def test_a_budget_that_is_stored_or_leaves_nothing_to_read_is_not_planned_anew(
     dnnl: Dnnl, plan: PlanFolder, model: Streamed
 ) -> None:
     with MemorySession(plan, dnnl) as session:
-        session.adapt(_middle(model) + _OBJECTS)
+        session.adapt(middle(model))
         assert not session.plans_anew
-        session.adapt(_more(model))
+        session.adapt(more(model))
         assert session.plans_anew
-        session.adapt(_least(model) + 8192 + _OBJECTS)
+        session.adapt(least(model))
         assert not session.plans_anew
 
 
 def test_planning_that_is_killed_leaves_the_session_as_it_is(dnnl: Dnnl, plan: PlanFolder, model: Streamed) -> None:
     inputs = {name: value.tobytes() for name, value in model.inputs.items()}
     with MemorySession(plan, dnnl) as session:
-        session.adapt(_more(model))
+        session.adapt(more(model))
         expected = session.stream.run(inputs)
         assert session._anew is not None
         os.kill(session._anew._process.pid, signal.SIGKILL)
@@ -183,7 +143,7 @@ def test_planning_that_is_killed_leaves_the_session_as_it_is(dnnl: Dnnl, plan: P
 
 def test_closing_ends_the_planning(dnnl: Dnnl, plan: PlanFolder, model: Streamed) -> None:
     with MemorySession(plan, dnnl) as session:
-        session.adapt(_more(model))
+        session.adapt(more(model))
         begun = session._anew
         assert isinstance(begun, BackgroundPlan)
     assert begun.is_made

@@ -22,7 +22,7 @@ from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
-from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
 
@@ -271,6 +271,8 @@ def _run_budgets(
     phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     if refused is not None:
         _log.warning("a budget was refused: %s", refused.what)
+    for told in filter(None, (lateness(phase, session.bytes_per_ms) for phase in phases)):
+        _log.warning("%s", told)
     borders = session.program.outputs
     outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)

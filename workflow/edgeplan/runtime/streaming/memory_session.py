@@ -71,10 +71,17 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     profile: dict[str, Any] = {}
 
 
+class _Disk(msgspec.Struct, frozen=True):
+    """The bandwidth of a stored profile alone."""
+
+    bytes_per_ms: float = 0.0
+
+
 class _Latency(msgspec.Struct, frozen=True):
-    """The latency of a stored prediction alone: a profile as Python objects takes a share of a small budget."""
+    """The latency of a stored prediction, and the disk's bandwidth: a whole profile takes a share of a small budget."""
 
     ms: float = 0.0
+    profile: _Disk = _Disk()
 
 
 class _Mode(msgspec.Struct, frozen=True):
@@ -97,6 +104,7 @@ class MemorySession(Session):
         isolated: whether memory is filled before each inference; else they follow each other.
         budget_bytes: that it was planned for.
         predicted_ms: of an inference under that budget.
+        bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
 
     Raises:
         FormatError: the plan is for another machine or library, or a file is damaged.
@@ -108,7 +116,8 @@ class MemorySession(Session):
         plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
         read = plan.require_whole(WEIGHTS_NAME)
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
-        self.predicted_ms = plan.predicted(_Latency).ms
+        predicted = plan.predicted(_Latency)
+        self.predicted_ms, self.bytes_per_ms = predicted.ms, predicted.profile.bytes_per_ms
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)

@@ -92,6 +92,7 @@ class StreamSession:
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
+        waited_ns: nanoseconds of the last inference in which no step ran, since weights were not there yet.
         slowed: nanoseconds by which each step is prolonged, awake: a slower processor is stood for so; empty: none.
 
     Raises:
@@ -129,6 +130,7 @@ class StreamSession:
         self._processors = processors
         self._loader = self._opened_loader(lanes, reads)
         self._touching: threading.Thread | None = None
+        self.waited_ns = 0
         self.slowed: Sequence[int] = ()
         self._executed = False  # every kernel has run once
         self._clean = False  # whether the next inference may go on where the one before ended
@@ -284,10 +286,12 @@ class StreamSession:
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        k = 0
+        k = self.waited_ns = 0
         while k < steps:
             if counts[k]:
+                began = perf_counter_ns()
                 loader.wait_loaded(loads + counts[k])
+                self.waited_ns += perf_counter_ns() - began
             end = k + 1
             while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
