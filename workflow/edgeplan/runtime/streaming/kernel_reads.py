@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -20,36 +19,11 @@ _SYSCALL.restype = ctypes.c_long
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2), "riscv64": (0, 1, 4, 2)}
 _PREADV = 7
 _WORD = ctypes.c_long
-
-
-class _Control(ctypes.Structure):
-    """A read as the kernel takes it: `struct iocb` of a little-endian machine."""
-
-    _fields_ = (
-        ("data", ctypes.c_uint64),
-        ("key", ctypes.c_uint32),
-        ("flags", ctypes.c_int32),
-        ("operation", ctypes.c_uint16),
-        ("priority", ctypes.c_int16),
-        ("descriptor", ctypes.c_uint32),
-        ("pieces", ctypes.c_uint64),
-        ("count", ctypes.c_uint64),
-        ("offset", ctypes.c_int64),
-        ("reserved", ctypes.c_uint64),
-        ("more_flags", ctypes.c_uint32),
-        ("notified", ctypes.c_uint32),
-    )
-
-
-class _Event(ctypes.Structure):
-    """A read that has ended: `struct io_event`."""
-
-    _fields_ = (
-        ("data", ctypes.c_uint64),
-        ("control", ctypes.c_uint64),
-        ("result", ctypes.c_int64),
-        ("more", ctypes.c_int64),
-    )
+#: Words of `struct iocb`: number, (flags), operation and file, address and count of the pieces, place in the file.
+_NUMBER, _WHAT, _PIECES, _COUNT, _OFFSET, _CONTROL_WORDS = 0, 2, 3, 4, 5, 8
+_FILE_SHIFT = 32
+#: Words of `struct io_event`: number, address of the control block, result, unused.
+_RESULT, _EVENT_WORDS = 2, 4
 
 
 class KernelReads:
@@ -63,12 +37,13 @@ class KernelReads:
     """
 
     def __init__(self, depth: int) -> None:
-        numbers = _NUMBERS.get(platform.machine())
+        numbers = _NUMBERS.get(os.uname().machine)
         if numbers is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._setup, self._destroy, self._get, self._put = map(_WORD, numbers)
-        self._depth, self._events, self._control = _WORD(depth), (_Event * depth)(), _Control()
-        self._pointer = ctypes.pointer(self._control)
+        self._depth, self._events = _WORD(depth), (ctypes.c_int64 * (_EVENT_WORDS * depth))()
+        self._control = (ctypes.c_uint64 * _CONTROL_WORDS)()
+        self._pointer = ctypes.c_void_p(ctypes.addressof(self._control))
         self._open()
 
     def _open(self) -> None:
@@ -97,8 +72,8 @@ class KernelReads:
         """
         words = (ctypes.c_uint64 * (2 * len(pieces)))(*(word for piece in pieces for word in piece))
         control = self._control
-        control.data, control.operation, control.descriptor = number, _PREADV, descriptor
-        control.pieces, control.count, control.offset = ctypes.addressof(words), len(pieces), offset
+        control[_NUMBER], control[_WHAT] = number, _PREADV | descriptor << _FILE_SHIFT
+        control[_PIECES], control[_COUNT], control[_OFFSET] = ctypes.addressof(words), len(pieces), offset
         _checked(_SYSCALL(self._put, self._context, _WORD(1), ctypes.byref(self._pointer)))
 
     def ended(self, *, wait: bool) -> list[tuple[int, int]]:
@@ -111,7 +86,7 @@ class KernelReads:
         found = _SYSCALL(self._get, self._context, _WORD(wait), self._depth, events, None)
         if found < 0 and (code := ctypes.get_errno()) != errno.EINTR:
             raise OSError(code, os.strerror(code))
-        return [(events[k].data, events[k].result) for k in range(found)]
+        return [(events[k], events[k + _RESULT]) for k in range(0, _EVENT_WORDS * found, _EVENT_WORDS)]
 
     def renew(self) -> None:
         """Wait for the reads in flight, and forget them.

@@ -92,7 +92,6 @@ class StreamSession:
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
-        waited_ns: nanoseconds of the last inference in which no step ran, since weights were not there yet.
         slowed: nanoseconds by which each step is prolonged, awake: a slower processor is stood for so; empty: none.
 
     Raises:
@@ -130,8 +129,8 @@ class StreamSession:
         self._processors = processors
         self._loader = self._opened_loader(lanes, reads)
         self._touching: threading.Thread | None = None
-        self.waited_ns = 0
         self.slowed: Sequence[int] = ()
+        self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
@@ -227,6 +226,14 @@ class StreamSession:
             self.wait_touched()
             self._clean = True
 
+    @property
+    def waited_ns(self) -> int:
+        """Nanoseconds of the last inference in which no step ran: weights were waited for, or had to be asked for."""
+        times = self.times
+        if not times:
+            return 0
+        return times[-1] - self._began - sum(times[k + 1] - times[k] for k in range(0, len(times), 2))
+
     def wait_touched(self) -> None:
         """Wait until the whole arena is in memory."""
         if self._touching is not None:
@@ -286,12 +293,11 @@ class StreamSession:
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        k = self.waited_ns = 0
+        k = 0
+        self._began = perf_counter_ns()
         while k < steps:
             if counts[k]:
-                began = perf_counter_ns()
                 loader.wait_loaded(loads + counts[k])
-                self.waited_ns += perf_counter_ns() - began
             end = k + 1
             while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
