@@ -51,7 +51,7 @@ def _bound(model: Streamed) -> int:
     return bounds.least_bytes(model.workload) + OBJECTS
 
 
-def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path) -> PlanFolder:
+def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path, others: float = 0.0) -> PlanFolder:
     """Write a plan with schedules for the smallest and for the middle budget, and read it."""
     program, rows = model.built.program, []
     folder.mkdir()
@@ -63,7 +63,7 @@ def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path) -> PlanFolder
     (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.step_names), len(program.buffer_names)))
     profile = {
         "compute_ms": [0.1] * len(program.step_names), "bytes_per_ms": BYTES_PER_MS, "lanes": 2, "objects_bytes": OBJECTS,
-        "lowest": lowest(model.workload).tolist(),
+        "lowest": lowest(model.workload).tolist(), "others": others,
     }  # fmt: skip
     budget, predicted_ms, bound_ms, placed = rows[0]
     schedule = MemorySchedule("back-to-back", budget, 8192, (), (), (), placed)

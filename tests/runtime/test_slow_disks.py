@@ -17,7 +17,7 @@ from edgeplan.runtime.streaming import memory_session
 from edgeplan.runtime.streaming.kernel_loader import DEPTH
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.memory_session import MemorySession
-from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
+from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets, sureness
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import StreamSession
 
@@ -104,3 +104,13 @@ def test_a_run_is_late_that_waits_longer_than_was_predicted_for_slower_reads(
     assert bool(lateness(phase, rate)) is late
     if late:
         assert "90 % of the time; they were read at 10 MB/s, 50 MB/s when" in lateness(phase, rate)
+
+
+def test_a_plan_of_a_busy_machine_says_so_and_how_sure_it_is(dnnl: Dnnl, tmp_path: Path) -> None:
+    found = streamed(dnnl, "plain", tmp_path, 8192)
+    for others, told in ((0.05, ""), (0.76, "76 % of the processors' time")):
+        plan = write_streamed_plan(dnnl, found, tmp_path / f"plan-{others}", others)
+        with MemorySession(plan, dnnl) as session:
+            assert session.others == others
+            assert told in sureness(session.others)
+            assert bool(sureness(session.others)) is bool(told)

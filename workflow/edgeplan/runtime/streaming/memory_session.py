@@ -71,17 +71,18 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     profile: dict[str, Any] = {}
 
 
-class _Disk(msgspec.Struct, frozen=True):
-    """The bandwidth of a stored profile alone."""
+class _Measured(msgspec.Struct, frozen=True):
+    """The bandwidth of a stored profile, and the share of the processors' time that other work had meanwhile."""
 
     bytes_per_ms: float = 0.0
+    others: float = 0.0
 
 
 class _Latency(msgspec.Struct, frozen=True):
     """The latency of a stored prediction, and the disk's bandwidth: a whole profile takes a share of a small budget."""
 
     ms: float = 0.0
-    profile: _Disk = _Disk()
+    profile: _Measured = _Measured()
 
 
 class _Mode(msgspec.Struct, frozen=True):
@@ -105,6 +106,7 @@ class MemorySession(Session):
         budget_bytes: that it was planned for.
         predicted_ms: of an inference under that budget.
         bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
+        others: share of the processors' time that other work had while it was planned, 0 to 1.
 
     Raises:
         FormatError: the plan is for another machine or library, or a file is damaged.
@@ -117,7 +119,8 @@ class MemorySession(Session):
         read = plan.require_whole(WEIGHTS_NAME)
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
         predicted = plan.predicted(_Latency)
-        self.predicted_ms, self.bytes_per_ms = predicted.ms, predicted.profile.bytes_per_ms
+        self.predicted_ms, measured = predicted.ms, predicted.profile
+        self.bytes_per_ms, self.others = measured.bytes_per_ms, measured.others
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)

@@ -12,6 +12,7 @@ from edgeplan.runtime.streaming.memory_session import MemorySession
 
 Taken = TypeVar("Taken")
 _LATE, _SLOWER = 0.5, 1.5  # share of waiting, and of what was predicted, from which on a run is told to be late
+DISTURBED = 0.1  # see `measurement.others`
 _MB_PER_S = 1e3  # in bytes a millisecond
 
 
@@ -40,6 +41,17 @@ class Phase:
     wait_ms: tuple[float, ...] = ()
     better_ms: float = 0.0
     better_from: int = 0
+
+
+def sureness(others: float) -> str:
+    """Tell that predictions are of a plan whose steps were measured beside other work; "" where that is not so.
+
+    Args:
+        others: share of the processors' time that it had.
+    """
+    if others <= DISTURBED:
+        return ""
+    return f"predictions are unsure: other work had {100 * others:.0f} % of the processors' time when the plan was made"
 
 
 def lateness(phase: Phase, bytes_per_ms: float) -> str:
