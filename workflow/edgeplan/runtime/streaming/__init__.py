@@ -4,10 +4,16 @@ Modules:
 
 * `again`: Plans made again in the process that runs one, for another budget: from the stored
   profile, without anything heavy.
+* `background`: A plan for a budget is made anew beside the process that runs: what is stored for
+  smaller budgets leaves memory unused.
 * `build`: From a model to a program that streams: steps cut into ranges, kernels chosen, buffers
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
   of its operands alone.
+* `kernel_loader`: Loading without threads: the computing thread hands reads to the kernel when a
+  step ends, and takes them when it needs them.
+* `kernel_reads`: The kernel's asynchronous reads (Linux, `io_submit(2)`), called through libc: no
+  thread waits while the disk works.
 * `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
   not needed now.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
@@ -22,6 +28,8 @@ Modules:
 * `schedules`: Schedules of one program for other budgets, packed: what a change of the budget
   needs, without planning.
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
+* `spare`: Whether a processor is free for reading threads beside the computing ones: asked of the
+  kernel's books, again and again.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.
 """
