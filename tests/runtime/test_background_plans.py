@@ -18,7 +18,8 @@ from edgeplan.runtime.folder import (
     PlanFolder,
 )
 from edgeplan.runtime.streaming import background
-from edgeplan.runtime.streaming.background import BackgroundPlan, plan_anew
+from edgeplan.runtime.streaming.anew import plan_anew
+from edgeplan.runtime.streaming.background import BackgroundPlan
 from edgeplan.runtime.streaming.memory_session import MemorySession
 from edgeplan.runtime.streaming.phases import run_budgets
 from edgeplan.runtime.streaming.schedules import ScheduleFile
@@ -147,4 +148,4 @@ def test_closing_ends_the_planning(dnnl: Dnnl, plan: PlanFolder, model: Streamed
         begun = session._anew
         assert isinstance(begun, BackgroundPlan)
     assert begun.is_made
-    assert not Path(begun._folder.name).exists()
+    assert not begun.path.parent.exists()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from edgeplan.runtime.streaming.memory_session import MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import StreamSession
+from edgeplan.support import subprocesses
 from edgeplan.terminal import say
 
 _BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
@@ -35,17 +35,16 @@ def busy(processor: int | None) -> Iterator[None]:
     if processor is None:
         yield
         return
-    process = subprocess.Popen([sys.executable, "-c", _BUSY, str(processor)])  # noqa: S603  our own interpreter
+    process = subprocesses.start([sys.executable, "-c", _BUSY, str(processor)])
     try:
         time.sleep(0.2)
         yield
     finally:
-        process.kill()
-        process.wait()
+        subprocesses.end(process)
 
 
 def main() -> None:
-    """Print the ratios."""
+    """Run both in turns, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path, help="folder of a plan of memory")
     parser.add_argument("--rounds", type=int, default=5, help="changes between quiet and busy")

@@ -4,8 +4,10 @@ Modules:
 
 * `again`: Plans made again in the process that runs one, for another budget: from the stored
   profile, without anything heavy.
-* `background`: A plan for a budget is made anew beside the process that runs: what is stored for
-  smaller budgets leaves memory unused.
+* `anew`: A schedule for a budget, planned with all that a plan folder knows: `python -m
+  edgeplan.runtime.streaming.anew FOLDER BUDGET FILE`.
+* `background`: A process beside the one that runs makes a plan for all of a budget: what is stored
+  for smaller ones leaves memory over.
 * `build`: From a model to a program that streams: steps cut into ranges, kernels chosen, buffers
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
@@ -28,8 +30,8 @@ Modules:
 * `schedules`: Schedules of one program for other budgets, packed: what a change of the budget
   needs, without planning.
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
-* `spare`: Whether a processor is free for reading threads beside the computing ones: asked of the
-  kernel's books, again and again.
+* `spare`: The kernel's books tell, again and again, whether a processor is free for reading threads
+  beside the computing ones.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.
 """

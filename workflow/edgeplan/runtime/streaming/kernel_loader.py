@@ -22,7 +22,7 @@ _AGAIN = (errno.EAGAIN, errno.EINTR)
 
 @dataclass(slots=True)
 class _Read:
-    """A read in flight.
+    """A read is in flight until all of its memory is filled.
 
     Attributes:
         chunk: the loads that it completes.
@@ -82,25 +82,25 @@ class KernelLoader(Loader):
         horizon: int = 1,
         present: AbstractSet[int] = frozenset(),
     ) -> None:
-        """See `Loader`."""
+        """Load from the first inference on; see `Loader`."""
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if len(memory) else 0
         super().start(loads, steps, memory, horizon, present)
         self._begin()
 
     def prepare(self, horizon: int) -> None:
-        """See `Loader`."""
+        """Load weights for so many inferences; see `Loader`."""
         super().prepare(horizon)
         self._begin()
 
     def pause(self) -> None:
-        """See `Loader`."""
+        """Begin no further reads, and wait; see `Loader`."""
         with self._change:
             self._paused = True
             self._drain()
         super().pause()
 
     def wait_filled(self) -> None:
-        """See `Loader`."""
+        """Wait until memory is filled; see `Loader`."""
         if self._by_threads:
             super().wait_filled()
             return
@@ -112,7 +112,7 @@ class KernelLoader(Loader):
             self._check()
 
     def wait_loaded(self, count: int) -> None:
-        """See `Loader`."""
+        """Wait until so many loads are complete; see `Loader`."""
         if self._by_threads:
             super().wait_loaded(count)
         elif self._loaded < count or self._error is not None:
@@ -137,7 +137,7 @@ class KernelLoader(Loader):
             self._begin()
 
     def close(self) -> None:
-        """See `Loader`."""
+        """End the threads, and give back what the kernel gave."""
         super().close()
         self._reads.close()
 
@@ -207,7 +207,7 @@ class KernelLoader(Loader):
 
 
 def _behind(pieces: list[tuple[int, int]], done: int) -> list[tuple[int, int]]:
-    """What is left of pieces of memory whose first bytes are filled."""
+    """Return the rest of pieces of memory whose first bytes are filled."""
     left = []
     for address, size in pieces:
         filled = min(size, done)

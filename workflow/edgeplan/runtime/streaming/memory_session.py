@@ -21,6 +21,7 @@ from edgeplan.runtime.folder import (
     read_folder,
 )
 from edgeplan.runtime.plan_session import Session
+from edgeplan.runtime.streaming.background import BackgroundPlan
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
@@ -29,7 +30,6 @@ from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
     from edgeplan.runtime.streaming.again import Again
-    from edgeplan.runtime.streaming.background import BackgroundPlan
 
 ISOLATED = "isolated"
 
@@ -169,9 +169,7 @@ class MemorySession(Session):
             chosen_ms = (time.perf_counter() - began) * 1e3
             self._use(plan, schedule)
             if budget > stored.budget_bytes and schedule.reads:
-                from edgeplan.runtime.streaming.background import BackgroundPlan  # noqa: PLC0415  who changes no budget needs none
-
-                self._anew = BackgroundPlan(plan, budget)
+                self._anew = BackgroundPlan(str(self._plan.path), budget)
             return stored.predicted_ms, chosen_ms
         made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
@@ -190,16 +188,19 @@ class MemorySession(Session):
         """
         if self._anew is None or not self._anew.is_made:
             return None
-        found, self._anew = self._anew.take(), None
-        if found is None:
-            return None
-        stored, schedule = found
-        self.stream.apply(schedule)
-        return stored.predicted_ms
+        try:
+            if not self._anew.path.exists():  # nothing is faster, or planning failed
+                return None
+            steps, buffers = len(self.program.step_names), len(self.program.buffer_names)
+            made = ScheduleFile(self._anew.path, steps, buffers, back_to_back=not self.isolated)
+            self.stream.apply(made.schedule(made.stored[0]))
+            return made.stored[0].predicted_ms
+        finally:
+            self._forget_plan()
 
     @property
     def plans_anew(self) -> bool:
-        """Whether another process plans for the present budget."""
+        """Tell whether another process plans for the present budget."""
         return self._anew is not None
 
     def _forget_plan(self) -> None:
@@ -261,15 +262,10 @@ def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
     if SCHEDULES_NAME not in plan.files:
         return None
     plan.require_whole(SCHEDULES_NAME)
-    program, back_to_back = plan.program_of(StreamProgram), mode_of(plan) != ISOLATED
+    program, mode = plan.program_of(StreamProgram), plan.scheduled(_Mode).mode
     return ScheduleFile(
-        plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=back_to_back
+        plan.path / SCHEDULES_NAME, len(program.step_names), len(program.buffer_names), back_to_back=mode != ISOLATED
     )
-
-
-def mode_of(plan: PlanFolder) -> str:
-    """How inferences of a plan follow each other."""
-    return plan.scheduled(_Mode).mode
 
 
 def again_of(plan: PlanFolder) -> Again:

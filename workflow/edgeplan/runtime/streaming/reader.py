@@ -185,7 +185,7 @@ class Loader:
 
     @property
     def threaded(self) -> bool:
-        """Tell whether threads read."""
+        """Tell whether reading threads begin reads."""
         return self._by_threads
 
     def start(

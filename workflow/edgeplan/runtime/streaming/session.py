@@ -65,7 +65,7 @@ class Schedule:
 
     @property
     def reads(self) -> bool:
-        """Whether weights are read in each inference: not all of them stay."""
+        """Tell whether weights are read in each inference: not all of them stay."""
         return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
 
     def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
@@ -144,7 +144,7 @@ class StreamSession:
 
     @property
     def threaded(self) -> bool:
-        """Whether threads read; else the computing thread has the kernel read between two steps."""
+        """Tell whether threads read; else the computing thread has the kernel read between two steps."""
         return self._loader.threaded
 
     def apply(self, schedule: Schedule) -> None:

@@ -1,4 +1,4 @@
-"""Whether a processor is free for reading threads beside the computing ones: asked of the kernel's books, again and again.
+"""The kernel's books tell, again and again, whether a processor is free for reading threads beside the computing ones.
 
 What a process may use (its affinity, the quota of its control group) is one half of the answer. What others use of it is the
 other: `/proc/stat` tells how long each processor worked, and what this process did itself is left out.
