@@ -24,7 +24,7 @@ from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE
 from edgeplan.runtime.streaming.memory_session import stored_as
-from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
 
@@ -281,6 +281,8 @@ def _run_budgets(
     phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     if refused is not None:
         _log.warning("a budget was refused: %s", refused.what)
+    for told in filter(None, (lateness(phase, session.bytes_per_ms) for phase in phases)):
+        _log.warning("%s", told)
     borders = session.program.outputs
     outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)

@@ -14,6 +14,7 @@ from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
+from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
@@ -103,7 +104,7 @@ def summary(made: MemoryPlanned) -> list[str]:
         f"  weights         {weights / _MIB:.1f} MiB, {made.read_bytes / _MIB:.1f} MiB read in each inference",
         *_halved(made),
         f"  steps           {len(plan.steps)}{_sliced(made)}",
-        *(_disturbed(profile.others)),
+        *sureness_lines(profile),
         f"  written to      {made.folder}",
     ]
 
@@ -119,11 +120,15 @@ def _halved(made: MemoryPlanned) -> list[str]:
     return [f"  stored          {stored:.1f} MiB as {made.weights}", f"  error           {told}"]
 
 
-def _disturbed(others: float) -> list[str]:
-    if others <= DISTURBED:
-        return []
-    told = f"other work had {100 * others:.0f} % of the processors' time while the steps were measured"
-    return [f"  noise           {told}: plan again on a quiet machine"]
+def sureness_lines(profile: StreamProfile) -> list[str]:
+    """Tell how far the measured times can be trusted, and what disturbed them."""
+    lines = [
+        f"  sure to         {100 * profile.unsure:.0f} %: the quartiles of inferences with all weights in memory differ by that"
+    ]
+    if profile.others > DISTURBED:
+        told = f"other work had {100 * profile.others:.0f} % of the processors' time while the steps were measured"
+        lines.append(f"  noise           {told}: plan again on a quiet machine")
+    return lines
 
 
 def _sliced(made: MemoryPlanned) -> str:

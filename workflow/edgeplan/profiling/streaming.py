@@ -23,6 +23,7 @@ from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
+_FEWEST_TIMES = 2  # that a spread is told of
 _UNREAD_BYTES_PER_MS = 1e6  # of a program without weights: no bytes were timed, and none are read, so any rate will do
 _Bytes = Annotated[int, Field(ge=0)]
 
@@ -188,6 +189,18 @@ class StreamProfile(_Document):
     def reader(self) -> Reader:
         """Make the reader that weights are read with."""
         return Reader.measured(self.bytes_per_ms, self.lanes, self.read_ms, self.widened_per_ms)
+
+    @property
+    def unsure(self) -> float:
+        """Return how far the quartiles of the inferences lie apart, over their median: times are sure to that.
+
+        The first inference warms up and is left out; 0 where there are not two besides.
+        """
+        times = sorted(self.run_ms[1:])
+        if len(times) < _FEWEST_TIMES:
+            return 0.0
+        low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+        return (high - low) / middle if middle > 0 else 0.0
 
 
 #: Reads in flight: more gain nothing.

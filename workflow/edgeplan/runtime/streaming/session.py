@@ -18,9 +18,12 @@ from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
+from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
+from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
+from edgeplan.runtime.streaming.spare import SpareProcessor
 
 Taken = TypeVar("Taken")
 _FLOAT_BYTES = 4
@@ -61,6 +64,11 @@ class Schedule:
             plan["again"],
         )
 
+    @property
+    def reads(self) -> bool:
+        """Tell whether weights are read in each inference: not all of them stay."""
+        return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
+
     def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
         rows = zip(steps.weights_at, steps.stored_bytes, self.weight_offset, self.after, self.again, strict=True)
@@ -83,6 +91,8 @@ class StreamSession:
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
         gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
             static memory saves.
+        spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
+        reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -103,7 +113,10 @@ class StreamSession:
         processors: Sequence[int] = (),
         debug: bool = False,
         gives_back: bool = False,
+        spare: Callable[[], bool] | None = None,
+        reads: KernelReads | None = None,
     ) -> None:
+        self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
@@ -118,13 +131,26 @@ class StreamSession:
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
-        self._loader, self._processors = Loader(file, lanes, processors), processors
+        self._processors = processors
+        self._loader = self._opened_loader(lanes, reads)
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
+        self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
+
+    def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
+        """A loader without threads where the file and the system permit it, and no processor is free for them."""
+        if self._file.direct and (reads := reads or KernelReads.opened(DEPTH)) is not None:
+            return KernelLoader(self._file, reads, lanes, self._processors, threaded=self._spare())
+        return Loader(self._file, lanes, self._processors)
+
+    @property
+    def threaded(self) -> bool:
+        """Tell whether threads read; else the computing thread has the kernel read between two steps."""
+        return self._loader.threaded
 
     def apply(self, schedule: Schedule) -> None:
         """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
@@ -205,6 +231,14 @@ class StreamSession:
             self.wait_touched()
             self._clean = True
 
+    @property
+    def waited_ns(self) -> int:
+        """Nanoseconds of the last inference in which no step ran: weights were waited for, or had to be asked for."""
+        times = self.times
+        if not times:
+            return 0
+        return times[-1] - self._began - sum(times[k + 1] - times[k] for k in range(0, len(times), 2))
+
     def wait_touched(self) -> None:
         """Wait until the whole arena is in memory."""
         if self._touching is not None:
@@ -245,6 +279,8 @@ class StreamSession:
         if not self._clean:
             self._restart()
         self._clean = False
+        if isinstance(self._loader, KernelLoader):
+            self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
         self._execute()
@@ -263,6 +299,7 @@ class StreamSession:
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
         k = 0
+        self._began = perf_counter_ns()
         while k < steps:
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
