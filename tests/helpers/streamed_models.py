@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming.again import workload_of
-from edgeplan.runtime.streaming.build import Built, build, write_weights
+from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
+from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.workloads.exported import Exported
@@ -107,22 +108,27 @@ class Streamed:
         return Schedule.of(all_resident(self.built.program))
 
     @contextmanager
-    def session(self, dnnl: Dnnl, schedule: Schedule, lanes: int = 2) -> Iterator[StreamSession]:
+    def session(
+        self, dnnl: Dnnl, schedule: Schedule, spare: Callable[[], bool] | None = None, reads: KernelReads | None = None
+    ) -> Iterator[StreamSession]:
         """A session that fills freed memory with NaN."""
         file = WeightsFile(self.weights, self.built.program.weights_bytes)
-        with StreamSession(dnnl, self.built.program, schedule, file, lanes=lanes, debug=True) as session:
+        program = self.built.program
+        with StreamSession(dnnl, program, schedule, file, debug=True, spare=spare, reads=reads) as session:
             yield session
 
 
-def streamed(dnnl: Dnnl, name: str, folder: Path, limit: int, regions: tuple[Region, ...] = ()) -> Streamed:
-    """A model, cut."""
+def streamed(
+    dnnl: Dnnl, name: str, folder: Path, limit: int, regions: tuple[Region, ...] = (), *, halved: bool = False
+) -> Streamed:
+    """A model, cut; its weights are stored in half their bytes if that is asked for."""
     model = folder / f"{name}.onnx"
     if not model.exists():
         save_workload(MODELS[name](), model)
     graph = simplify(load_onnx(model))
     lowered = lower(graph)
-    built = build(dnnl, lowered, "blocked16", limit, 1, regions)
-    weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}.bin"
+    built = build(dnnl, lowered, "blocked16", limit, 1, regions, halved=halvable(model, lowered) if halved else frozenset())
+    weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}-{halved}.bin"
     write_weights(dnnl, model, lowered, built, weights)
     return Streamed(graph, model, lowered, built, weights, random_inputs(graph))
 

@@ -15,7 +15,6 @@ from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.chapters.partition.measuring import rows as pair_rows
 from edgeplan.cli.cold_start import noise_line
-from edgeplan.cli.memory import _disturbed
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import others
 from edgeplan.measurement.others import Others, worth_again
@@ -163,11 +162,6 @@ def test_tables_of_before_a_column_was_kept_are_read(tmp_path: Path) -> None:
     found = table_store(tmp_path, "us", later={"others": 0.0}).get("a")
     assert found is not None
     assert found.to_dict("list") == {"us": [1.0], "others": [0.0]}
-
-
-def test_a_plan_of_memory_says_that_its_profile_was_disturbed() -> None:
-    assert _disturbed(0.05) == []
-    assert "47 %" in _disturbed(0.47)[0]
 
 
 def test_a_row_says_nothing_of_next_to_no_others() -> None:

@@ -46,6 +46,20 @@ def test_neighbours_that_may_be_loaded_are_read_together() -> None:
     assert _loads([0, 100, 100, 100], [-1, 0, 1, 1], Reader(100.0, 1, 3.0)) == pytest.approx([0.0, 4.0, 9.0, 9.0])
 
 
+def test_what_was_read_is_widened_while_the_next_is_read() -> None:
+    alone, beside = Reader(100.0, 2, 3.0, widened_per_ms=500.0), Reader(100.0, 2, 3.0, 600, 500.0)
+    assert _loads([0, 1000, 1000], [-1, 0, 1], alone) == pytest.approx([0.0, 15.0, 30.0])
+    # the third read begins when the first is widened: 3 + 6 + 1.2; the bytes of each take 6 ms one after the other
+    assert _loads([0, 1200, 600], [-1, 0, 0], beside) == pytest.approx([0.0, 16.2, 22.2])
+    slow = Reader(100.0, 2, 0.0, 600, 50.0)  # slower than reading: what was read waits for its turn
+    assert _loads([0, 600, 600], [-1, 0, 0], slow) == pytest.approx([0.0, 18.0, 30.0])
+
+
+def test_a_read_of_halves_brings_twice_its_bytes() -> None:
+    assert Reader.measured(100.0, 2, 3.0, 0.0) == Reader(100.0, 2, 3.0)
+    assert Reader.measured(100.0, 2, 3.0, 500.0) == Reader(100.0, 2, 3.0, 2 * CHUNK_BYTES, 500.0)
+
+
 def test_a_lone_read_is_measured(dnnl: Dnnl, tmp_path: Path) -> None:
     found = streamed(dnnl, "plain", tmp_path, 8192)
     with found.session(dnnl, found.resident()) as session:

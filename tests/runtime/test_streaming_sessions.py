@@ -316,6 +316,10 @@ def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:
         require_right(found, session.run(found.inputs))
 
 
+def _by_threads() -> bool:
+    return True
+
+
 class _FailingFile(WeightsFile):
     """A disk that fails once, at the n-th read."""
 
@@ -337,7 +341,7 @@ def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_
     found = streamed(dnnl, "plain", folder, 8192)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, fails_at)
-    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True, spare=_by_threads) as session:
         failures = 0
         for _ in range(4):
             try:
@@ -367,14 +371,14 @@ def test_after_a_failed_read_the_budget_can_change_and_memory_be_filled(dnnl: Dn
     lowest = bounds.least_bytes(found.workload)
     small, large = (found.planned(int(lowest * share) + 8192, Mode.isolated) for share in (1.05, 3.0))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with StreamSession(dnnl, found.built.program, small, file) as session:
+    with StreamSession(dnnl, found.built.program, small, file, spare=_by_threads) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.apply(large)
         session.fill()
         require_right(found, session.run(found.inputs))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with StreamSession(dnnl, found.built.program, small, file) as session:
+    with StreamSession(dnnl, found.built.program, small, file, spare=_by_threads) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.fill()
@@ -385,7 +389,7 @@ def test_a_slow_disk_makes_runs_slower_and_never_wrong(dnnl: Dnnl, folder: Path)
     found = streamed(dnnl, "residual", folder, 4096)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, -1, delay_s=0.01)
-    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True, spare=_by_threads) as session:
         for outputs in ran(session, found.inputs, 2):
             require_right(found, outputs)
 

@@ -22,7 +22,9 @@ from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
-from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE
+from edgeplan.runtime.streaming.memory_session import stored_as
+from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
 
@@ -82,12 +84,14 @@ class Run:
     not_finite: tuple[str, ...] = ()
 
     def require_checked(self) -> None:
-        """Refuse outputs that differ from ONNX Runtime's by more than rounding, if they were compared.
+        """Refuse outputs that differ from ONNX Runtime's by more than rounding costs, if they were compared.
 
         Raises:
             CheckError: they do.
         """
-        if self.difference is None or self.difference <= self.tolerance:
+        halved = stored_as(self.plan) == BF16
+        tolerance = max(self.tolerance, HALVES_TOLERANCE) if halved else self.tolerance
+        if self.difference is None or self.difference <= tolerance:
             return
         where = f"model {Path(self.plan.made_for.model).name}"
         if self.not_finite:
@@ -98,6 +102,12 @@ class Run:
                 next_step="check the plan on finite inputs; what this run gave is no answer",
             )
         by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
+        if halved:
+            raise CheckError(
+                f"outputs differ from ONNX Runtime's {by}, more than {tolerance:g}: its weights are stored as {BF16}",
+                where=where,
+                next_step=f"plan the model again with whole weights: edgeplan plan memory --weights {F32}",
+            )
         raise CheckError(
             f"outputs differ from ONNX Runtime's {by}, more than the {self.tolerance:.0e} of rounding",
             where=where,
@@ -273,6 +283,8 @@ def _run_budgets(
     phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     if refused is not None:
         _log.warning("a budget was refused: %s", refused.what)
+    for told in filter(None, (lateness(phase, session.bytes_per_ms) for phase in phases)):
+        _log.warning("%s", told)
     borders = session.program.outputs
     outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)

@@ -90,6 +90,10 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
         _picked("edgeplan", HELD_MIB * MIB, 11.0, major_faults=0),
         {"case": "same", "setting": "onnxruntime", "budget": 600 * MIB, "full_ms": 12.0, "median_ms": 9.0},
         {"case": "same", "setting": "on demand", "budget": 40 * MIB, "full_ms": 22.0, "median_ms": 11.0},
+        {"case": "bf16", "setting": "f32", "share": 0.1, "budget": MIB, "median_ms": 12.0, "wait_ms": 4.0, "peak": MIB},
+        {"case": "bf16", "setting": "bf16", "share": 0.1, "budget": MIB, "median_ms": 10.0, "wait_ms": 1.0, "error": 0.005},
+        {"case": "bf16", "setting": "f32", "share": 0.05, "budget": MIB, "reason": "does not fit"},
+        {"case": "bf16", "setting": "bf16", "share": 0.05, "budget": MIB, "median_ms": 20.0, "wait_ms": 9.0, "error": 0.002},
     ]
     layer = {"model": "fc 4096 to 4096", "case": "slice", "place": 0}
     of_layers = [
@@ -146,6 +150,9 @@ def test_every_bar_has_its_figure_of_merit() -> None:
     assert found["memory.layout_gap_max"] == pytest.approx(0.01)
     assert found["memory.points_within_10pct_of_bound"] == 1
     assert found["memory.peak_over_budget_max"] == pytest.approx(29 / 30)
+    assert found["memory.bf16_waits"] == 0.25  # of budgets that both kinds ran at
+    assert found["memory.bf16_speedup"] == pytest.approx(1.2)
+    assert found["memory.bf16_error"] == 0.005
     assert not memory_metrics(evidence(empty=True))
 
 

@@ -14,6 +14,7 @@ from edgeplan.runtime.native import entries
 MODULES = (
     "edgeplan.runtime.native.entries",
     "edgeplan.runtime.native.calls",
+    "edgeplan.runtime.streaming.halves",
     "edgeplan.chapters.cold_start.planners.descent",
     "edgeplan.planning.layout.solve",
     "edgeplan.planning.memory.algorithm1",

@@ -14,6 +14,8 @@ from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
+from edgeplan.profiling.streaming import StreamProfile
+from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
 from edgeplan.terminal import escaped, say
 from edgeplan.workspace import WorkspaceOption
 
@@ -44,6 +46,7 @@ def plan_memory(
     memory_map: Annotated[
         Path | None, typer.Option("--map", help="File to draw what memory holds in each step to, as SVG.")
     ] = None,
+    weights: Annotated[Stored, typer.Option(help="How weights are stored: bf16 halves what is read, and rounds them.")] = F32,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -65,6 +68,7 @@ def plan_memory(
         total=total,
         curve=curve,
         memory_map=memory_map,
+        weights=weights,
         preparation=preparation(shape, values, batch),
     )
     for line in summary(made):
@@ -80,6 +84,7 @@ def summary(made: MemoryPlanned) -> list[str]:
     plan, run, profile = made.document, made.run, made.candidate.profile
     resident = sum(profile.compute_ms)
     weights = sum(plan.weight_bytes)
+    rates = "" if made.weights == F32 else " of values"  # as memory holds them
     per = "an inference" if plan.mode == "isolated" else "an inference, one after the other"
     return [
         (
@@ -93,21 +98,37 @@ def summary(made: MemoryPlanned) -> list[str]:
         ),
         f"  of which        {plan.arena_bytes / _MIB:.2f} MiB arena, {profile.objects_bytes / _MIB:.2f} MiB library, kernels",
         (
-            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s, "
+            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s{rates}, "
             f"gap {100 * plan.gap:.2f} %"
         ),
-        f"  weights         {weights / _MIB:.1f} MiB, {plan.loaded_bytes / _MIB:.1f} MiB read in each inference",
+        f"  weights         {weights / _MIB:.1f} MiB, {made.read_bytes / _MIB:.1f} MiB read in each inference",
+        *_halved(made),
         f"  steps           {len(plan.steps)}{_sliced(made)}",
-        *(_disturbed(profile.others)),
+        *sureness_lines(profile),
         f"  written to      {made.folder}",
     ]
 
 
-def _disturbed(others: float) -> list[str]:
-    if others <= DISTURBED:
+def _halved(made: MemoryPlanned) -> list[str]:
+    """Tell how much is stored of weights in half their bytes, and what that costs."""
+    if made.weights == F32:
         return []
-    told = f"other work had {100 * others:.0f} % of the processors' time while the steps were measured"
-    return [f"  noise           {told}: plan again on a quiet machine"]
+    told = "not known" if made.error is None else f"{made.error:.1e} of the largest magnitude from ONNX Runtime"
+    if made.inexact:
+        told += f", MORE THAN {HALVES_TOLERANCE:g}: plan again with --weights {F32}"
+    stored = made.candidate.program.weights_bytes / _MIB
+    return [f"  stored          {stored:.1f} MiB as {made.weights}", f"  error           {told}"]
+
+
+def sureness_lines(profile: StreamProfile) -> list[str]:
+    """Tell how far the measured times can be trusted, and what disturbed them."""
+    lines = [
+        f"  sure to         {100 * profile.unsure:.0f} %: the quartiles of inferences with all weights in memory differ by that"
+    ]
+    if profile.others > DISTURBED:
+        told = f"other work had {100 * profile.others:.0f} % of the processors' time while the steps were measured"
+        lines.append(f"  noise           {told}: plan again on a quiet machine")
+    return lines
 
 
 def _sliced(made: MemoryPlanned) -> str:

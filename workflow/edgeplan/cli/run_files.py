@@ -19,6 +19,8 @@ from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_o
 from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
+from edgeplan.runtime.streaming.halves import F32
+from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.tensors import read_inputs, write_outputs
 from edgeplan.terminal import say
@@ -58,7 +60,8 @@ def _outputs(job: Mapping[str, Any]) -> None:
         model = _model(plan, job)
         reference, tolerance = reference_outputs(model, inputs), output_tolerance(model)
         difference = relative_error(list(outputs.values()), [reference[name] for name in outputs])
-        say(f"largest difference from ONNX Runtime: {difference:.1e} of the largest magnitude")
+        told = "" if (stored := stored_as(plan)) == F32 else f"; weights are stored as {stored}"
+        say(f"largest difference from ONNX Runtime: {difference:.1e} of the largest magnitude{told}")
         odd = named_not_finite(inputs, say=False)
         Run(plan, difference=difference, tolerance=tolerance, not_finite=odd).require_checked()
 

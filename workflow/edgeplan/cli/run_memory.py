@@ -19,7 +19,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.memory_session import MemorySession
-from edgeplan.runtime.streaming.phases import Phase, run_budgets
+from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets, sureness
 from edgeplan.support import subprocesses
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.support.subprocesses import module_command
@@ -53,6 +53,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
             *map(_line, phases),
+            *filter(None, (sureness(session.others), *(lateness(phase, session.bytes_per_ms) for phase in phases))),
         ):
             say(line)
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
@@ -109,6 +110,8 @@ def _line(phase: Phase) -> str:
     )
     if phase.replan_ms:
         line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
+    if phase.better_ms:
+        line += f"; planned anew meanwhile: predicted {phase.better_ms:.2f} ms from inference {phase.better_from + 1} on"
     return line
 
 

@@ -19,10 +19,11 @@ from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.streaming.again import buffers_of
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, columns_of
+from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
+_FEWEST_TIMES = 2  # that a spread is told of
 _UNREAD_BYTES_PER_MS = 1e6  # of a program without weights: no bytes were timed, and none are read, so any rate will do
 _Bytes = Annotated[int, Field(ge=0)]
 
@@ -66,7 +67,8 @@ class StreamRun(_Document):
         phases: one a schedule.
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
-        bytes_per_ms: of reading all weights, nothing else running; one each time.
+        bytes_per_ms: of reading all weights, as memory holds them, nothing else running; one each time.
+        widened_per_ms: bytes of values that the reader widened in a ms meanwhile; 0 where weights are stored whole.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
     """
@@ -80,6 +82,7 @@ class StreamRun(_Document):
     bytes_per_ms: tuple[float, ...]
     read_ms: float = 0.0
     table_bytes: int = 0
+    widened_per_ms: float = 0.0
 
     @property
     def peak_over_idle(self) -> int:
@@ -161,7 +164,7 @@ class StreamProfile(_Document):
 
     Attributes:
         compute_ms: of each step, its weights in memory: the median over inferences.
-        bytes_per_ms: of reading weights, all lanes together: the median over passes.
+        bytes_per_ms: of reading weights, as memory holds them, all lanes together: the median over passes.
         lanes: reads in flight.
         read_ms: of a read besides its bytes; profiles of before do not say.
         objects_bytes: memory that running takes beside the arena: kernels, descriptors, pages of the library, stacks, page
@@ -170,6 +173,7 @@ class StreamProfile(_Document):
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
         others: share of the processors' time that other work had meanwhile, 0 to 1.
+        widened_per_ms: bytes of values that are widened in a ms; 0 where weights are stored whole.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -181,6 +185,24 @@ class StreamProfile(_Document):
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
     read_ms: Annotated[float, Field(ge=0)] = 0.0
+    widened_per_ms: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def reader(self) -> Reader:
+        """Make the reader that weights are read with."""
+        return Reader.measured(self.bytes_per_ms, self.lanes, self.read_ms, self.widened_per_ms)
+
+    @property
+    def unsure(self) -> float:
+        """Return how far the quartiles of the inferences lie apart, over their median: times are sure to that.
+
+        The first inference warms up and is left out; 0 where there are not two besides.
+        """
+        times = sorted(self.run_ms[1:])
+        if len(times) < _FEWEST_TIMES:
+            return 0.0
+        low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+        return (high - low) / middle if middle > 0 else 0.0
 
 
 #: Reads in flight: more gain nothing.
@@ -213,6 +235,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         lowest=tuple(schedule["tensor_offset"]),
         others=share,
         read_ms=round(found.read_ms, 6),
+        widened_per_ms=round(found.widened_per_ms, 3),
     )
 
 
@@ -222,7 +245,7 @@ def all_resident(program: StreamProgram) -> dict[str, Any]:
     lowest = greedy.lowest(graph(buffers), buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
-    for size in columns_of(program.step_rows, program.operand_rows).weight_bytes:
+    for size in program.columns.weight_bytes:
         offsets.append(at if size else -1)
         at += size
     return {

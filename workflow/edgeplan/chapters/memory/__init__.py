@@ -11,6 +11,8 @@ Modules:
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
 * `frugal`: Settings that people would pick for little memory are run free and held to limits,
   beside plans for the same limits.
+* `halved`: The study of weights in half their bytes: plans of one model with them and with whole
+  ones, run in turns.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
 * `measuring`: Rows of a model are measured part by part: stock engines, plans for budgets, the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.chapters.memory.pictures import write_curve, write_map
@@ -15,6 +15,7 @@ from edgeplan.measurement.process.stock import peak_bytes
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.settings import cores_of, planning_device
 from edgeplan.runtime.folder import require_replaceable
+from edgeplan.runtime.streaming.halves import F32, Stored
 from edgeplan.support.files import FilePath
 from edgeplan.writable import require_writable
 
@@ -33,6 +34,7 @@ def plan_memory(
     total: bool = False,
     curve: FilePath | None = None,
     memory_map: FilePath | None = None,
+    weights: Stored = F32,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
@@ -51,6 +53,8 @@ def plan_memory(
         total: the budget, which has to be given then, is for the whole process.
         curve: file to draw latency against budget to, as SVG.
         memory_map: file to draw what the arena holds in each step to, as SVG.
+        weights: how the file holds them: whole as "f32", or as "bf16" in half the bytes, which takes half the time to read and
+            rounds them; what that costs is `MemoryPlanned.error`.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
         shape: likewise.
         set: likewise.
@@ -71,13 +75,14 @@ def plan_memory(
     if wanted is not None:
         require_free(wanted, "--budget")
     require_known("mode", [mode], Mode, "--mode")
+    require_known("kind of weights", [weights], get_args(Stored), "--weights")
     found = planning_device(device)
     processors = cores_of(found).all
     out = Path(output)
     require_writable(out, instead="choose another folder with -o")
     require_replaceable(out)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
-    with planning(source, threads or max(1, len(processors) - 1), processors, out) as planner:
+    with planning(source, threads or max(1, len(processors) - 1), processors, out, weights=weights) as planner:
         if wanted is None:
             size = planner.least_for(slowdown, Mode(mode))
         elif wanted.share:

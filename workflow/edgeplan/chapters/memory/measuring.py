@@ -19,6 +19,8 @@ import numpy as np
 
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.frugal import frugal
+from edgeplan.chapters.memory.halved import CASE as BF16
+from edgeplan.chapters.memory.halved import halved
 from edgeplan.chapters.memory.phonelike import busy, slowed
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.same_memory import BESIDE, same_memory
@@ -311,6 +313,10 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
                 "adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False
             )
         )
+    if model == s.halved_model:
+        how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
+        needs = Needs(40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs)
+        found.append(RowsPart(BF16, lambda bench: halved(bench.subject, bench.default), needs, how))
     if model in s.offline_mb:
         how = {"budget": s.offline_mb[model]}
         found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -16,13 +17,14 @@ import numpy as np
 from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process.inputs import Array, random_inputs
+from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
@@ -59,7 +61,8 @@ from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.again import schedule_of, workload_of
-from edgeplan.runtime.streaming.build import Built, build, write_weights
+from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
+from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE, Stored
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import packed
@@ -68,6 +71,7 @@ from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
+_log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
@@ -168,7 +172,7 @@ class CostedProgram:
     @property
     def reader(self) -> Reader:
         """Make the reader that weights are read with."""
-        return Reader(self.profile.bytes_per_ms, self.profile.lanes, self.profile.read_ms)
+        return self.profile.reader
 
     @property
     def objects_bytes(self) -> int:
@@ -203,6 +207,9 @@ class MemoryPlanned:
         candidate: the program that it is for, with what its run took besides the arena.
         budget: bytes over idle, all pages.
         run: the run that showed that the budget holds.
+        weights: how they are stored.
+        error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
+            largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
     """
 
     folder: Path
@@ -210,6 +217,23 @@ class MemoryPlanned:
     candidate: CostedProgram
     budget: int
     run: StreamRun
+    weights: Stored = F32
+    error: float | None = None
+
+    @property
+    def inexact(self) -> bool:
+        """Return whether outputs differ by more than such weights may cost."""
+        return self.error is not None and not self.error <= HALVES_TOLERANCE
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes of the file that are read during an inference."""
+        plan, stored = self.document, self.candidate.program.columns.stored_bytes
+        again = [
+            after >= 0 if plan.mode == "isolated" else own != k
+            for k, (after, own) in enumerate(zip(plan.after, plan.again, strict=True))
+        ]
+        return sum(size for size, loads in zip(stored, again, strict=True) if loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +256,7 @@ class Planner:
         threads: that compute.
         cores: of the runs.
         runs: inferences of a profile.
+        weights: how they are stored.
 
     Attributes:
         values: seeded inputs of all runs; inputs: the same in files.
@@ -241,11 +266,13 @@ class Planner:
         ModelError: the model cannot be read, or holds operators that the runtime lacks.
     """
 
-    def __init__(self, model: Path, work: Path, threads: int, cores: RunCores, runs: int = 7) -> None:
+    def __init__(self, model: Path, work: Path, threads: int, cores: RunCores, runs: int = 7, weights: Stored = F32) -> None:
         self._model, self._work, self._threads, self.cores, self._runs = model, work, threads, cores, runs
+        self._weights: Stored = weights
         graph = simplify(load_onnx(model))
         require_exact(graph, str(model))
         self.lowered: Lowered = lower(graph)
+        self._halved = halvable(model, self.lowered) if weights == BF16 else frozenset[str]()
         self._dnnl = Dnnl()
         layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
         ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
@@ -300,7 +327,7 @@ class Planner:
             with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
                 self._built[form] = build(
                     self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen,
-                    limits=limits,
+                    limits=limits, halved=self._halved,
                 )  # fmt: skip
         return self._built[form]
 
@@ -530,8 +557,10 @@ class Planner:
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
         held = self._held(budget, mode, found=found)
-        self._put(held.candidate, held.document, held.budget, folder, held.excess)
-        return MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run)
+        error = self._error(held.candidate.program)
+        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, self._weights, error)
+        self._put(planned, held.excess)
+        return planned
 
     def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
@@ -539,7 +568,8 @@ class Planner:
         for _ in range(_ATTEMPTS):
             candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
-            settings = self.settings(3, isolated=mode is Mode.isolated)
+            outputs = self._output_files(candidate.program)
+            settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=outputs)
             run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
                 taken = max(budget, run.taken_bytes + _SLACK_BYTES)
@@ -550,14 +580,45 @@ class Planner:
         taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
-    def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:
+    def _output_files(self, program: StreamProgram) -> dict[str, Path]:
+        """Where outputs go of runs that are held to ONNX Runtime: those with weights in half their bytes."""
+        halved = self._weights == BF16
+        return {border.name: self._work / f"output-{k}.bin" for k, border in enumerate(program.outputs)} if halved else {}
+
+    def _error(self, program: StreamProgram) -> float | None:
+        """The largest relative difference of the last run's outputs from ONNX Runtime's, said where it is too large."""
+        if not (files := self._output_files(program)):
+            return None
+        try:
+            expected = self._expected
+        except ModelError as error:
+            _log.warning("what weights as %s cost is not known: %s", self._weights, error.what)
+            return None
+        found = [np.fromfile(files[border.name], border.dtype).reshape(border.shape) for border in program.outputs]
+        difference = relative_error(found, [expected[name] for name in files])
+        if not difference <= HALVES_TOLERANCE:
+            _log.warning(
+                "outputs differ from ONNX Runtime's by %.1e of the largest magnitude, more than %g: weights as %s are too "
+                "inexact for this model; plan it with whole ones: --weights %s",
+                *(difference, HALVES_TOLERANCE, self._weights, F32),
+            )
+        return difference
+
+    @cached_property
+    def _expected(self) -> Mapping[str, Array]:
+        """ONNX Runtime's outputs for the inputs of all runs."""
+        return reference_outputs(self._model, self.values)
+
+    def _put(self, planned: MemoryPlanned, excess: int) -> None:
         """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""
-        p, cores = plan_document, self.cores
+        candidate, p, cores, budget, folder = planned.candidate, planned.document, self.cores, planned.budget, planned.folder
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
         placed = Schedule.of(p.model_dump())
-        schedule = MemorySchedule(p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed)
+        schedule = MemorySchedule(
+            p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed, self._weights
+        )
         profile = candidate.profile.model_dump()
-        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile)
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
         finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
             own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
@@ -689,7 +750,9 @@ def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: Run
 
 
 @contextmanager
-def planning(model: Path, threads: int, processors: Sequence[int], near: Path, wait_seconds: float = 60.0) -> Iterator[Planner]:
+def planning(
+    model: Path, threads: int, processors: Sequence[int], near: Path, wait_seconds: float = 60.0, weights: Stored = F32
+) -> Iterator[Planner]:
     """A planner for a model, with the machine to itself.
 
     Args:
@@ -698,6 +761,7 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
         processors: that may be used.
         near: a folder on the disk that weights are to be read from; programs are built beside it.
         wait_seconds: how long to wait while another process measures.
+        weights: how they are stored.
 
     Raises:
         BusyError: another process is measuring on this machine.
@@ -708,6 +772,6 @@ def planning(model: Path, threads: int, processors: Sequence[int], near: Path, w
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with machine_lock(wait_seconds), work_folder(parent, _WORK_PREFIX) as folder:
-            yield Planner(model, folder, threads, cores)
+            yield Planner(model, folder, threads, cores, weights=weights)
     except OSError as error:
         raise cannot_write(error, near) from error

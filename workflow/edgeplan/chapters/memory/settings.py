@@ -38,6 +38,8 @@ class MemorySettings(Section):
         sliced_model: model of which each way to cut it is profiled; "" leaves it out.
         ablated_share: budget at which plans run without static memory and without loading ahead; 0 leaves it out.
         adapted_model, adapted_runs: model that goes through the budgets of `shares`, inferences of each; "" leaves it out.
+        halved_model, halved_shares, halved_pairs: model that is planned with weights in half their bytes, too, at which
+            shares, and pairs of processes that run both kinds of plan in turns; "" leaves it out.
         offline_mb: budgets, by model, at which what planning takes is measured.
         single_layers: names of `single_layers.LAYERS`, models of one layer whose kernels and cuts are run.
         layout_models: names of the zoo or of workloads whose activations are laid out by all that lay out.
@@ -65,6 +67,9 @@ class MemorySettings(Section):
     ablated_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     adapted_model: str = ""
     adapted_runs: Annotated[int, Field(ge=2, le=1000)] = 32
+    halved_model: str = ""
+    halved_shares: tuple[_Share, ...] = (0.05, 0.1)
+    halved_pairs: _Count = 3
     offline_mb: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     single_layers: tuple[str, ...] = ()
     layout_models: tuple[str, ...] = ()
@@ -72,7 +77,7 @@ class MemorySettings(Section):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        alone = (self.slowed_model, self.sliced_model, self.adapted_model)
+        alone = (self.slowed_model, self.sliced_model, self.adapted_model, self.halved_model)
         for what, names, known in (
             ("model", [*self.models, *self.offline_mb, *self.frugal_models, *filter(None, alone)], WORKLOADS),
             ("model", self.layout_models, {**WORKLOADS, **prior_models()}),
@@ -80,6 +85,8 @@ class MemorySettings(Section):
         ):
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
+        if self.halved_model and self.halved_model not in self.models:
+            raise ValueError(f"halved_model {self.halved_model!r} is none of the models: shares are of what it takes there")
         return self
 
 

@@ -72,18 +72,42 @@ def plans(
     before: PlannedMemory | None = None
     for budget in wanted:
         staying = before.staying if before is not None else []
-        made, free = (best(workload, reader, budget, mode, known, first=first) for first in (staying, []))
-        if made is None or free is None:
-            continue
-        if made.predicted_ms > _MOVING * free.predicted_ms:  # to keep what stays would cost more than moving it once
-            made, staying = free, []
-        made = improved(workload, reader, made, min(work, _MOST_TRIES * workload.steps), first=staying)
-        if before is not None and before.predicted_ms <= made.predicted_ms:
-            continue  # a smaller budget is as good, and nothing moves
+        made = beside(workload, reader, mode, known, budget, staying, min(work, _MOST_TRIES * workload.steps))
+        if made is None or (before is not None and before.predicted_ms <= made.predicted_ms):
+            continue  # it does not fit, or a smaller budget is as good, and nothing moves
         yield made
         before = made
-        offsets = made.placement.tensor_offset
-        known = [*layouts, offsets - int(offsets.min(initial=int(offsets.max(initial=0))))]
+        known = [*layouts, from_zero(made.placement.tensor_offset)]
+
+
+def beside(
+    workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], budget: int, staying: Sequence[int], work: int
+) -> PlannedMemory | None:
+    """Plan for a budget that a smaller one was left for: what stayed there stays where it is, unless that costs too much.
+
+    Args:
+        workload: the steps.
+        reader: what weights are read with.
+        mode: which inferences.
+        layouts: of the tensors, to begin with.
+        budget: bytes.
+        staying: steps whose weights stay at the smaller budget, in their order.
+        work: of the search for better layouts.
+
+    Returns:
+        None if it does not fit.
+    """
+    made, free = (best(workload, reader, budget, mode, layouts, first=first) for first in (staying, []))
+    if made is None or free is None:
+        return None
+    if made.predicted_ms > _MOVING * free.predicted_ms:  # to keep what stays would cost more than moving it once
+        made, staying = free, []
+    return improved(workload, reader, made, work, first=staying)
+
+
+def from_zero(offsets: Ints) -> Ints:
+    """Return a layout of tensors that begins at address 0, with the same distances."""
+    return offsets - int(offsets.min(initial=int(offsets.max(initial=0))))
 
 
 def smallest(workload: Workload, layouts: Sequence[Ints]) -> int:

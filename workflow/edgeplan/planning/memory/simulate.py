@@ -3,7 +3,8 @@
 A lane that is free takes the next read as soon as the step that its load waits for has ended: loads
 in order of their steps, neighbours in the file together, up to the bytes of one read. Each read
 takes a time of its own before its bytes come, which other reads may use; the bytes of one read at a
-time have the whole bandwidth. A step begins when the one before has ended and all loads up to its
+time have the whole bandwidth. What is stored in half its bytes is widened then, one read at a time. A
+step begins when the one before has ended and all loads up to its
 own are done. These are the rules of `runtime.streaming.reader`.
 """
 
@@ -57,6 +58,7 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
         inferences: how many.
     """
     n, rate = workload.steps, reader.bytes_per_ms
+    widening = 1 / reader.widened_per_ms if reader.widened_per_ms else 0.0  # ms a byte
     compute, size = workload.compute_ms.tolist() * inferences, workload.weight_bytes.tolist() * inferences
     queue, waits, follows = _queue(workload, placement, inferences)
     begun, done, starts, ends = ([0.0] * (n * inferences) for _ in range(4))
@@ -72,7 +74,7 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
             step += 1
         return ends[last] if last >= 0 else 0.0
 
-    issued = wire = 0.0
+    issued = wire = widened = 0.0
     at, left = 0, size[queue[0]] if queue else 0  # of the load that is next: its place, and the bytes to read
     while at < len(queue):
         first, room = queue[at], reader.chunk_bytes
@@ -94,9 +96,10 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
             if not room or not follows[at] or waits[at] >= first or computed(waits[at]) > issued:
                 break
         wire = max(wire, issued + reader.read_ms) + (reader.chunk_bytes - room) / rate
-        heapreplace(lanes, wire)
+        widened = max(widened, wire) + (reader.chunk_bytes - room) * widening
+        heapreplace(lanes, widened)
         for own in complete:
-            done[own] = wire
+            done[own] = widened
     computed(n * inferences - 1)
     return Timeline(*(np.array(values).reshape(inferences, n) for values in (begun, done, starts, ends)))
 

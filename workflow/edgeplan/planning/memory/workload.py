@@ -27,12 +27,21 @@ class Reader:
         lanes: reads in flight.
         read_ms: of each read, besides its bytes: until the disk answers and its thread runs.
         chunk_bytes: the most bytes of one read.
+        widened_per_ms: bytes of values that are widened in a ms, read by read, where weights are stored in half their bytes; 0:
+            nothing is. All bytes are counted as memory holds them.
     """
 
     bytes_per_ms: float
     lanes: int = 1
     read_ms: float = 0.0
     chunk_bytes: int = CHUNK_BYTES
+    widened_per_ms: float = 0.0
+
+    @classmethod
+    def measured(cls, bytes_per_ms: float, lanes: int, read_ms: float, widened_per_ms: float) -> Reader:
+        """Make the reader of a profile: where halves are widened, a read brings twice its bytes to memory."""
+        chunk = 2 * CHUNK_BYTES if widened_per_ms else CHUNK_BYTES
+        return cls(bytes_per_ms, lanes, read_ms, chunk, widened_per_ms)
 
 
 @dataclass(frozen=True)

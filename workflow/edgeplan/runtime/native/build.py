@@ -16,6 +16,7 @@ from edgeplan.runtime.native.making import ensure
 from edgeplan.runtime.native.mixing import mix
 from edgeplan.runtime.native.partner import run_lane
 from edgeplan.runtime.native.stages import bind, create, fetch, prepare
+from edgeplan.runtime.native.widening import ASSEMBLY as WIDENING
 from edgeplan.runtime.native.words import (
     FAILED,
     FLOATS,
@@ -36,13 +37,14 @@ from edgeplan.support.object_code import Entry, image_of
 
 
 def build(name: str) -> bytes:
-    """Compile the image of the loops, or of the functions that hand out memory for code.
+    """Compile the image of the loops, or of functions that are assembly.
 
     Args:
-        name: `loops`, `calls`, which alone a plan of memory needs, or `code_memory`.
+        name: `loops`; `calls`, which alone a plan of memory needs; `widening`, which it needs where weights are stored in half
+            their bytes; or `code_memory`, whose functions hand out memory for code.
     """
-    if name == "code_memory":
-        return image_of({}, ASSEMBLY)
+    if name in (assembly := {"code_memory": ASSEMBLY, "widening": WIDENING}):
+        return image_of({}, assembly[name])
     word: Any = types.int64
     entries = {}
     for function, count in (_CALLS if name == "calls" else _ENTRIES).items():

@@ -4,10 +4,20 @@ Modules:
 
 * `again`: Plans made again in the process that runs one, for another budget: from the stored
   profile, without anything heavy.
+* `anew`: `python -m edgeplan.runtime.streaming.anew FOLDER BUDGET FILE` plans for a budget with all
+  that a plan folder knows.
+* `background`: A process beside the one that runs makes a plan for all of a budget: what is stored
+  for smaller ones leaves memory over.
 * `build`: From a model to a program that streams: steps cut into ranges, kernels chosen, buffers
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
   of its operands alone.
+* `halves`: Weights in half their bytes: stored as bf16, the upper half of a float32, and widened
+  where they are read to.
+* `kernel_loader`: Loading without threads: the computing thread hands reads to the kernel when a
+  step ends, and takes them when it needs them.
+* `kernel_reads`: The kernel's asynchronous reads (Linux, `io_submit(2)`), called through libc: no
+  thread waits while the disk works.
 * `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
   not needed now.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
@@ -17,11 +27,14 @@ Modules:
   step, buffers, segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
   order of execution.
+* `rounding`: Float32 values rounded to halves of their bytes (bf16), and which of them can be.
 * `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices
   name, and no others.
 * `schedules`: Schedules of one program for other budgets, packed: what a change of the budget
   needs, without planning.
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
+* `spare`: The kernel's books tell, again and again, whether a processor is free for reading threads
+  beside the computing ones.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.
 """

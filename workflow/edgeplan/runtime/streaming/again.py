@@ -37,7 +37,7 @@ def workload_of(program: StreamProgram, compute_ms: Sequence[float]) -> Workload
         program: the program.
         compute_ms: of each step.
     """
-    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()
+    *_, weights = np.frombuffer(program.step_rows, np.int64).reshape(-1, STEP_COLUMNS).T.copy()  # as memory holds them
     return Workload(np.array(compute_ms, dtype=np.float64), weights, buffers_of(program), PAGE_BYTES)
 
 
@@ -72,9 +72,9 @@ class Again:
         compute, layouts = profile["compute_ms"], (profile["lowest"], layout)
         if len(compute) != len(program.step_names) or any(len(layout) != len(program.buffer_names) for layout in layouts):
             raise FormatError("the profile is of another program", where=program.model, next_step=AGAIN)
-        reader = Reader(profile["bytes_per_ms"], profile["lanes"], profile.get("read_ms", 0.0))
+        rates = profile["bytes_per_ms"], profile["lanes"], profile.get("read_ms", 0.0), profile.get("widened_per_ms", 0.0)
         addresses = tuple(np.array(layout, dtype=np.int64) for layout in layouts)
-        return cls(workload_of(program, compute), reader, profile["objects_bytes"], addresses)
+        return cls(workload_of(program, compute), Reader.measured(*rates), profile["objects_bytes"], addresses)
 
     def planned(self, budget: int, mode: str) -> PlannedMemory:
         """A plan for another budget.

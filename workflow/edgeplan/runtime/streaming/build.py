@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,7 @@ from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
+from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
 from edgeplan.runtime.streaming.program import (
     ELSEWHERE,
     NOTHING,
@@ -41,6 +43,7 @@ from edgeplan.runtime.streaming.program import (
     packed,
     packed_steps,
 )
+from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 from edgeplan.runtime.streaming.rows import Table, with_rows
 from edgeplan.runtime.transform import Array, values_of
 from edgeplan.runtime.weights import WeightLocation, locate_weights
@@ -107,6 +110,7 @@ def build(
     choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
     known: dict[object, Implementation] | None = None,
     limits: Mapping[str, int] = MappingProxyType({}),
+    halved: AbstractSet[str] = frozenset(),
 ) -> Built:
     """Build a streamed program from a model's steps.
 
@@ -120,6 +124,7 @@ def build(
         choose: picks among a step's candidates.
         known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
         limits: the same as `limit` for single steps, by their names.
+        halved: weights of the model that are stored in half their bytes, where all of a segment are (`halvable`).
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -147,7 +152,12 @@ def build(
             rows.append(StepInMaking(step, choice, created, plan.origin[k], plan.region[k]))
     rows = _with_kept(dnnl, creator, places, rows)
     start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
-    program = program_of(creator, lowered, places, rows, threads, start)
+
+    def is_halved(segment: Segment) -> bool:
+        names = (name for step, _, _ in segment.parts for name in step.weights.values())
+        return all((ranged.weights[name].whole if name in ranged.weights else name) in halved for name in names)
+
+    program = program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
 
 
@@ -209,6 +219,7 @@ def program_of(
     threads: int,
     start: int = 0,
     lanes: int = 1,
+    is_halved: Callable[[Segment], bool] = lambda _: False,
 ) -> StreamProgram:
     """Put a program together from its steps.
 
@@ -220,12 +231,14 @@ def program_of(
         threads: of each kernel.
         start: where weights of steps begin in the file.
         lanes: processors that run it.
+        is_halved: whether a segment may be stored in half its bytes.
     """
     dnnl = creator.dnnl
     buffers = places.buffers(lowered, rows)
     kernels, numbers = _kernels(creator, rows)
-    executed, end = _executed(dnnl, rows, numbers, places, start)
+    executed, end = _executed(dnnl, rows, numbers, places, start, is_halved)
     steps, operands = packed_steps(executed)
+    halves = any(step.stored_bytes < step.weight_bytes for step in executed)
     used = {t for kernel in kernels for t in (*kernel.step.reads, *kernel.step.outputs)}
     named = used | {name for kernel in kernels for name in kernel.step.weights.values()}
 
@@ -258,6 +271,7 @@ def program_of(
         MappingProxyType({name: creator.layouts.get(name, NCHW) for name in sorted(used)}),
         MappingProxyType({name: lowered.types[name] for name in sorted(named) if name in lowered.types}),
         end,
+        packed((step.stored_bytes,) for step in executed) if halves else b"",
     )
 
 
@@ -384,7 +398,12 @@ def places_of(call: Call | KernelCall) -> tuple[Place, ...]:
 
 
 def _executed(
-    dnnl: Dnnl, rows: Sequence[StepInMaking], kernels: Sequence[int], places: AnyPlaces, start: int
+    dnnl: Dnnl,
+    rows: Sequence[StepInMaking],
+    kernels: Sequence[int],
+    places: AnyPlaces,
+    start: int,
+    is_halved: Callable[[Segment], bool],
 ) -> tuple[tuple[Executed, ...], int]:
     """The steps, and the size of the file, whose first weights begin at `start`; equal segments lie there once."""
     kept = {row.region: row.step.outputs[0] for row in rows if row.step.kind == "keep"}
@@ -406,17 +425,20 @@ def _executed(
             operands = tuple(places.operand(places.tokens[tensor]) for tensor in (*row.step.reads, *row.step.outputs))
         else:
             operands = tuple(operand(place.region, place.offset) for call in row.created.calls for place in places_of(call))
-        size, begins = 0, at
+        size, stored_size, begins = 0, 0, at
         if row.segment is not None:
-            size = _whole_pages(row.segment.size)
+            size = stored_size = _whole_pages(row.segment.size)
+            if size > PAGE_BYTES and is_halved(row.segment):  # of a page no half can be read
+                stored_size = _whole_pages(HALF_BYTES * size // VALUE_BYTES)
+                size = VALUE_BYTES * stored_size // HALF_BYTES
             same = stored.setdefault(_values_of(row.segment), [])
             known = next((where for segment, where in same if _alike(dnnl, segment, row.segment)), None)
             if known is None:
                 same.append((row.segment, at))
-                at += size
+                at += stored_size
             else:
                 begins = known
-        found.append(Executed(row.step.name, kernel, operands, begins, size))
+        found.append(Executed(row.step.name, kernel, operands, begins, size, stored_size))
     return tuple(found), at
 
 
@@ -478,15 +500,30 @@ def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterato
             if segment is None or executed.weights_at in written:
                 continue
             written.add(executed.weights_at)
+            halved = executed.stored_bytes < executed.weight_bytes
             for step, created, at in segment.parts:
                 raw = {role: values.of(name) for role, name in step.weights.items()}
-                begin = executed.weights_at + at
+                begin = executed.weights_at + (HALF_BYTES * at // VALUE_BYTES if halved else at)
                 if created is not None:
-                    yield begin, transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes].data
+                    made = transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes]
+                    yield begin, rounded(made.view(np.float32)).view(np.uint8).data if halved else made.data
                     continue
                 for value in raw.values():
                     yield begin, value.reshape(-1).view(np.uint8).data
                     begin += aligned(value.nbytes)
+
+
+def halvable(model: Path, lowered: Lowered) -> frozenset[str]:
+    """Names of the weights that can be stored in half their bytes: float32, and none becomes infinite by that.
+
+    Masks of attention hold numbers that would.
+
+    Raises:
+        ModelError: the weights cannot be read.
+    """
+    names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
+    with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:
+        return frozenset(name for name in names if stay_finite(values.whole(name)))
 
 
 class _Values:

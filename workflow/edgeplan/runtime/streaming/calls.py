@@ -20,7 +20,7 @@ from edgeplan.runtime.native import words
 from edgeplan.runtime.native.calls import Loop, Words, array, function_address
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram, columns_of
+from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
 
@@ -59,7 +59,7 @@ class BoundCalls:
     ) -> None:
         self._dnnl, self._program, self._stream = dnnl, program, stream
         self._keep: list[object] = []  # what the words of calls point to
-        self.columns = columns_of(program.step_rows, program.operand_rows)
+        self.columns = program.columns
         kernel_of = self.columns.kernel_of
         self._steps = range(len(kernel_of)) if steps is None else steps
         made = _made(dnnl, program, library)

@@ -21,6 +21,8 @@ from edgeplan.runtime.folder import (
     read_folder,
 )
 from edgeplan.runtime.plan_session import Session
+from edgeplan.runtime.streaming.background import BackgroundPlan
+from edgeplan.runtime.streaming.halves import F32, Stored
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 ISOLATED = "isolated"
 
 
-class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where and when of a plan of memory.
 
     Attributes:
@@ -43,6 +45,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         regions: first and last step, and rows of a band, of what runs in bands.
         compute, reader: processors of the computing and of the reading threads.
         placed: addresses, and what each load waits for.
+        weights: how they are stored; whole where a plan does not say it, as plans of before.
     """
 
     mode: str
@@ -52,6 +55,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute: tuple[int, ...]
     reader: tuple[int, ...]
     placed: Schedule
+    weights: Stored = F32
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,24 +66,42 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         lower_bound_ms: proven.
         loaded_bytes: read during an inference.
         profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
+        error: of weights in half their bytes: the largest difference of outputs from ONNX Runtime's on the inputs that the plan
+            was tried with, relative to the largest magnitude; None where it is not known.
     """
 
     ms: float = 0.0
     lower_bound_ms: float = 0.0
     loaded_bytes: int = 0
     profile: dict[str, Any] = {}
+    error: float | None = None
+
+
+class _Measured(msgspec.Struct, frozen=True):
+    """The bandwidth of a stored profile, and the share of the processors' time that other work had meanwhile."""
+
+    bytes_per_ms: float = 0.0
+    others: float = 0.0
+    widened_per_ms: float = 0.0
 
 
 class _Latency(msgspec.Struct, frozen=True):
-    """The latency of a stored prediction alone: a profile as Python objects takes a share of a small budget."""
+    """The latency of a stored prediction, and the disk's bandwidth: a whole profile takes a share of a small budget."""
 
     ms: float = 0.0
+    profile: _Measured = _Measured()
 
 
 class _Mode(msgspec.Struct, frozen=True):
     """The mode of a stored schedule alone."""
 
     mode: str
+
+
+class _Weights(msgspec.Struct, frozen=True):
+    """The kind of stored weights of a schedule alone."""
+
+    weights: Stored = F32
 
 
 class MemorySession(Session):
@@ -96,6 +118,8 @@ class MemorySession(Session):
         isolated: whether memory is filled before each inference; else they follow each other.
         budget_bytes: that it was planned for.
         predicted_ms: of an inference under that budget.
+        bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
+        others: share of the processors' time that other work had while it was planned, 0 to 1.
 
     Raises:
         FormatError: the plan is for another machine or library, or a file is damaged.
@@ -107,12 +131,16 @@ class MemorySession(Session):
         plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
         read = plan.require_whole(WEIGHTS_NAME)
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
-        self.predicted_ms = plan.predicted(_Latency).ms
+        predicted = plan.predicted(_Latency)
+        self.predicted_ms, measured = predicted.ms, predicted.profile
+        self.bytes_per_ms = measured.bytes_per_ms / (2 if measured.widened_per_ms else 1)  # of the file
+        self.others = measured.others
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
         self._dnnl, self._given = dnnl, plan
+        self._anew: BackgroundPlan | None = None
 
     @cached_property
     def again(self) -> Again:
@@ -128,6 +156,7 @@ class MemorySession(Session):
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
 
+        self.take_better()
         found = self.stream.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
         return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
 
@@ -135,7 +164,8 @@ class MemorySession(Session):
         """Run by the fastest stored schedule that a budget is enough for from now on.
 
         A budget that is too small for the parts of the plan's steps is one for the plan in finer parts that lies beside it: its
-        kernels are made then, which takes longer.
+        kernels are made then, which takes longer. Where memory is left over, another process plans for all of it meanwhile; see
+        `take_better`.
 
         Args:
             budget: bytes over idle.
@@ -146,11 +176,14 @@ class MemorySession(Session):
         Raises:
             InfeasibleError: the budget is too small.
         """
+        self._forget_plan()
         began = time.perf_counter()
         if (chosen := choose(by_coarseness(self._given), budget)) is not None:
             plan, stored, schedule = chosen
             chosen_ms = (time.perf_counter() - began) * 1e3
             self._use(plan, schedule)
+            if budget > stored.budget_bytes and schedule.reads:
+                self._anew = BackgroundPlan(str(self._plan.path), budget)
             return stored.predicted_ms, chosen_ms
         made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3
@@ -158,6 +191,37 @@ class MemorySession(Session):
 
         self._use(self._finest, schedule_of(made))
         return made.predicted_ms, planned_ms
+
+    def take_better(self) -> float | None:
+        """Run by the plan that another process has made for the present budget, if it is made and faster than what is stored.
+
+        A session asks before each inference of `run`; who runs `stream` asks between two.
+
+        Returns:
+            The milliseconds predicted of an inference by the new plan; None where nothing has changed.
+        """
+        if self._anew is None or not self._anew.is_made:
+            return None
+        try:
+            if not self._anew.path.exists():  # nothing is faster, or planning failed
+                return None
+            steps, buffers = len(self.program.step_names), len(self.program.buffer_names)
+            made = ScheduleFile(self._anew.path, steps, buffers, back_to_back=not self.isolated)
+            self.stream.apply(made.schedule(made.stored[0]))
+            return made.stored[0].predicted_ms
+        finally:
+            self._forget_plan()
+
+    @property
+    def plans_anew(self) -> bool:
+        """Tell whether another process plans for the present budget."""
+        return self._anew is not None
+
+    def _forget_plan(self) -> None:
+        """End the planning for a budget that is none any more."""
+        if self._anew is not None:
+            self._anew.close()
+            self._anew = None
 
     @property
     def _finest(self) -> PlanFolder:
@@ -179,7 +243,13 @@ class MemorySession(Session):
         self.program, self._plan = program, plan
 
     def _close(self) -> None:
+        self._forget_plan()
         self.stream.close()
+
+
+def stored_as(plan: PlanFolder) -> Stored:
+    """The kind of stored weights of a plan; those of plans of other kinds are stored whole."""
+    return plan.scheduled(_Weights).weights if plan.kind == MEMORY else F32
 
 
 def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:

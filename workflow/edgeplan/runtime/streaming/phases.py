@@ -11,6 +11,9 @@ from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.streaming.memory_session import MemorySession
 
 Taken = TypeVar("Taken")
+_LATE, _SLOWER = 0.5, 1.5  # share of waiting, and of what was predicted, from which on a run is told to be late
+DISTURBED = 0.1  # see `measurement.others`
+_MB_PER_S = 1e3  # in bytes a millisecond
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Phase:
         pause_ms: until the first inference could begin: memory freed and filled again.
         run_ms: of each inference.
         read_bytes: during all of them.
+        wait_ms: of each inference, how long steps waited for their weights.
+        better_ms: predicted of an inference by the plan that another process made meanwhile; 0: none was taken.
+        better_from: the first inference by it, counted from 0.
     """
 
     budget: int
@@ -32,6 +38,38 @@ class Phase:
     pause_ms: float
     run_ms: tuple[float, ...]
     read_bytes: int
+    wait_ms: tuple[float, ...] = ()
+    better_ms: float = 0.0
+    better_from: int = 0
+
+
+def sureness(others: float) -> str:
+    """Tell that predictions are of a plan whose steps were measured beside other work; "" where that is not so.
+
+    Args:
+        others: share of the processors' time that it had.
+    """
+    if others <= DISTURBED:
+        return ""
+    return f"predictions are unsure: other work had {100 * others:.0f} % of the processors' time when the plan was made"
+
+
+def lateness(phase: Phase, bytes_per_ms: float) -> str:
+    """Tell that weights came late because they were read more slowly than when the plan was made; "" where that is not so.
+
+    Args:
+        phase: inferences.
+        bytes_per_ms: of reading, when the plan was made; 0: nobody knows.
+    """
+    ran_ms, waited_ms, expected_ms = sum(phase.run_ms), sum(phase.wait_ms), phase.predicted_ms * len(phase.run_ms)
+    rate = phase.read_bytes / max(ran_ms, 1e-9)  # steps wait most of the time, so reads are at work nearly all of it
+    if waited_ms < _LATE * ran_ms or ran_ms < _SLOWER * expected_ms or rate * _SLOWER > bytes_per_ms:
+        return ""
+    waiting, now, then = 100 * waited_ms / ran_ms, rate / _MB_PER_S, bytes_per_ms / _MB_PER_S
+    return (
+        f"weights came late: steps waited for them {waiting:.0f} % of the time; they were read at {now:.0f} MB/s, "
+        f"{then:.0f} MB/s when the plan was made: give more memory, or plan again"
+    )
 
 
 def run_budgets(
@@ -71,16 +109,26 @@ def run_budgets(
         stream = session.stream  # another one where the budget asked for finer parts
         stream.fill()
         pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
-        read, times = stream.bytes_read, []
+        begun, read, times, waits = stream.bytes_read, 0, [], []
+        better_ms, better_from = 0.0, 0
         if not session.isolated:
             stream.expect(repeat)
-        for _ in range(repeat):
+        for number in range(repeat):
+            taken = stream.bytes_read
+            if (found_ms := session.take_better()) is not None:
+                read, begun = read + taken - begun, 0  # it is counted anew
+                better_ms, better_from = found_ms, number
+                if not session.isolated:
+                    stream.expect(repeat - number)
             if session.isolated:
                 stream.fill()
             began = time.perf_counter()
             outputs = stream.run_taking(inputs, take)
             times.append((time.perf_counter() - began) * 1e3)
-        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, tuple(times), stream.bytes_read - read))
+            waits.append(stream.waited_ns / 1e6)
+        read += stream.bytes_read - begun
+        ran = tuple(times), read, tuple(waits)
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran, better_ms, better_from))
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused

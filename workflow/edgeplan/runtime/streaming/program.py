@@ -61,7 +61,8 @@ class Executed:
         operands: of each call of the kernel, in the order of its arguments, call by call; of a step that runs elsewhere what it
             reads and writes.
         weights_at: where its segment of weights begins in the file; steps with the same weights share one.
-        weight_bytes: of the segment, whole pages; 0 without weights.
+        weight_bytes: of the segment in memory, whole pages; 0 without weights.
+        stored_bytes: of the segment in the file: as many, or half of them (`runtime.streaming.halves`).
     """
 
     name: str
@@ -69,6 +70,7 @@ class Executed:
     operands: tuple[Operand, ...]
     weights_at: int
     weight_bytes: int
+    stored_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class ProgramColumns(NamedTuple):
     """The numbers of a program's steps and operands.
 
     Attributes:
-        kernel_of, first_operand, weights_at, weight_bytes: of each step.
+        kernel_of, first_operand, weights_at, weight_bytes, stored_bytes: of each step.
         buffer_of, offset_of: of each operand.
     """
 
@@ -101,6 +103,7 @@ class ProgramColumns(NamedTuple):
     weight_bytes: memoryview[int]
     buffer_of: memoryview[int]
     offset_of: memoryview[int]
+    stored_bytes: memoryview[int]
 
 
 STEP_COLUMNS, OPERAND_COLUMNS, BUFFER_COLUMNS = 4, 2, 3
@@ -111,10 +114,12 @@ def packed(rows: Iterable[Sequence[int]]) -> bytes:
     return array("q", [number for row in rows for number in row]).tobytes()
 
 
-def columns_of(steps: bytes, operands: bytes) -> ProgramColumns:
-    """The columns of packed rows, which take no memory of their own."""
+def columns_of(steps: bytes, operands: bytes, stored: bytes) -> ProgramColumns:
+    """The columns of packed rows, which take no memory of their own; see `StreamProgram`."""
     tables = ((memoryview(steps).cast("q"), STEP_COLUMNS), (memoryview(operands).cast("q"), OPERAND_COLUMNS))
-    return ProgramColumns(*(numbers[k::width] for numbers, width in tables for k in range(width)))
+    found = [numbers[k::width] for numbers, width in tables for k in range(width)]
+    found.append(memoryview(stored).cast("q") if stored else found[STEP_COLUMNS - 1])
+    return ProgramColumns(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,7 @@ class StreamProgram:
         inputs, outputs: of the model.
         shapes, layouts: of the tensors that kernels' steps name; types: those that are not of float32.
         weights_bytes: size of the file of weights.
+        stored_rows: of the steps, packed: bytes of their weights in the file; empty: as many as in memory.
     """
 
     lanes: int
@@ -167,17 +173,24 @@ class StreamProgram:
     layouts: Mapping[str, str]
     types: Mapping[str, str]
     weights_bytes: int
+    stored_rows: bytes = b""
+
+    @property
+    def columns(self) -> ProgramColumns:
+        """Return the numbers of the steps and operands."""
+        return columns_of(self.step_rows, self.operand_rows, self.stored_rows)
 
     @property
     def steps(self) -> tuple[Executed, ...]:
         """Return the steps as values, unpacked."""
-        found = columns_of(self.step_rows, self.operand_rows)
+        found = self.columns
         operands = tuple(map(Operand, found.buffer_of, found.offset_of))
         ends = [*found.first_operand, len(operands)][1:]
         rows = zip(
-            self.step_names, found.kernel_of, found.first_operand, ends, found.weights_at, found.weight_bytes, strict=True
-        )
-        return tuple(Executed(name, kernel, operands[a:b], where, bytes_) for name, kernel, a, b, where, bytes_ in rows)
+            self.step_names, found.kernel_of, found.first_operand, ends, found.weights_at, found.weight_bytes,
+            found.stored_bytes, strict=True,
+        )  # fmt: skip
+        return tuple(Executed(name, kernel, operands[a:b], *weights) for name, kernel, a, b, *weights in rows)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -1,8 +1,12 @@
-"""Reading weights past the page cache: direct I/O into memory, a few reads in flight, in order of execution."""
+"""Reading weights past the page cache: direct I/O into memory, a few reads in flight, in order of execution.
+
+What is stored in half its bytes is read to the upper half of its place, and widened there read by read (`widen_read`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import math
 import os
@@ -12,8 +16,10 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter_ns
 
 from edgeplan.errors import ModelError
+from edgeplan.runtime.streaming import halves
 from edgeplan.runtime.streaming.program import AGAIN
 
 #: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
@@ -63,10 +69,9 @@ class WeightsFile:
             try:
                 got = os.preadv(self._descriptor, left, at)
             except OSError as error:
-                what = f"cannot read the weights at byte {at}: {error.strerror}"
-                raise ModelError(what, where=str(self.path), next_step="check the disk, then run again") from error
+                raise self.failed(at, error.errno or 0) from error
             if not got:
-                raise ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
+                raise self.failed(at)
             at += got
             while left and got >= len(left[0]):
                 got -= len(left.pop(0))
@@ -74,6 +79,23 @@ class WeightsFile:
                 left[0] = left[0][got:]
         if not self.direct:
             os.posix_fadvise(self._descriptor, offset, at - offset, os.POSIX_FADV_DONTNEED)
+
+    def failed(self, at: int, code: int = 0) -> ModelError:
+        """Describe a read that failed.
+
+        Args:
+            at: byte of the file.
+            code: errno; 0: the file ended.
+        """
+        if not code:
+            return ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
+        what = f"cannot read the weights at byte {at}: {os.strerror(code)}"
+        return ModelError(what, where=str(self.path), next_step="check the disk, then run again")
+
+    @property
+    def descriptor(self) -> int:
+        """Return the open file's number, for reads that the kernel does by itself."""
+        return self._descriptor
 
     def require_unchanged(self) -> None:
         """Nobody has written to the file since it was opened.
@@ -107,10 +129,11 @@ class Load:
     Attributes:
         step: its number.
         at: where they begin in the file.
-        size: bytes.
+        size: bytes in the file.
         address: where they go, from the beginning of the arena.
         after: the step that has to end before; -1: none.
         again: with `after` -1: the step of the inference before that has to end first; the step itself: they stay.
+        halved: whether the file holds half the bytes of each value, so that they take twice `size` in memory.
     """
 
     step: int
@@ -119,15 +142,56 @@ class Load:
     address: int
     after: int
     again: int
+    halved: bool = False
+
+    @property
+    def read_to(self) -> int:
+        """Return where the bytes of the file go: of halves the upper half of the place."""
+        return self.address + self.size if self.halved else self.address
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes that the weights take in memory."""
+        return halves.VALUE_BYTES * self.size // halves.HALF_BYTES if self.halved else self.size
 
 
-class _Chunk:
-    """A read in flight: how many loads are complete when it, and all before it, are."""
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """Halves that are widened once they are read: where they begin and their values go, from the beginning of the arena."""
 
-    __slots__ = ("complete", "passed")
+    halves: int
+    values: int
+    size: int
+
+    @classmethod
+    def of(cls, load: Load, offset: int, size: int) -> Widening:
+        """The widening of `size` bytes of a load, from `offset` of its stored bytes on."""
+        return cls(load.read_to + offset, load.address + halves.VALUE_BYTES * offset // halves.HALF_BYTES, size)
+
+
+def widen_read(base: int, widenings: Sequence[Widening]) -> int:
+    """Widen what has been read. Of one load it is done from the lowest address on: values take the place of halves before.
+
+    Args:
+        base: address of the arena.
+        widenings: what to widen, in the order of the file.
+
+    Returns:
+        Bytes of the values.
+    """
+    for one in widenings:
+        halves.widen(base + one.halves, base + one.values, one.size)
+    return sum(halves.VALUE_BYTES * one.size // halves.HALF_BYTES for one in widenings)
+
+
+class Chunk:
+    """A read in flight: how many loads are complete when it, and all before it, are, and what it is widened by."""
+
+    __slots__ = ("complete", "passed", "widenings")
 
     def __init__(self, passed: int) -> None:
         self.passed, self.complete = passed, False
+        self.widenings: list[Widening] = []
 
 
 class Loader:
@@ -145,11 +209,18 @@ class Loader:
         self._loads: tuple[Load, ...] = ()
         self._steps = 0
         self._memory: memoryview | None = None
-        self._flight: deque[_Chunk] = deque()
+        self._base = 0  # address of the arena
+        self._widens = False  # whether a thread is at it
+        self._flight: deque[Chunk] = deque()
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._by_threads = True  # whether they may begin reads
         self._reset()
+        self._start_threads(lanes)
+
+    def _start_threads(self, lanes: int) -> None:
         self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
         for thread in self._threads:
             thread.start()
@@ -161,6 +232,12 @@ class Loader:
         self._awaited: float = 0  # that readers wait for: nobody is woken before
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
+        self._widened_bytes, self._widening_ns = 0, 0
+
+    @property
+    def threaded(self) -> bool:
+        """Tell whether reading threads begin reads."""
+        return self._by_threads
 
     def start(
         self,
@@ -183,6 +260,9 @@ class Loader:
             self._reset()
             self._present = present
             self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
+            if any(load.halved for load in self._loads):
+                halves.load()
+            self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if len(memory) else 0
             self._error, self._paused = None, False
             self._change.notify_all()
 
@@ -235,6 +315,11 @@ class Loader:
             with self._change:
                 self._change.notify_all()
 
+    @property
+    def widened_per_ms(self) -> float:
+        """Bytes of values that were widened in a ms since the beginning; 0 where none were."""
+        return 1e6 * self._widened_bytes / self._widening_ns if self._widening_ns else 0.0
+
     def close(self) -> None:
         """End the threads that read."""
         with self._change:
@@ -283,9 +368,9 @@ class Loader:
         self._awaited = 0 if self._offset else self._needed()
         return self._awaited <= self._ended
 
-    def _take(self) -> tuple[_Chunk, int, list[tuple[int, int]]]:
+    def _take(self) -> tuple[Chunk, int, list[tuple[int, int]]]:
         """The next read: neighbours in the file that may be loaded now, wherever they go."""
-        chunk = _Chunk(0)
+        chunk = Chunk(0)
         self._flight.append(chunk)
         first = self._loads[self._load]
         start = end = first.at + self._offset
@@ -295,7 +380,9 @@ class Loader:
             if load.at + self._offset != end:
                 break
             size = min(load.size - self._offset, CHUNK_BYTES - (end - start))
-            pieces.append((load.address + self._offset, size))
+            pieces.append((load.read_to + self._offset, size))
+            if load.halved:
+                chunk.widenings.append(Widening.of(load, self._offset, size))
             end += size
             self._offset += size
             if self._offset == load.size:
@@ -309,7 +396,7 @@ class Loader:
         change = self._change
         while True:
             with change:
-                while not self._stopped and not self._ready():
+                while not self._stopped and not (self._by_threads and self._ready()):
                     change.wait()
                 if self._stopped:
                     return
@@ -319,15 +406,43 @@ class Loader:
             error = self._read(start, [memory[at : at + size] for at, size in pieces])
             del memory
             with change:
-                if error is not None:  # known before loads count as complete: nobody takes what was not read
-                    self._error, self._paused = error, True
-                chunk.complete = True
-                while self._flight and self._flight[0].complete:
-                    done = self._flight.popleft()
-                    if self._error is None:
-                        self._loaded = done.passed if self._flight else self._passed
+                self._complete(chunk, error)
                 change.notify_all()
             del error
+
+    def _complete(self, chunk: Chunk, error: BaseException | None) -> None:
+        """A read has ended: count the loads that are complete now.
+
+        In order, so that one thread at a time widens, and no read before its turn.
+        """
+        if error is not None:  # known before loads count as complete: nobody takes what was not read
+            self._error, self._paused = error, True
+        chunk.complete = True
+        while self._flight and self._flight[0].complete and not self._widens:
+            done = self._flight[0]
+            if done.widenings and self._error is None:
+                self._widen(done)
+            self._flight.popleft()
+            if self._error is None:
+                self._loaded = done.passed if self._flight else self._passed
+                self._change.notify_all()
+
+    def _widen(self, chunk: Chunk) -> None:
+        """Widen a read, while others go on."""
+        self._widens = True
+        self._change.release()
+        began, widened = perf_counter_ns(), 0
+        error: BaseException | None = None
+        try:
+            widened = widen_read(self._base, chunk.widenings)
+        except BaseException as raised:  # noqa: BLE001  it is raised again where the weights are waited for
+            error = _without_frames(raised)
+        self._change.acquire()
+        self._widens = False
+        if error is not None:
+            self._error, self._paused = error, True
+        self._widening_ns += perf_counter_ns() - began
+        self._widened_bytes += widened
 
     def _read(self, start: int, pieces: Sequence[memoryview]) -> BaseException | None:
         """Read, and return what went wrong: it is raised again where the weights are waited for."""

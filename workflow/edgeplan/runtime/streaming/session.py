@@ -9,7 +9,7 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,9 +17,13 @@ from typing import Any, Self, TypeVar
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
+from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
+from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
+from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
+from edgeplan.runtime.streaming.spare import SpareProcessor
 
 Taken = TypeVar("Taken")
 _FLOAT_BYTES = 4
@@ -60,10 +64,18 @@ class Schedule:
             plan["again"],
         )
 
+    @property
+    def reads(self) -> bool:
+        """Tell whether weights are read in each inference: not all of them stay."""
+        return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
+
     def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
         """The loads of one inference."""
-        rows = zip(steps.weights_at, steps.weight_bytes, self.weight_offset, self.after, self.again, strict=True)
-        return tuple(Load(k, at, size, offset, after, again) for k, (at, size, offset, after, again) in enumerate(rows) if size)
+        rows = zip(steps.weights_at, steps.stored_bytes, self.weight_offset, self.after, self.again, strict=True)
+        stored = zip(steps.stored_bytes, steps.weight_bytes, strict=True)
+        return tuple(
+            Load(k, *row, halved=size < whole) for k, (row, (size, whole)) in enumerate(zip(rows, stored, strict=True)) if size
+        )
 
 
 class StreamSession:
@@ -79,6 +91,8 @@ class StreamSession:
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
         gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
             static memory saves.
+        spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
+        reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -99,7 +113,10 @@ class StreamSession:
         processors: Sequence[int] = (),
         debug: bool = False,
         gives_back: bool = False,
+        spare: Callable[[], bool] | None = None,
+        reads: KernelReads | None = None,
     ) -> None:
+        self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
@@ -111,15 +128,29 @@ class StreamSession:
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
         self._columns = self._calls.columns
+        _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
-        self._loader, self._processors = Loader(file, lanes, processors), processors
+        self._processors = processors
+        self._loader = self._opened_loader(lanes, reads)
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
+        self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
+
+    def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
+        """A loader without threads where the file and the system permit it, and no processor is free for them."""
+        if self._file.direct and (reads := reads or KernelReads.opened(DEPTH)) is not None:
+            return KernelLoader(self._file, reads, lanes, self._processors, threaded=self._spare())
+        return Loader(self._file, lanes, self._processors)
+
+    @property
+    def threaded(self) -> bool:
+        """Tell whether threads read; else the computing thread has the kernel read between two steps."""
+        return self._loader.threaded
 
     def apply(self, schedule: Schedule) -> None:
         """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
@@ -200,6 +231,14 @@ class StreamSession:
             self.wait_touched()
             self._clean = True
 
+    @property
+    def waited_ns(self) -> int:
+        """Nanoseconds of the last inference in which no step ran: weights were waited for, or had to be asked for."""
+        times = self.times
+        if not times:
+            return 0
+        return times[-1] - self._began - sum(times[k + 1] - times[k] for k in range(0, len(times), 2))
+
     def wait_touched(self) -> None:
         """Wait until the whole arena is in memory."""
         if self._touching is not None:
@@ -240,6 +279,8 @@ class StreamSession:
         if not self._clean:
             self._restart()
         self._clean = False
+        if isinstance(self._loader, KernelLoader):
+            self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
         self._execute()
@@ -258,6 +299,7 @@ class StreamSession:
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
         k = 0
+        self._began = perf_counter_ns()
         while k < steps:
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
@@ -330,14 +372,19 @@ class StreamSession:
 
     @property
     def streamed_bytes(self) -> int:
-        """Bytes of all weights that are loaded."""
-        return sum(load.size for load in self._loads)
+        """Bytes of all weights that are loaded, as memory holds them."""
+        return sum(load.memory_bytes for load in self._loads)
+
+    @property
+    def widened_per_ms(self) -> float:
+        """Bytes of values that the reader widened in a ms since loading began anew; 0 where none were."""
+        return self._loader.widened_per_ms
 
     def stream_ms(self) -> float:
         """Milliseconds to read all weights while nothing else runs, each to its place; the next run begins anew."""
         with self._lock:
             assert self._arena is not None  # noqa: S101  made with the session
-            loads = [Load(k, load.at, load.size, load.address, -1, k) for k, load in enumerate(self._loads)]
+            loads = [replace(load, step=k, after=-1, again=k) for k, load in enumerate(self._loads)]
             self._loader.pause()
             begin = perf_counter_ns()
             self._loader.start(loads, len(self._loaded_before), memoryview(self._arena))
@@ -406,6 +453,19 @@ def _stay_awake(until: int) -> None:
     """Keep the processor until then, and let reading threads have the interpreter."""
     while perf_counter_ns() < until:
         _GETPPID()
+
+
+def _require_sizes(program: StreamProgram, columns: ProgramColumns) -> None:
+    """Refuse sizes in the file that are neither those in memory nor whole pages of halves.
+
+    Raises:
+        FormatError: there are such.
+    """
+    sizes = set(zip(columns.stored_bytes, columns.weight_bytes, strict=False))
+    halved = {(stored, VALUE_BYTES * stored // HALF_BYTES) for stored, _ in sizes if stored % mmap.PAGESIZE == 0}
+    if len(columns.stored_bytes) != len(columns.weight_bytes) or any(one not in halved and one[0] != one[1] for one in sizes):
+        what = "the program does not fit: weights of no known size in the file"
+        raise FormatError(what, where=program.model, next_step=AGAIN)
 
 
 def _counts(weight_bytes: Sequence[int]) -> list[int]:

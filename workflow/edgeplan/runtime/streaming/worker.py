@@ -92,6 +92,10 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         phase = _runs(session, job, inputs)
         phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
     peak = resident()
+    rates, widened = [], 0.0
+    for _ in range(int(job.get("bandwidth_passes", 0))):
+        rates.append(session.streamed_bytes / session.stream_ms())
+        widened = max(widened, session.widened_per_ms)
     result = {
         "idle": idle,
         "peak": peak,
@@ -101,7 +105,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "direct": file.direct,
         "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
         "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
-        "bytes_per_ms": [session.streamed_bytes / session.stream_ms() for _ in range(int(job.get("bandwidth_passes", 0)))],
+        "bytes_per_ms": rates,
+        "widened_per_ms": widened,
     }
     session.close()
     return result

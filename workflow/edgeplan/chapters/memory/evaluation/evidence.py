@@ -154,6 +154,8 @@ class MemoryEvidence:
     ablated = _case("ablated")
     #: Inferences of a session that goes through budgets.
     adapted = _case("adapted")
+    #: Plans with weights in half their bytes and with whole ones, run in turns.
+    halved = _case("bf16")
     #: Planning at the paper's budgets.
     offline = _case("offline")
     #: Idle memory of `edgeplan run`; it belongs to no model.

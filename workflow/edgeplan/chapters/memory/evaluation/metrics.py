@@ -13,6 +13,7 @@ from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MAPPED, OWN, MemoryEvidence
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
+from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE
 
 _NEAR = 1.1
 _TOLERANCE = 1e-4
@@ -43,6 +44,9 @@ BARS = (
     Bar("memory.speedup_vs_frugal_ort", "as fast as frugal ONNX Runtime in as much memory", low=2.0, aim="3"),
     Bar("memory.speedup_vs_best_frugal", "as fast as the best stock engine that lives in 45 MiB", low=3.0, aim="5"),
     Bar("memory.speedup_vs_mapped_own", "as fast as our own kernels on mapped weights there", low=1.5, aim="2"),
+    Bar("memory.bf16_error", "outputs with weights in half their bytes beside ONNX Runtime's, largest", high=HALVES_TOLERANCE),
+    Bar("memory.bf16_waits", "waits with weights in half their bytes over those with whole ones", high=0.75, aim="0.5"),
+    Bar("memory.bf16_speedup", "as fast with weights in half their bytes", low=1.0),
     Bar("memory.runner_floor_mib", "MiB of the idle process", high=30, aim="25"),
     Bar("memory.bands_models", "models that run at their least peak in bands", low=2, aim="3"),
     Bar("memory.outputs_equal", "plans whose outputs are right", low=1.0),
@@ -237,6 +241,28 @@ def processor_time_ratio(model: str) -> Callable[[MemoryEvidence], float]:
     return found
 
 
+def _in_turns(e: MemoryEvidence, column: str) -> pd.DataFrame:
+    """A column of the budgets at which both kinds of plan ran: weights in half their bytes beside whole ones."""
+    return e.halved.pivot_table(column, ["model", "share"], "setting").reindex(columns=[F32, BF16]).dropna()
+
+
+def bf16_waits(e: MemoryEvidence) -> float:
+    """Time between steps with weights in half their bytes / with whole ones, each summed over the budgets."""
+    waits = _in_turns(e, "wait_ms").sum()
+    return float(waits[BF16] / waits[F32]) if waits[F32] else math.nan
+
+
+def bf16_speedup(e: MemoryEvidence) -> Estimate:
+    """Geometric mean over these budgets of latency with whole weights / with weights in half their bytes."""
+    times = _in_turns(e, "median_ms")
+    return estimate(geomean, times[F32] / times[BF16])
+
+
+def bf16_error(e: MemoryEvidence) -> float:
+    """Max over plans with weights in half their bytes of max|output - ONNX Runtime's| / max|ONNX Runtime's|."""
+    return float(e.halved["error"].max())
+
+
 def runner_floor_mib(e: MemoryEvidence) -> float:
     """Resident memory of `edgeplan run`, threads started, no plan opened; the largest seen.
 
@@ -299,6 +325,9 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyT
         "speedup_vs_mapped_own": speedup_vs_mapped_own,
         "resnet152_processor_time": processor_time_ratio("resnet152"),
         "vgg19_processor_time": processor_time_ratio("vgg19"),
+        "bf16_waits": bf16_waits,
+        "bf16_speedup": bf16_speedup,
+        "bf16_error": bf16_error,
         "runner_floor_mib": runner_floor_mib,
         "bands_models": bands_models,
         "outputs_equal": outputs_equal,

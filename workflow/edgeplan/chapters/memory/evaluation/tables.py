@@ -95,12 +95,13 @@ def _mean(ratios: pd.Series[float]) -> float:
 
 def _ways(e: MemoryEvidence, model: str) -> pd.DataFrame:
     """Collect every way that a model ran: our plans from the least on, stock engines, and both held to the same limit."""
-    of = [rows[rows["model"] == model] for rows in (e.least, e.budgets, e.stock, e.held)]
-    least, budgets, stock, held = of
-    shares = (100 * budgets["share"]).map("{:g} %".format)
+    of = [rows[rows["model"] == model] for rows in (e.least, e.budgets, e.halved, e.stock, e.held)]
+    least, budgets, halved, stock, held = of
+    shares, halved_shares = ((100 * rows["share"]).map("{:g} %".format).astype(str) for rows in (budgets, halved))
     named = [
         least.assign(way=f"{OWN}, least"),
         budgets.assign(way=f"{OWN}, " + shares)[budgets["median_ms"].notna()],
+        halved.assign(way=f"{OWN}, " + halved_shares + ", weights as " + halved["setting"]),
         stock.assign(way=stock["setting"]),
         held.assign(way=held["setting"] + ", held by the system"),
     ]

@@ -233,13 +233,17 @@ def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
 
 def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
     """Keep the idle memory of `edgeplan run` on this machine (bytes) among the rows of the stage, as one of no model."""
-    here = environment()
-    machine = f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
-    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: machine})
+    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: _machine()})
     key = _key(_LAYOUTS, params.seed, params.memory, protocol("memory").name)
     again = _kept_again(rows)
     again.commit({f"{key}-floor-{time.time_ns()}": row})
     again.merge()
+
+
+def _machine() -> str:
+    """Return the name of this machine, as rows hold it."""
+    here = environment()
+    return f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
 
 
 def _kept_again(rows: Path) -> TableStore:
