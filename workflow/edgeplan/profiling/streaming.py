@@ -66,6 +66,7 @@ class StreamRun(_Document):
         open_ms: to open the plan.
         phases: one a schedule.
         direct: whether the file system takes direct I/O.
+        threaded: whether threads read in the end; else the computing thread had the kernel read.
         major_faults: since `idle`.
         bytes_per_ms: of reading all weights, nothing else running; one each time.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
@@ -81,6 +82,7 @@ class StreamRun(_Document):
     bytes_per_ms: tuple[float, ...]
     read_ms: float = 0.0
     table_bytes: int = 0
+    threaded: bool = True
 
     @property
     def peak_over_idle(self) -> int:
