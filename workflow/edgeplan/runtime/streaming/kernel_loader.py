@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.reader import Chunk, Load, Loader, WeightsFile
 
-#: Reads in flight: whatever may begin has to begin at once, since nobody looks before the next step has ended.
-DEPTH = 32
+#: Reads in flight: more than threads have, since nobody looks before the next step has ended; with many more, loads that wait
+#: for their turn would not be read together with their neighbours in the file, and a disk takes longer for small reads.
+DEPTH = 4
 _AGAIN = (errno.EAGAIN, errno.EINTR)
 
 

@@ -103,6 +103,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "open_ms": opened,
         "phases": phases,
         "direct": file.direct,
+        "threaded": session.threaded,
         "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
         "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
         "bytes_per_ms": rates,
