@@ -69,6 +69,9 @@ class StreamRun(_Document):
         bytes_per_ms: of reading all weights, nothing else running; one each time.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
+        later_major_faults: since all code had run once, the first two inferences.
+        files: that the process had mapped.
+        making, running: pages of the library that making kernels and executing them needed, where steps were timed.
     """
 
     idle: Resident
@@ -80,6 +83,10 @@ class StreamRun(_Document):
     bytes_per_ms: tuple[float, ...]
     read_ms: float = 0.0
     table_bytes: int = 0
+    later_major_faults: int = 0
+    files: tuple[str, ...] = ()
+    making: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
 
     @property
     def peak_over_idle(self) -> int:
@@ -167,6 +174,8 @@ class StreamProfile(_Document):
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
+        making, running: pages of the library that making kernels and executing them need: the first of each run of them,
+            and how many; profiles of before do not say.
         others: share of the processors' time that other work had meanwhile, 0 to 1.
     """
 
@@ -179,6 +188,8 @@ class StreamProfile(_Document):
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
     read_ms: Annotated[float, Field(ge=0)] = 0.0
+    making: tuple[_Bytes, ...] = ()
+    running: tuple[_Bytes, ...] = ()
 
 
 #: Reads in flight: more gain nothing.
@@ -211,6 +222,8 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         lowest=tuple(schedule["tensor_offset"]),
         others=share,
         read_ms=round(found.read_ms, 6),
+        making=found.making,
+        running=found.running,
     )
 
 

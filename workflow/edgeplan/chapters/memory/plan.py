@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.read import load_onnx
@@ -23,6 +24,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs
+from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
@@ -203,6 +205,7 @@ class MemoryPlanned:
         candidate: the program that it is for, with what its run took besides the arena.
         budget: bytes over idle, all pages.
         run: the run that showed that the budget holds.
+        proof: what a run showed that a memory cgroup held to the budget, or why there was none.
     """
 
     folder: Path
@@ -210,6 +213,7 @@ class MemoryPlanned:
     candidate: CostedProgram
     budget: int
     run: StreamRun
+    proof: Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,7 @@ class _Held:
     budget: int
     excess: int
     run: StreamRun
+    proof: Proof
 
 
 class Planner:
@@ -235,6 +240,7 @@ class Planner:
 
     Attributes:
         values: seeded inputs of all runs; inputs: the same in files.
+        total_bytes: limit that the whole process is held to from its start on; 0: budgets are over idle.
         beside_bytes: what users count to a budget beside it, the idle process or nothing: messages add it.
 
     Raises:
@@ -258,6 +264,8 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
+        self.total_bytes = 0
+        self._more = 0  # bytes that groups charged runs with, more than was profiled
         if not self.built(self.forms[0]).program.step_names:
             what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
@@ -289,6 +297,7 @@ class Planner:
             write_folder(folder, program, self._made_for, self.cores)
             written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
+            write_folder(folder, program, self._made_for, self.cores, profile)
             times = written - began, time.perf_counter() - written
             self._candidates[form] = CostedProgram(folder, form, program, profile, *times)
         return self._candidates[form]
@@ -531,11 +540,11 @@ class Planner:
         """
         held = self._held(budget, mode, found=found)
         self._put(held.candidate, held.document, held.budget, folder, held.excess)
-        return MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run)
+        return MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, held.proof)
 
     def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
-        excess = 0
+        excess = self._more
         for _ in range(_ATTEMPTS):
             candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
@@ -544,11 +553,60 @@ class Planner:
             if found:  # by prediction, to the last page: another run may take some more
                 taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
-            if run.taken_bytes <= budget:
-                return _Held(plan_document, candidate.taking(excess), budget, excess, run)
+            taken = run.taken_bytes
+            if taken <= budget:
+                known = candidate.taking(excess)
+                proof = self._proven(known, plan_document, budget, run.files)
+                if proof.holds or proof.reason:
+                    return _Held(plan_document, known, budget, excess, run, proof)
+                taken = max(proof.taken_bytes, budget + 1)
+                missing = taken - budget + _SLACK_BYTES
+                budget, self._more = (budget + missing, self._more) if found else (budget, self._more + missing)
+                excess += missing
+                continue
             excess += run.taken_bytes - budget + _SLACK_BYTES
-        taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
+
+    def _proven(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, files: Sequence[str]) -> Proof:
+        """Have a memory cgroup hold a run of a plan to its budget.
+
+        Raises:
+            TooSmallError: the whole process is held to the budget, and does not start in it.
+        """
+        prover = Prover(self._work / "libraries", files)
+        p = plan_document
+        if not self.total_bytes:
+            settings = self.settings(5, isolated=p.mode == Mode.isolated)
+            return prover.over_idle(candidate.folder, self._threads, p.model_dump(), settings, budget)
+        folder = self._work / "total"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        placed = Schedule.of(p.model_dump())
+        schedule = MemorySchedule(p.mode, budget, 0, (), self.cores.compute, self.cores.reader, placed)
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, candidate.profile.model_dump())
+        self._fill(folder, candidate, schedule, prediction, [(budget, p.predicted_ms, p.lower_bound_ms, placed)])
+        proof = prover.total(folder, self.total_bytes)
+        if proof.ended and not proof.idle_bytes:
+            least_start = prover.least_start(folder, self.total_bytes)
+            what = f"the process does not start in {mib(self.total_bytes)}: it starts in {mib(least_start)}"
+            next_step = f"give --budget {-(-least_start // MIB)}MiB or more"
+            enough = least_start - self.beside_bytes
+            raise TooSmallError(what, where="--budget", next_step=next_step, proven=False, enough=enough)
+        return proof
+
+    def hold_total(self, size: int) -> None:
+        """Plan for a limit that holds the whole process from its start on, as that of a container, from now on.
+
+        Args:
+            size: of the limit, bytes. What the process takes before it opens a plan is taken off budgets, as a group counts it.
+        """
+        base = self.candidate(self.forms[0])
+        files = run_apart(base.folder, self._threads, [None], self.settings(2)).files
+        try:
+            idle = Prover(self._work / "libraries", files).idle_bytes(base.folder)
+        except NoGroupError:
+            idle = 0
+        self.total_bytes, self.beside_bytes = size, idle or self.idle_bytes
 
     def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:
         """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""
@@ -675,7 +733,13 @@ def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
     return MadeFor(str(model.resolve()), model_sha256(model), fingerprint(), info.version, info.isa, threads)
 
 
-def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: RunCores | None = None) -> None:
+def write_folder(
+    folder: Path,
+    program: StreamProgram,
+    made: MadeFor,
+    cores: RunCores | None = None,
+    profile: StreamProfile | None = None,
+) -> None:
     """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that.
 
     Raises:
@@ -685,7 +749,8 @@ def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: Run
     placed = Schedule.of(all_resident(program))
     compute, reader = (cores.compute, cores.reader) if cores else ((), ())
     schedule = MemorySchedule("back-to-back", placed.arena_bytes, 0, (), compute, reader, placed)
-    write_plan(folder, MEMORY, made, schedule, MemoryPrediction(), (PROGRAM_NAME,))
+    prediction = MemoryPrediction(profile=profile.model_dump()) if profile else MemoryPrediction()
+    write_plan(folder, MEMORY, made, schedule, prediction, (PROGRAM_NAME,))
 
 
 @contextmanager

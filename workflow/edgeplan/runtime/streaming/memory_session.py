@@ -21,10 +21,12 @@ from edgeplan.runtime.folder import (
     read_folder,
 )
 from edgeplan.runtime.plan_session import Session
+from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.support.cgroups import memory_limit
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
@@ -76,6 +78,19 @@ class _Latency(msgspec.Struct, frozen=True):
     ms: float = 0.0
 
 
+class _Needed(msgspec.Struct, frozen=True):
+    """The pages of the library that a stored profile names, and nothing else of it."""
+
+    making: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+
+
+class _Pages(msgspec.Struct, frozen=True):
+    """The profile of a stored prediction, reduced likewise."""
+
+    profile: _Needed = _Needed()
+
+
 class _Mode(msgspec.Struct, frozen=True):
     """The mode of a stored schedule alone."""
 
@@ -111,7 +126,8 @@ class MemorySession(Session):
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
-        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
+        library = pages_of(plan, dnnl.info.path)
+        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader, library=library)
         self._dnnl, self._given = dnnl, plan
 
     @cached_property
@@ -175,11 +191,25 @@ class MemorySession(Session):
         file = WeightsFile(plan.path / WEIGHTS_NAME, program.weights_bytes, drop=read)
         self.stream.close()  # both at once would take too much
         processors = plan.scheduled(MemorySchedule).reader
-        self.stream = StreamSession(self._dnnl, program, schedule, file, processors=processors)
+        library = pages_of(plan, self._dnnl.info.path)
+        self.stream = StreamSession(self._dnnl, program, schedule, file, processors=processors, library=library)
         self.program, self._plan = program, plan
 
     def _close(self) -> None:
         self.stream.close()
+
+
+def pages_of(plan: PlanFolder, path: str) -> LibraryPages | None:
+    """The pages of the library that a plan's process has in memory; None where no group of processes limits its memory.
+
+    Args:
+        plan: whose profile says what is needed.
+        path: of the library.
+    """
+    if memory_limit() is None:
+        return None
+    needed = plan.predicted(_Pages).profile
+    return KeptPages(path, needed.making, needed.running) if needed.running else None
 
 
 def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:

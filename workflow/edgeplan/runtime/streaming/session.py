@@ -22,6 +22,8 @@ from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, P
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
 
 Taken = TypeVar("Taken")
+#: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
+READY_INFERENCES = 2
 _FLOAT_BYTES = 4
 _COPIED_BYTES = 64 << 10  # of inputs at a time
 _LIBC = ctypes.CDLL(None)
@@ -79,6 +81,7 @@ class StreamSession:
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
         gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
             static memory saves.
+        library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -99,6 +102,7 @@ class StreamSession:
         processors: Sequence[int] = (),
         debug: bool = False,
         gives_back: bool = False,
+        library: LibraryPages | None = None,
     ) -> None:
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
@@ -107,9 +111,11 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
-        self._library = LibraryPages(dnnl.info.path)
+        self._library = library or LibraryPages(dnnl.info.path)
+        self._library.begin()
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._library.made()
         self._columns = self._calls.columns
         self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
@@ -117,6 +123,7 @@ class StreamSession:
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
         self._executed = False  # every kernel has run once
+        self._settling = READY_INFERENCES
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
@@ -271,6 +278,9 @@ class StreamSession:
             if k < steps:
                 loader.ended(first + k)
         self._executed = True
+        if self._settling:
+            self._settling -= 1
+            self._library.executed()
 
     def _after(self, k: int) -> None:
         """Do what follows a step that was executed by itself."""
