@@ -86,7 +86,7 @@ def plan_memory(
         else:
             size = wanted.size
         if total:
-            planner.hold_total(size)
+            planner.hold_total()
         try:
             made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         except TooSmallError as refusal:

@@ -240,7 +240,7 @@ class Planner:
 
     Attributes:
         values: seeded inputs of all runs; inputs: the same in files.
-        total_bytes: limit that the whole process is held to from its start on; 0: budgets are over idle.
+        total: whether budgets and what is beside them are a limit of the whole process, from its start on.
         beside_bytes: what users count to a budget beside it, the idle process or nothing: messages add it.
 
     Raises:
@@ -264,7 +264,7 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
-        self.total_bytes = 0
+        self.total = False
         self._more = 0  # bytes that groups charged runs with, more than was profiled
         if not self.built(self.forms[0]).program.step_names:
             what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
@@ -573,9 +573,8 @@ class Planner:
         Raises:
             TooSmallError: the whole process is held to the budget, and does not start in it.
         """
-        prover = Prover(self._work / "libraries", files)
-        p = plan_document
-        if not self.total_bytes:
+        prover, p = self.prover(files), plan_document
+        if not self.total:
             settings = self.settings(5, isolated=p.mode == Mode.isolated)
             return prover.over_idle(candidate.folder, self._threads, p.model_dump(), settings, budget)
         folder = self._work / "total"
@@ -585,28 +584,41 @@ class Planner:
         schedule = MemorySchedule(p.mode, budget, 0, (), self.cores.compute, self.cores.reader, placed)
         prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, candidate.profile.model_dump())
         self._fill(folder, candidate, schedule, prediction, [(budget, p.predicted_ms, p.lower_bound_ms, placed)])
-        proof = prover.total(folder, self.total_bytes)
+        limit = budget + self.beside_bytes
+        proof = prover.total(folder, limit)
         if proof.ended and not proof.idle_bytes:
-            least_start = prover.least_start(folder, self.total_bytes)
-            what = f"the process does not start in {mib(self.total_bytes)}: it starts in {mib(least_start)}"
+            least_start = prover.least_start(folder, limit)
+            what = f"the process does not start in {mib(limit)}: it starts in {mib(least_start)}"
             next_step = f"give --budget {-(-least_start // MIB)}MiB or more"
             enough = least_start - self.beside_bytes
             raise TooSmallError(what, where="--budget", next_step=next_step, proven=False, enough=enough)
         return proof
 
-    def hold_total(self, size: int) -> None:
-        """Plan for a limit that holds the whole process from its start on, as that of a container, from now on.
+    def prover(self, files: Sequence[str]) -> Prover:
+        """Make what holds runs to limits.
 
         Args:
-            size: of the limit, bytes. What the process takes before it opens a plan is taken off budgets, as a group counts it.
+            files: that the process of a plan maps.
         """
+        return Prover(self._work / "libraries", files)
+
+    def hold_total(self) -> None:
+        """From now on a budget and what is beside it are a limit of the whole process from its start on, as of a container."""
+        self.total, self.beside_bytes = True, self.idle_in_group
+
+    def hold_over_idle(self) -> None:
+        """From now on budgets are over idle."""
+        self.total, self.beside_bytes = False, 0
+
+    @cached_property
+    def idle_in_group(self) -> int:
+        """Bytes of a group before `edgeplan run` opens a plan in it; its resident memory where there are no groups."""
         base = self.candidate(self.forms[0])
         files = run_apart(base.folder, self._threads, [None], self.settings(2)).files
         try:
-            idle = Prover(self._work / "libraries", files).idle_bytes(base.folder)
+            return self.prover(files).idle_bytes(base.folder) or self.idle_bytes
         except NoGroupError:
-            idle = 0
-        self.total_bytes, self.beside_bytes = size, idle or self.idle_bytes
+            return self.idle_bytes
 
     def _put(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, folder: Path, excess: int) -> None:
         """The folder, built aside and put in place at once; beside the plan one in finer parts, for smaller budgets."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from typing import Any
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.measurement.process.memory_group import NoGroupError, Paid, run_paying
 from edgeplan.profiling.streaming import RunSettings, StreamRun
+from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support.subprocesses import ending, module_command
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
@@ -41,6 +43,7 @@ class Proof:
         peak_bytes: the most that it used from then on.
         major_faults: pages that the process waited for once all of its code had run.
         failures: allocations that hit the limit after it was idle.
+        run_ms: median of the inferences once all code had run; 0 where it was not asked for.
         ended: how the process ended, where it did not live.
         exceeded: a run with room took more than the budget: none was held to it.
         reason: why nothing was proven; "" where something was.
@@ -52,6 +55,7 @@ class Proof:
     peak_bytes: int = 0
     major_faults: int = 0
     failures: int = 0
+    run_ms: float = 0.0
     ended: str = ""
     exceeded: bool = False
     reason: str = ""
@@ -91,19 +95,30 @@ class Prover:
             settings: of the run; at least three inferences.
             budget: bytes.
         """
+        return _twice(
+            lambda room: self._worked(folder, threads, schedule, settings, budget + room),
+            lambda proof: proof.taken_bytes <= budget,
+        )
 
-        def held(room: int) -> Proof:
-            with tempfile.TemporaryDirectory(dir=self._work) as place:
-                gate = Path(place) / "gate"
-                job = json.dumps(settings.job(folder, threads, [schedule]) | {"gate": str(gate.resolve())}).encode()
-                paid = self._paid(module_command(_WORKER), job, gate, budget=budget + room)
-            try:
-                run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
-            except ColdRunError as error:
-                return _proof(paid, 0, error.reason)
-            return _proof(paid, run.later_major_faults)
+    def held(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+        """Hold a run to a budget over idle at once, whatever it needs; see `over_idle`."""
+        return _reasoned(lambda: self._worked(folder, threads, schedule, settings, budget))
 
-        return _twice(held, lambda proof: proof.taken_bytes <= budget)
+    def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
+        """Hold `edgeplan run` of a plan to a limit at once, whatever it needs; see `total`."""
+        return _reasoned(lambda: self._run(folder, limit, repeat))
+
+    def _worked(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+        with tempfile.TemporaryDirectory(dir=self._work) as place:
+            gate = Path(place) / "gate"
+            job = json.dumps(settings.job(folder, threads, [schedule]) | {"gate": str(gate.resolve())}).encode()
+            paid = self._paid(module_command(_WORKER), job, gate, budget=budget)
+        try:
+            run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
+        except ColdRunError as error:
+            return _proof(paid, 0, error.reason)
+        run_ms = statistics.median(run.phases[0].run_ms[READY_INFERENCES:])
+        return replace(_proof(paid, run.later_major_faults), run_ms=run_ms)
 
     def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
         """Hold `edgeplan run` of a plan to a limit, from the start of its process on.
@@ -156,14 +171,24 @@ class Prover:
 
 def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:
     """A run with room shows what is needed; only one that may fit is held to its limit."""
-    try:
+
+    def tried() -> Proof:
         wide = held(_ROOM_BYTES)
         if wide.ended:
             return wide
         return held(0) if fits(wide) else replace(wide, exceeded=True)
+
+    return _reasoned(tried)
+
+
+def _reasoned(held: Callable[[], Proof]) -> Proof:
+    """What a run showed, or why there can be none."""
+    try:
+        return held()
     except (NoGroupError, TimeoutError) as error:
         return Proof(reason=str(error))
 
 
 def _proof(paid: Paid, major_faults: int, ended: str = "", *, total: bool = False) -> Proof:
-    return Proof(total, paid.limit_bytes, paid.idle_bytes, paid.peak_bytes, major_faults, paid.failures, ended)
+    idle, peak = paid.idle_bytes, paid.peak_bytes
+    return Proof(total, paid.limit_bytes, idle, peak, major_faults, paid.failures, ended=ended)
