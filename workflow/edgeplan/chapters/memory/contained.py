@@ -27,7 +27,7 @@ _SEARCHES = 8
 _RUNS, _TURNS, _INFERENCES = 3, 9, 5
 
 
-def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterator[dict[str, Any]]:
+def contained(planner: Planner, work: Path, stock: int, share: float, turns: int = _TURNS) -> Iterator[dict[str, Any]]:
     """Run plans of a model for total budgets, each in fresh groups of that limit.
 
     Args:
@@ -35,6 +35,7 @@ def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterato
         work: a folder for plans.
         stock: bytes that ONNX Runtime takes over idle.
         share: of these, for the second limit.
+        turns: processes held and free, whose latencies are compared.
     """
     ways: dict[str, Callable[[], MemoryPlanned]] = {
         LEAST: lambda: least_total(planner, work / "contained-least"),
@@ -45,7 +46,7 @@ def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterato
             made = plan()
             yield from _runs(planner, made, setting)
             planner.hold_over_idle()
-            yield held_latency(planner, made) | {"setting": setting}
+            yield held_latency(planner, made, turns) | {"setting": setting}
         except EdgeplanError as error:
             yield {"case": CASE, "setting": setting, "reason": error.what.splitlines()[0]}
         finally:
@@ -88,16 +89,16 @@ def _runs(planner: Planner, made: MemoryPlanned, setting: str) -> Iterator[dict[
 
 
 def row_of(proof: Proof) -> dict[str, Any]:
-    """The columns of a run in a group: `equal` is 1 where the budget held."""
+    """The columns of a run in a group; one that was killed or failed had an allocation that hit the limit."""
     if proof.reason:
         return {"reason": proof.reason}
     return {
-        "equal": float(proof.holds), "idle": proof.idle_bytes, "peak": proof.peak_bytes, "failures": proof.failures,
+        "idle": proof.idle_bytes, "peak": proof.peak_bytes, "failures": max(proof.failures, int(bool(proof.ended))),
         "major_faults": proof.major_faults, "reason": proof.ended,
     }  # fmt: skip
 
 
-def held_latency(planner: Planner, made: MemoryPlanned) -> dict[str, Any]:
+def held_latency(planner: Planner, made: MemoryPlanned, turns: int = _TURNS) -> dict[str, Any]:
     """Median latency held to idle and the budget over that without a limit, by turns; kills count as failures.
 
     Both are medians of processes, of which each tells the median of its inferences once all of its code has run.
@@ -106,7 +107,7 @@ def held_latency(planner: Planner, made: MemoryPlanned) -> dict[str, Any]:
     settings = planner.settings(_INFERENCES)
     row: dict[str, Any] = {"case": RATIO_CASE, "budget": made.budget}
     held_ms, free_ms, killed, faults = [], [], 0, 0
-    for _ in range(_TURNS):
+    for _ in range(turns):
         free = run_apart(made.folder, made.candidate.program.threads, [plan], settings)
         free_ms.append(statistics.median(free.phases[0].run_ms[READY_INFERENCES:]))
         held = prover.held(made.folder, made.candidate.program.threads, plan, settings, made.budget)

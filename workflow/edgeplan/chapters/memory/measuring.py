@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.contained import contained
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, changed, cuts, layers, offline
 from edgeplan.engines.onnxruntime.reference import reference_outputs
@@ -66,6 +67,8 @@ def measured(subject: StudiedModel) -> Iterator[dict[str, Any]]:
     yield from _budgets(subject, planner, default, made)
     yield from _beside(subject, planner, made)
     yield from _second(subject, default)
+    if subject.settings.contained_share:
+        yield from contained(planner, subject.work, default, subject.settings.contained_share)
 
 
 def _budgets(

@@ -36,6 +36,8 @@ class MemorySettings(Section):
         adapted_model, adapted_runs: model that goes through the budgets of `shares`, inferences of each; "" leaves it out.
         offline_mb: budgets, by model, at which what planning takes is measured.
         layout_models: names of the zoo or of workloads whose activations are laid out by all that lay out.
+        contained_share: share of what the first setting takes over idle that a plan for a total budget gets beside our idle
+            process; the least total budget is measured with it; 0 leaves both out.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 
@@ -58,6 +60,7 @@ class MemorySettings(Section):
     adapted_runs: Annotated[int, Field(ge=2, le=1000)] = 32
     offline_mb: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     layout_models: tuple[str, ...] = ()
+    contained_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")

@@ -85,7 +85,7 @@ def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
     """Digest everything that decides the rows of a model, by the name of a protocol."""
     if name == _LAYOUTS:
         return key_of([by, *settings.layout_models], 16)
-    alone = {"devices", "models", "lock_timeout_seconds", "layout_models"}
+    alone = {"devices", "models", "lock_timeout_seconds", "layout_models", "contained_share"}
     for own in ("sliced_model", "adapted_model"):
         if name != getattr(settings, own):
             alone |= {own, "adapted_runs"} if own == "adapted_model" else {own}
