@@ -29,7 +29,8 @@ from edgeplan.support.workers import ColdRunError, answered, last_words
 _WORKER = "edgeplan.runtime.streaming.worker"
 _ROOM_BYTES = 64 * MIB  # more than a plan takes beside what was profiled
 _FAULTS = re.compile(r"(\d+) pages? waited for")
-_TIMEOUT_SECONDS = 120.0
+_TIMEOUT_SECONDS, _START_SECONDS = 120.0, 20.0  # one that reads its own code again and again does not start
+_START_STEP = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,34 +140,41 @@ class Prover:
         return self._run(folder, 1 << 30, 1).idle_bytes
 
     def least_start(self, folder: Path, limit: int) -> int:
-        """The least limit, to a mebibyte, that the start of `edgeplan run` lives in: more than one that it does not live in.
+        """The least limit, to two mebibytes, that the start of `edgeplan run` lives in: more than one that it does not live in.
 
         Args:
             folder: of a plan.
             limit: in which it does not live.
         """
         low, high = limit, 2 * limit
-        while not self._run(folder, high, 2).idle_bytes:
+        while not self._run(folder, high, 1, _START_SECONDS).idle_bytes:
             low, high = high, 2 * high
-        while high - low > MIB:
+        while high - low > _START_STEP:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._run(folder, middle, 2).idle_bytes else (middle, high)
+            low, high = (low, middle) if self._run(folder, middle, 1, _START_SECONDS).idle_bytes else (middle, high)
         return high
 
-    def _run(self, folder: Path, limit: int, repeat: int) -> Proof:
+    def _run(self, folder: Path, limit: int, repeat: int, seconds: float = _TIMEOUT_SECONDS) -> Proof:
         with tempfile.TemporaryDirectory(dir=self._work) as place:
             gate = Path(place) / "gate"
             words = ("run", str(folder.resolve()), "--repeat", str(repeat), "--gate", str(gate.resolve()))
-            paid = self._paid(module_command("edgeplan", *words), b"", gate, limit=limit)
+            paid = self._paid(module_command("edgeplan", *words), b"", gate, limit=limit, seconds=seconds)
         if paid.code:
             return _proof(paid, 0, f"{ending(paid.code)}{last_words(paid.stderr)}", total=True)
         told = _FAULTS.search(paid.stdout.decode(errors="replace"))
         return _proof(paid, int(told[1]) if told else 0, total=True)
 
-    def _paid(self, command: Sequence[str], said: bytes, gate: Path, *, limit: int = 0, budget: int = 0) -> Paid:
-        return run_paying(
-            command, said, gate, self._files, self._work, limit=limit, budget=budget, timeout_seconds=_TIMEOUT_SECONDS
-        )
+    def _paid(
+        self,
+        command: Sequence[str],
+        said: bytes,
+        gate: Path,
+        *,
+        limit: int = 0,
+        budget: int = 0,
+        seconds: float = _TIMEOUT_SECONDS,
+    ) -> Paid:
+        return run_paying(command, said, gate, self._files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
 
 
 def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:
