@@ -21,11 +21,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
 from edgeplan.runtime.streaming.lean_inputs import random_inputs
 from edgeplan.runtime.streaming.library_pages import LibraryPages, give_up_unused
-from edgeplan.runtime.streaming.memory_session import MemorySession
+from edgeplan.runtime.streaming.memory_session import MemorySession, narrow_limit
 from edgeplan.runtime.streaming.phases import Phase, run_budgets
 from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support import subprocesses
-from edgeplan.support.cgroups import memory_limit
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.support.subprocesses import module_command
 from edgeplan.terminal import escaped, say
@@ -49,21 +48,22 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan.made_for.threads, given.gate)
+        idle = _ready(plan, given.gate)
         with MemorySession(plan, _loaded[0]) as session:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
             waited = _Waited(_writing(places))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
-            _kept.append(session)
+            if narrow_limit(plan) is not None:
+                _kept.append(session)
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
             *map(_line, phases),
         ):
             say(line)
-        if (limit := memory_limit()) is not None:
+        if (limit := narrow_limit(plan)) is not None:
             say(f"limit {limit / _MIB:.1f} MiB: {waited.pages} pages waited for after inference {READY_INFERENCES}")
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
@@ -105,20 +105,20 @@ def _major_faults() -> int:
 
 
 def end_at_once() -> None:
-    """End the process where a group limits its memory and it has run a plan: what libraries do at exit would read them."""
-    if _kept and memory_limit() is not None:
+    """End the process where it has run a plan under a narrow limit: what libraries do at exit would read more of them."""
+    if _kept:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-def _ready(threads: int, gate: str) -> dict[str, int]:
+def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
     """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
-    dnnl.warm_up(threads)
+    dnnl.warm_up(plan.made_for.threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     _loaded.append(dnnl)
-    if memory_limit() is not None:
+    if narrow_limit(plan) is not None:
         give_up_unused()
     wait_at(gate)
     reset_peak()

@@ -75,6 +75,7 @@ LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
+_IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
@@ -616,7 +617,7 @@ class Planner:
         base = self.candidate(self.forms[0])
         files = run_apart(base.folder, self._threads, [None], self.settings(2)).files
         try:
-            return self.prover(files).idle_bytes(base.folder) or self.idle_bytes
+            return self.prover(files).idle_bytes(base.folder, all_bytes(base) + _IDLE_BYTES) or self.idle_bytes
         except NoGroupError:
             return self.idle_bytes
 

@@ -131,13 +131,17 @@ class Prover:
         """
         return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
 
-    def idle_bytes(self, folder: Path) -> int:
-        """What the group of `edgeplan run` uses before the plan is opened; 0 where nothing can be proven.
+    def idle_bytes(self, folder: Path, limit: int) -> int:
+        """What the group of `edgeplan run` uses before the plan is opened; 0 where it does not come so far.
 
         Args:
             folder: of any plan.
+            limit: that leaves it enough.
+
+        Raises:
+            NoGroupError: nothing can be proven.
         """
-        return self._run(folder, 1 << 30, 1).idle_bytes
+        return self._run(folder, limit, 1).idle_bytes
 
     def least_start(self, folder: Path, limit: int) -> int:
         """The least limit, to two mebibytes, that the start of `edgeplan run` lives in: more than one that it does not live in.

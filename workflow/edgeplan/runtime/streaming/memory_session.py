@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from edgeplan.runtime.streaming.again import Again
 
 ISOLATED = "isolated"
+#: Beside a budget: the idle process, and all of the libraries' files, which the system reads ahead.
+_WIDE_BYTES = 256 << 20
 
 
 class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,6 +91,12 @@ class _Pages(msgspec.Struct, frozen=True):
     """The profile of a stored prediction, reduced likewise."""
 
     profile: _Needed = _Needed()
+
+
+class _Budget(msgspec.Struct, frozen=True):
+    """The budget of a stored schedule alone."""
+
+    budget_bytes: int
 
 
 class _Mode(msgspec.Struct, frozen=True):
@@ -199,14 +207,22 @@ class MemorySession(Session):
         self.stream.close()
 
 
+def narrow_limit(plan: PlanFolder) -> int | None:
+    """Return the limit of the memory group around this process, bytes, where it leaves a plan little room; else None."""
+    limit = memory_limit()
+    if limit is None or limit > plan.scheduled(_Budget).budget_bytes + _WIDE_BYTES:
+        return None
+    return limit
+
+
 def pages_of(plan: PlanFolder, path: str) -> LibraryPages | None:
-    """The pages of the library that a plan's process has in memory; None where no group of processes limits its memory.
+    """The pages of the library that a plan's process has in memory; None where no limit leaves it little room.
 
     Args:
         plan: whose profile says what is needed.
         path: of the library.
     """
-    if memory_limit() is None:
+    if narrow_limit(plan) is None:
         return None
     needed = plan.predicted(_Pages).profile
     return KeptPages(path, needed.making, needed.running) if needed.running else None

@@ -116,7 +116,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(library, RecordedPages):
         result["making"], result["running"] = library.found()
     session.close()
-    _kept.append(session)
+    if job.get("gate"):
+        _kept.append(session)
     return result
 
 
