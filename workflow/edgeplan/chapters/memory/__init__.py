@@ -6,6 +6,8 @@ Modules:
 * `budget`: Budgets of memory as users write them: bytes, MB, MiB, or per cent of what ONNX Runtime
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
+* `contained`: Plans in containers: a limit of memory holds `edgeplan run` from the start of its
+  process on; and latency held beside free.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
 * `layouts`: Layouts of activations and scratch without weights: how near each way to lay out comes
   to the proven least.
@@ -16,6 +18,8 @@ Modules:
   by step.
 * `plan`: From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to
   see that the budget holds.
+* `proof`: A plan proven from outside: a memory cgroup holds its run to the budget, and pays for all
+  that the process has in memory.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `settings`: The `memory` section of params.yaml.
 * `stages/`: The stages of the chapter on memory.

@@ -8,8 +8,10 @@ Modules:
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
   of its operands alone.
-* `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
-  not needed now.
+* `lean_inputs`: Random inputs of a plan of memory, written without numpy: a process that makes them
+  with it takes more than some plans do.
+* `library_pages`: Pages of a loaded library that are in memory: letting go of those that are not
+  needed now, and keeping those that are.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
   budget can be changed.
 * `phases`: Inferences of a plan of memory, budget by budget.
