@@ -16,8 +16,7 @@ from edgeplan.cli.memory import summary
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
-from edgeplan.measurement.process.memory_group import NoGroupError, memory_group, run_paying
-from edgeplan.measurement.process.own_files import NoCopiesError
+from edgeplan.measurement.process.memory_group import NoCopiesError, NoGroupError, memory_group, run_paying
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import run_apart
 from edgeplan.runtime.dnnl import Dnnl

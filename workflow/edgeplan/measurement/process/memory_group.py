@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeplan.measurement.process.own_files import NoCopiesError, command_with, copied, refused
+from edgeplan.measurement.process.own_files import command_with, refused
+from edgeplan.measurement.process.page_cache import evict
 from edgeplan.support.cgroups import groups
 from edgeplan.support.scratch import delete_abandoned, make_held
 from edgeplan.support.subprocesses import end, start
@@ -54,6 +56,31 @@ class Limited:
     limit_bytes: int
     peak_bytes: int
     failures: int
+
+
+class NoCopiesError(Exception):
+    """A process cannot be given copies of the files that it maps."""
+
+
+def copied(files: Iterable[str], folder: Path) -> dict[str, str]:
+    """Copy files into a folder, no page of them in memory; the copy of each.
+
+    Raises:
+        NoCopiesError: the page cache keeps them, as for a file system in memory, or there is no room.
+    """
+    found = {}
+    try:
+        for number, file in enumerate(sorted(set(files))):
+            copy = folder / f"{number}-{Path(file).name}"
+            if not copy.exists():
+                shutil.copy2(file, copy)
+            found[file] = str(copy.resolve())
+        left = evict(map(Path, found.values()))
+    except OSError as error:
+        raise NoCopiesError(f"libraries cannot be copied to {folder}: {error.strerror}") from error
+    if left:
+        raise NoCopiesError(f"copies of libraries in {folder} stay in the page cache")
+    return found
 
 
 class MemoryGroup:

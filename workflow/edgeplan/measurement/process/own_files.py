@@ -11,41 +11,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 _NEWNS, _NEWUSER = 0x0002_0000, 0x1000_0000  # of unshare(2)
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x4_0000  # of mount(2)
 _REFUSED = 97
-
-
-class NoCopiesError(Exception):
-    """A process cannot be given copies of the files that it maps."""
-
-
-def copied(files: Iterable[str], folder: Path) -> dict[str, str]:
-    """Copy files into a folder, no page of them in memory; the copy of each.
-
-    Raises:
-        NoCopiesError: the page cache keeps them, as for a file system in memory, or there is no room.
-    """
-    from edgeplan.measurement.process.page_cache import evict  # noqa: PLC0415  it loads numpy, which the process lacks
-
-    found = {}
-    try:
-        for number, file in enumerate(sorted(set(files))):
-            copy = folder / f"{number}-{Path(file).name}"
-            if not copy.exists():
-                shutil.copy2(file, copy)
-            found[file] = str(copy.resolve())
-        left = evict(map(Path, found.values()))
-    except OSError as error:
-        raise NoCopiesError(f"libraries cannot be copied to {folder}: {error.strerror}") from error
-    if left:
-        raise NoCopiesError(f"copies of libraries in {folder} stay in the page cache")
-    return found
 
 
 def command_with(copies: Mapping[str, str], command: Iterable[str]) -> list[str]:
