@@ -22,8 +22,8 @@ Modules:
   out.
 * `memory_group`: A process held to a limit of memory by the system: a memory cgroup, of version 1
   or 2, page cache counted.
-* `own_files`: A process with copies of its own of the files that it maps: `python -m
-  edgeplan.measurement.process.own_files FILES COMMAND`.
+* `own_files`: A process finds copies of its own in place of the files that it maps: `command_with`
+  starts it so.
 * `page_cache`: The page cache of Linux, file by file: evict, fill, look, and the bandwidth of the
   disk behind it.
 * `prepare_machine`: This is done last before the clock starts: page cache and memory are made what

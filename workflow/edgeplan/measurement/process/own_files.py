@@ -1,4 +1,4 @@
-"""A process with copies of its own of the files that it maps: `python -m edgeplan.measurement.process.own_files FILES COMMAND`.
+"""A process finds copies of its own in place of the files that it maps: `command_with` starts it so.
 
 Pages of a file are charged to the memory cgroup that touched them first. A library that this machine has in memory already
 costs a new group nothing, while in a container of its own it would. So each file is copied, the copies are dropped from the
