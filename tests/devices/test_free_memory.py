@@ -12,6 +12,7 @@ from edgeplan import plan_memory
 from edgeplan.chapters.memory import budget
 from edgeplan.devices.free_memory import FreeMemory, free_memory
 from edgeplan.errors import ParamsError
+from edgeplan.support.cgroups import memory_limit
 
 MIB = 1 << 20
 _V1 = (
@@ -38,6 +39,16 @@ def _one(limit: object, used: int, cached: int = 0) -> dict[str, object]:
 def _two(limit: object, used: int, cached: int = 0) -> dict[str, object]:
     """The files of a group of cgroup v2."""
     return {"memory.max": limit, "memory.current": used, "memory.stat": f"anon 5\nactive_file 0\ninactive_file {cached}"}
+
+
+def test_the_limit_around_a_process_is_the_least_of_its_groups(tmp_path: Path) -> None:
+    groups = {f"{V1}/a": _one(150 * MIB, 50 * MIB), f"{V1}/a/b": _one(_FREE_V1, 10 * MIB)}
+    system_of(tmp_path / "one", groups, "4:memory:/a/b\n", _V1.format(top="/"))
+    assert memory_limit(tmp_path / "one/proc", tmp_path / "one") == 150 * MIB
+    system_of(tmp_path / "two", {f"{V2}/box": _two(90 * MIB, 5)}, "0::/box\n", _V2.format(top="/"))
+    assert memory_limit(tmp_path / "two/proc", tmp_path / "two") == 90 * MIB
+    system_of(tmp_path / "free", {f"{V2}/box": _two("max", 5)}, "0::/box\n", _V2.format(top="/"))
+    assert memory_limit(tmp_path / "free/proc", tmp_path / "free") is None
 
 
 V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"

@@ -52,6 +52,10 @@ def _rows(scale: float) -> Iterator[dict[str, Any]]:
     for k in range(4):
         switch = {} if k % 2 else {"replan_ms": 5.0, "pause_ms": 1.0}
         yield row("adapted", place=k, budget=(1 + k // 2) * MIB, peak=MIB, median_ms=9.0, **switch)
+    contained = {"budget": 60 * MIB, "peak": 50 * MIB, "failures": 0}
+    for setting, faults in (("least", 0), ("30 %", int(scale) - 1)):
+        yield from (row("contained", setting, place=k, major_faults=faults, **contained) for k in range(3))
+    yield row("held latency", "least", budget=30 * MIB, pause_ms=1.02, failures=0, major_faults=0, pairs=9)
     yield row("offline", budget=1e8, weights=5e8, cutting_s=2.0, profiling_s=3.0, replan_ms=6.0)
     for who, height in (("edgeplan", 101), ("Algorithm 1", 130), ("greedy by size", 110)):
         yield row("layout", who, peak=height, needed=100, steps=7)
@@ -116,6 +120,17 @@ def test_the_floor_is_that_of_the_command_where_it_was_measured() -> None:
     floor = workers.runs.iloc[:1].assign(case="floor", idle=24.0 * MIB)
     command = replace(workers, runs=pd.concat([workers.runs, floor]))
     assert memory_metrics(command)["memory.runner_floor_mib"] == 24.0
+
+
+def test_total_budgets_hold_where_all_runs_do_and_kills_count_in_the_ratio() -> None:
+    found = evidence()
+    assert memory_metrics(found)["memory.total_in_cgroup"] == 3  # the runs of one model in its share do not hold
+    assert memory_metrics(found)["memory.cgroup_latency_ratio_max"] == 1.02
+    runs = found.runs.copy()
+    runs.loc[(runs["case"] == "held latency") & (runs["model"] == "vgg19"), "failures"] = 1
+    assert memory_metrics(replace(found, runs=runs))["memory.cgroup_latency_ratio_max"] >= 100
+    runs.loc[runs["case"] == "contained", "failures"] = math.nan  # a system without groups
+    assert "memory.total_in_cgroup" not in memory_metrics(replace(found, runs=runs))
 
 
 @pytest.mark.parametrize("name", MEMORY_TABLES)
@@ -191,7 +206,7 @@ def test_a_plan_that_was_killed_counts_whatever_was_counted_of_it(case: str, fai
 def test_a_system_without_groups_gives_no_figures_of_them() -> None:
     nothing = {"failures": math.nan, "pause_ms": math.nan, "major_faults": math.nan}
     runs = evidence().runs
-    planned = runs["case"].isin(["budget", "least", "second"])
+    planned = runs["case"].isin(["budget", "least", "second", "contained", "held latency"])
     runs.loc[planned, [*nothing, "reason"]] = [*nothing.values(), "this system has no memory controller for cgroups"]
     assert not {key for key in memory_metrics(MemoryEvidence("cpu-onednn", runs, {})) if "cgroup" in key}
 

@@ -11,6 +11,7 @@ import typer
 from edgeplan.chapters.memory import api
 from edgeplan.chapters.memory.api import Inferences
 from edgeplan.chapters.memory.plan import MemoryPlanned
+from edgeplan.chapters.memory.proof import Proof
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
@@ -96,6 +97,7 @@ def summary(made: MemoryPlanned) -> list[str]:
             f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB, all pages; "
             f"{statistics.median(run.phases[0].run_ms):.2f} ms an inference (median of {len(run.phases[0].run_ms)})"
         ),
+        *_proof(made.proof),
         f"  of which        {plan.arena_bytes / _MIB:.2f} MiB arena, {profile.objects_bytes / _MIB:.2f} MiB library, kernels",
         (
             f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s{rates}, "
@@ -106,6 +108,19 @@ def summary(made: MemoryPlanned) -> list[str]:
         f"  steps           {len(plan.steps)}{_sliced(made)}",
         *sureness_lines(profile),
         f"  written to      {made.folder}",
+    ]
+
+
+def _proof(proof: Proof) -> list[str]:
+    """Tell what a memory cgroup showed of the budget."""
+    if proof.reason:
+        return [f"  held to it      not proven from outside: {escaped(proof.reason)}"]
+    group = "from the start of `edgeplan run` on" if proof.total else "over idle"
+    return [
+        (
+            f"  held to it      {proof.limit_bytes / _MIB:.2f} MiB {group}, by a memory cgroup that pays for the library: "
+            f"{proof.peak_bytes / _MIB:.2f} MiB at most, no page waited for"
+        )
     ]
 
 

@@ -68,7 +68,12 @@ def _count(text: str) -> int:
 
 def main() -> None:
     """Run the command of this process."""
-    guarded(lambda: run(parser().parse_args(sys.argv[2:])))
+    try:
+        guarded(lambda: run(parser().parse_args(sys.argv[2:])))
+    except SystemExit as ended:
+        if not ended.code and (ran := sys.modules.get("edgeplan.cli.run_memory")) is not None:
+            ran.end_at_once()
+        raise
 
 
 def run(given: argparse.Namespace) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
+import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -17,9 +19,11 @@ from typing import Any
 from edgeplan.cli.times import median
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
-from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.memory_session import MemorySession
+from edgeplan.runtime.streaming.lean_inputs import random_inputs
+from edgeplan.runtime.streaming.library_pages import LibraryPages, give_up_unused
+from edgeplan.runtime.streaming.memory_session import MemorySession, narrow_limit
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets, sureness
+from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support import subprocesses
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 from edgeplan.support.subprocesses import module_command
@@ -38,17 +42,21 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="edgeplan-run-") as work:
         options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
         job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
-        budgets = json.loads(_apart("inputs", job))
+        lean = not (given.given or given.budgets or given.check) and random_inputs(plan, Path(work))
+        budgets = [] if lean else json.loads(_apart("inputs", job))
         if budgets and SCHEDULES_NAME not in plan.files:  # plans are made here, by numpy: that is no part of a budget
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan.made_for.threads, given.gate)
+        idle = _ready(plan, given.gate)
         with MemorySession(plan, _loaded[0]) as session:
             program = session.program
             inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
             places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
-            phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, _writing(places))
+            waited = _Waited(_writing(places))
+            phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
+            if narrow_limit(plan) is not None:
+                _kept.append(session)
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
@@ -56,6 +64,8 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             *filter(None, (sureness(session.others), *(lateness(phase, session.bytes_per_ms) for phase in phases))),
         ):
             say(line)
+        if (limit := narrow_limit(plan)) is not None:
+            say(f"limit {limit / _MIB:.1f} MiB: {waited.pages} pages waited for after inference {READY_INFERENCES}")
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
             _apart("outputs", job)
@@ -64,14 +74,53 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 
 
 _loaded: list[Dnnl] = []
+_kept: list[MemorySession] = []  # to free its kernels would read other pages of the library
 
 
-def _ready(threads: int, gate: str) -> dict[str, int]:
+class _Waited:
+    """Counts the pages that this process has waited for since all code had run once.
+
+    Args:
+        take: what is done with the outputs of each inference.
+    """
+
+    def __init__(self, take: Callable[[str, memoryview], int]) -> None:
+        self._take, self._ready = take, 0
+        self._calls: dict[str, int] = {}
+
+    def __call__(self, name: str, view: memoryview) -> int:
+        written = self._take(name, view)
+        self._calls[name] = self._calls.get(name, 0) + 1
+        if self._calls[name] <= READY_INFERENCES:
+            self._ready = _major_faults()
+        return written
+
+    @property
+    def pages(self) -> int:
+        """Return how many they are."""
+        return _major_faults() - self._ready
+
+
+def _major_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def end_at_once() -> None:
+    """End the process where it has run a plan under a narrow limit: what libraries do at exit would read more of them."""
+    if _kept:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
     """Load the library and start its threads; resident memory then, from which a budget counts."""
     dnnl = Dnnl()
-    dnnl.warm_up(threads)
+    dnnl.warm_up(plan.made_for.threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
     _loaded.append(dnnl)
+    if narrow_limit(plan) is not None:
+        give_up_unused()
     wait_at(gate)
     reset_peak()
     return resident()

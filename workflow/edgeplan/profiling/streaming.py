@@ -72,6 +72,9 @@ class StreamRun(_Document):
         widened_per_ms: bytes of values that the reader widened in a ms meanwhile; 0 where weights are stored whole.
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
+        later_major_faults: since all code had run once, the first two inferences.
+        files: that the process had mapped.
+        making, running: pages of the library that making kernels and executing them needed, where steps were timed.
     """
 
     idle: Resident
@@ -85,6 +88,10 @@ class StreamRun(_Document):
     table_bytes: int = 0
     widened_per_ms: float = 0.0
     threaded: bool = True
+    later_major_faults: int = 0
+    files: tuple[str, ...] = ()
+    making: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
 
     @property
     def peak_over_idle(self) -> int:
@@ -174,6 +181,8 @@ class StreamProfile(_Document):
         idle_bytes: resident memory of the process before it opened the plan.
         run_ms: of the inferences, for their spread.
         lowest: the lowest greedy layout of the buffers, which plans begin with.
+        making, running: pages of the library that making kernels and executing them need: the first of each run of them,
+            and how many; profiles of before do not say.
         others: share of the processors' time that other work had meanwhile, 0 to 1.
         widened_per_ms: bytes of values that are widened in a ms; 0 where weights are stored whole.
     """
@@ -187,6 +196,8 @@ class StreamProfile(_Document):
     lowest: tuple[_Bytes, ...]
     others: Annotated[float, Field(ge=0, le=1)] = 0.0
     read_ms: Annotated[float, Field(ge=0)] = 0.0
+    making: tuple[_Bytes, ...] = ()
+    running: tuple[_Bytes, ...] = ()
     widened_per_ms: Annotated[float, Field(ge=0)] = 0.0
 
     @property
@@ -238,6 +249,8 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         others=share,
         read_ms=round(found.read_ms, 6),
         widened_per_ms=round(found.widened_per_ms, 3),
+        making=found.making,
+        running=found.running,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROC, ROOT = Path("/proc"), Path("/")
+_UNLIMITED_BYTES = 1 << 60  # version 1 tells of a number near 2^63 where there is no limit
 
 
 def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tuple[int, Path]]:
@@ -34,6 +35,19 @@ def groups(controller: str, proc: Path = PROC, root: Path = ROOT) -> Iterator[tu
             if folder == mounted:
                 break
             folder = folder.parent
+
+
+def memory_limit(proc: Path = PROC, root: Path = ROOT) -> int | None:
+    """Return the least limit of memory (bytes) that a group around this process sets; None where none does.
+
+    Args:
+        proc: where the kernel tells about processes.
+        root: folder that mount points are below.
+    """
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    told = (number(folder / names[version]) for version, folder in groups("memory", proc, root))
+    limits = [limit for limit in told if limit is not None and limit < _UNLIMITED_BYTES]
+    return min(limits, default=None)
 
 
 def _mounts(controller: str, proc: Path) -> Iterator[tuple[int, tuple[Path, Path]]]:

@@ -8,6 +8,8 @@ Modules:
 * `budget`: Budgets of memory as users write them: bytes, MB, MiB, or per cent of what ONNX Runtime
   takes.
 * `chapter`: The chapter on memory: what it measures and shows.
+* `contained`: Plans in containers: a limit of memory holds `edgeplan run` from the start of its
+  process on; and latency held beside free.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
 * `frugal`: Settings that people would pick for little memory are run free and held to limits,
   beside plans for the same limits.
@@ -24,6 +26,8 @@ Modules:
   by step.
 * `plan`: From a model and a budget of memory to a plan folder: cut, profile, plan, and run once to
   see that the budget holds.
+* `proof`: A plan proven from outside: a memory cgroup holds its run to the budget, and pays for all
+  that the process has in memory.
 * `protocols`: Names of the chapter's measuring protocols: see `edgeplan.support.protocols`.
 * `same_memory`: Our plans in as much memory as others take: engines that keep all weights, and
   whole layers loaded when they are needed.

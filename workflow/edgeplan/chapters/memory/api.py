@@ -90,7 +90,8 @@ def plan_memory(
             require_free(Budget(size), "--budget")
         else:
             size = wanted.size
-        planner.beside_bytes = planner.idle_bytes if total and wanted is not None else 0
+        if total:
+            planner.hold_total()
         try:
             made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         except TooSmallError as refusal:

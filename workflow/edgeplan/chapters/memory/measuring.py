@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.chapters.memory.bench import ModelBench
+from edgeplan.chapters.memory.contained import contained
 from edgeplan.chapters.memory.frugal import frugal
 from edgeplan.chapters.memory.halved import CASE as BF16
 from edgeplan.chapters.memory.halved import halved
@@ -280,6 +281,12 @@ def _cuts(bench: ModelBench) -> Iterator[Row]:
         yield from cuts(bench.subject, bench.planner)
 
 
+def _contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
+    """Plans for total budgets, held from the start of their process on; nothing where the first setting did not run."""
+    if bench.default:
+        yield from contained(bench.planner, bench.subject.work, bench.default, share)
+
+
 def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     """Return the parts that the rows of a model are measured in, those that bars rest on first."""
     s, default = settings, settings.settings[0]
@@ -313,6 +320,9 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
                 "adapted", _adapted, Needs(3, len(s.shares) * s.adapted_runs), shares | {"runs": s.adapted_runs}, bars=False
             )
         )
+    if s.contained_share:
+        how = {"default": default, "share": s.contained_share}
+        found.append(RowsPart("contained", partial(_contained, share=s.contained_share), Needs(60, 120), how))
     if model == s.halved_model:
         how = {"default": default, "shares": s.halved_shares, "pairs": s.halved_pairs}
         needs = Needs(40, 2 * len(s.halved_shares) * s.halved_pairs * s.runs)

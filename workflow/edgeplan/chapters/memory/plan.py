@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
 from edgeplan.graph.model_file import model_sha256
@@ -25,6 +26,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
+from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
@@ -77,6 +79,7 @@ LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
+_IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
 _SURE_BYTES = 2 * MIB  # kernels and pages of the library take no less
@@ -207,6 +210,7 @@ class MemoryPlanned:
         candidate: the program that it is for, with what its run took besides the arena.
         budget: bytes over idle, all pages.
         run: the run that showed that the budget holds.
+        proof: what a run showed that a memory cgroup held to the budget, or why there was none.
         weights: how they are stored.
         error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
             largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
@@ -217,6 +221,7 @@ class MemoryPlanned:
     candidate: CostedProgram
     budget: int
     run: StreamRun
+    proof: Proof
     weights: Stored = F32
     error: float | None = None
 
@@ -245,6 +250,7 @@ class _Held:
     budget: int
     excess: int
     run: StreamRun
+    proof: Proof
 
 
 class Planner:
@@ -260,6 +266,7 @@ class Planner:
 
     Attributes:
         values: seeded inputs of all runs; inputs: the same in files.
+        total: whether budgets and what is beside them are a limit of the whole process, from its start on.
         beside_bytes: what users count to a budget beside it, the idle process or nothing: messages add it.
 
     Raises:
@@ -285,6 +292,8 @@ class Planner:
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
         self.inputs = _written(self.values, work)
         self.beside_bytes = 0
+        self.total = False
+        self._more = 0  # bytes that groups charged runs with, more than was profiled
         if not self.built(self.forms[0]).program.step_names:
             what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
@@ -316,6 +325,7 @@ class Planner:
             write_folder(folder, program, self._made_for, self.cores)
             written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
+            write_folder(folder, program, self._made_for, self.cores, profile)
             times = written - began, time.perf_counter() - written
             self._candidates[form] = CostedProgram(folder, form, program, profile, *times)
         return self._candidates[form]
@@ -558,13 +568,13 @@ class Planner:
         """
         held = self._held(budget, mode, found=found)
         error = self._error(held.candidate.program)
-        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, self._weights, error)
+        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error)
         self._put(planned, held.excess)
         return planned
 
     def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
-        excess = 0
+        excess = self._more
         for _ in range(_ATTEMPTS):
             candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
@@ -574,11 +584,73 @@ class Planner:
             if found:  # by prediction, to the last page: another run may take some more
                 taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
-            if run.taken_bytes <= budget:
-                return _Held(plan_document, candidate.taking(excess), budget, excess, run)
+            taken = run.taken_bytes
+            if taken <= budget:
+                known = candidate.taking(excess)
+                proof = self._proven(known, plan_document, budget, run.files)
+                if proof.holds or proof.reason:
+                    return _Held(plan_document, known, budget, excess, run, proof)
+                taken = max(proof.taken_bytes, budget + 1)
+                missing = taken - budget + _SLACK_BYTES
+                budget, self._more = (budget + missing, self._more) if found else (budget, self._more + missing)
+                excess += missing
+                continue
             excess += run.taken_bytes - budget + _SLACK_BYTES
-        taken = run.taken_bytes
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
+
+    def _proven(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, files: Sequence[str]) -> Proof:
+        """Have a memory cgroup hold a run of a plan to its budget.
+
+        Raises:
+            TooSmallError: the whole process is held to the budget, and does not start in it.
+        """
+        prover, p = self.prover(files), plan_document
+        if not self.total:
+            settings = self.settings(5, isolated=p.mode == Mode.isolated)
+            return prover.over_idle(candidate.folder, self._threads, p.model_dump(), settings, budget)
+        folder = self._work / "total"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        placed = Schedule.of(p.model_dump())
+        cores = self.cores
+        schedule = MemorySchedule(p.mode, budget, 0, (), cores.compute, cores.reader, placed, self._weights)
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, candidate.profile.model_dump())
+        self._fill(folder, candidate, schedule, prediction, [(budget, p.predicted_ms, p.lower_bound_ms, placed)])
+        limit = budget + self.beside_bytes
+        proof = prover.total(folder, limit)
+        if proof.ended and not proof.idle_bytes:
+            least_start = prover.least_start(folder, limit)
+            what = f"the process does not start in {mib(limit)}: it starts in {mib(least_start)}"
+            next_step = f"give --budget {-(-least_start // MIB)}MiB or more"
+            enough = least_start - self.beside_bytes
+            raise TooSmallError(what, where="--budget", next_step=next_step, proven=False, enough=enough)
+        return proof
+
+    def prover(self, files: Sequence[str]) -> Prover:
+        """Make what holds runs to limits.
+
+        Args:
+            files: that the process of a plan maps.
+        """
+        return Prover(self._work / "libraries", files)
+
+    def hold_total(self) -> None:
+        """From now on a budget and what is beside it are a limit of the whole process from its start on, as of a container."""
+        self.total, self.beside_bytes = True, self.idle_in_group
+
+    def hold_over_idle(self) -> None:
+        """From now on budgets are over idle."""
+        self.total, self.beside_bytes = False, 0
+
+    @cached_property
+    def idle_in_group(self) -> int:
+        """Bytes of a group before `edgeplan run` opens a plan in it; its resident memory where there are no groups."""
+        base = self.candidate(self.forms[0])
+        files = run_apart(base.folder, self._threads, [None], self.settings(2)).files
+        try:
+            return self.prover(files).idle_bytes(base.folder, all_bytes(base) + _IDLE_BYTES) or self.idle_bytes
+        except NoGroupError:
+            return self.idle_bytes
 
     def _output_files(self, program: StreamProgram) -> dict[str, Path]:
         """Where outputs go of runs that are held to ONNX Runtime: those with weights in half their bytes."""
@@ -736,7 +808,13 @@ def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
     return MadeFor(str(model.resolve()), model_sha256(model), fingerprint(), info.version, info.isa, threads)
 
 
-def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: RunCores | None = None) -> None:
+def write_folder(
+    folder: Path,
+    program: StreamProgram,
+    made: MadeFor,
+    cores: RunCores | None = None,
+    profile: StreamProfile | None = None,
+) -> None:
     """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that.
 
     Raises:
@@ -746,7 +824,8 @@ def write_folder(folder: Path, program: StreamProgram, made: MadeFor, cores: Run
     placed = Schedule.of(all_resident(program))
     compute, reader = (cores.compute, cores.reader) if cores else ((), ())
     schedule = MemorySchedule("back-to-back", placed.arena_bytes, 0, (), compute, reader, placed)
-    write_plan(folder, MEMORY, made, schedule, MemoryPrediction(), (PROGRAM_NAME,))
+    prediction = MemoryPrediction(profile=profile.model_dump()) if profile else MemoryPrediction()
+    write_plan(folder, MEMORY, made, schedule, prediction, (PROGRAM_NAME,))
 
 
 @contextmanager

@@ -18,11 +18,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("runtime/streaming", "schedules", "session", "spare", "worker"),
                 *files_of("runtime", "ranges", "bands", "native/partner", "native/widening"),
                 *files_of("profiling", "streaming"),
-                *files_of("measurement/process", "background", "memory_group", "read_ahead", "stock_memory", "stock"),
+                *files_of(
+                    "measurement/process", "background", "memory_group", "own_files", "read_ahead", "stock_memory", "stock"
+                ),
                 *files_of("engines", "onednn/mapped", "onnxruntime/offline", "openvino/mapped"),
                 "support/memory_counters.py",
-                *files_of("chapters/memory", "bench", "frugal", "halved", "layouts", "measuring", "phonelike", "plan"),
-                *files_of("chapters/memory", "same_memory", "single_layers", "studies", "turns"),
+                *files_of("chapters/memory", "bench", "contained", "frugal", "halved", "layouts", "measuring", "phonelike"),
+                *files_of("chapters/memory", "plan", "proof", "same_memory", "single_layers", "studies", "turns"),
                 "planning/memory",
             ),
             earlier=("memory/2",),

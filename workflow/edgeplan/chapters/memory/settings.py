@@ -43,6 +43,8 @@ class MemorySettings(Section):
         offline_mb: budgets, by model, at which what planning takes is measured.
         single_layers: names of `single_layers.LAYERS`, models of one layer whose kernels and cuts are run.
         layout_models: names of the zoo or of workloads whose activations are laid out by all that lay out.
+        contained_share: share of what the first setting takes over idle that a plan for a total budget gets beside our idle
+            process; the least total budget is measured with it; 0 leaves both out.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
 
@@ -73,6 +75,7 @@ class MemorySettings(Section):
     offline_mb: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     single_layers: tuple[str, ...] = ()
     layout_models: tuple[str, ...] = ()
+    contained_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")

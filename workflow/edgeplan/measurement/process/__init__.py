@@ -23,6 +23,8 @@ Modules:
   result out.
 * `memory_group`: A process held to a limit of memory by the system: a memory cgroup, of version 1
   or 2, page cache counted.
+* `own_files`: A process finds copies of its own in place of the files that it maps: `command_with`
+  starts it so.
 * `page_cache`: Manages the page cache of Linux file by file: evict, fill, look, and time the disk
   behind it.
 * `prepare_machine`: Prepares the machine last before the clock starts: page cache and memory are as

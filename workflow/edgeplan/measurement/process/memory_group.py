@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeplan.measurement.process.own_files import command_with, refused
+from edgeplan.measurement.process.page_cache import evict
 from edgeplan.support.cgroups import groups
 from edgeplan.support.scratch import delete_abandoned, make_held
 from edgeplan.support.subprocesses import end, start
@@ -55,6 +58,31 @@ class Limited:
     failures: int
 
 
+class NoCopiesError(Exception):
+    """A process cannot be given copies of the files that it maps."""
+
+
+def copied(files: Iterable[str], folder: Path) -> dict[str, str]:
+    """Copy files into a folder, no page of them in memory; the copy of each.
+
+    Raises:
+        NoCopiesError: the page cache keeps them, as for a file system in memory, or there is no room.
+    """
+    found = {}
+    try:
+        for number, file in enumerate(sorted(set(files))):
+            copy = folder / f"{number}-{Path(file).name}"
+            if not copy.exists():
+                shutil.copy2(file, copy)
+            found[file] = str(copy.resolve())
+        left = evict(map(Path, found.values()))
+    except OSError as error:
+        raise NoCopiesError(f"libraries cannot be copied to {folder}: {error.strerror}") from error
+    if left:
+        raise NoCopiesError(f"copies of libraries in {folder} stay in the page cache")
+    return found
+
+
 class MemoryGroup:
     """A memory cgroup for one process. Use `memory_group`."""
 
@@ -86,6 +114,15 @@ class MemoryGroup:
         """Put a process into the group."""
         (self._path / "cgroup.procs").write_text(str(process))
 
+    def set_limit(self, size: int) -> None:
+        """Limit what the group may use, page cache counted."""
+        self._file("memory.limit_in_bytes", "memory.max").write_text(str(size // _PAGE_BYTES * _PAGE_BYTES))
+
+    def reset_peak(self) -> None:
+        """Count the most bytes from now on, where the system lets it."""
+        with contextlib.suppress(OSError):
+            self._file("memory.max_usage_in_bytes", "memory.peak").write_text("0")
+
     def limit(self, budget: int) -> tuple[int, int]:
         """Limit the group to what it uses now, without what can be dropped, and a budget more: the use, and the limit."""
         if self._version == 1:
@@ -96,9 +133,8 @@ class MemoryGroup:
                 (self._path / "memory.reclaim").write_text("1G")
         idle = self.usage
         limit = (idle + budget) // _PAGE_BYTES * _PAGE_BYTES
-        self._file("memory.limit_in_bytes", "memory.max").write_text(str(limit))
-        with contextlib.suppress(OSError):
-            self._file("memory.max_usage_in_bytes", "memory.peak").write_text("0")
+        self.set_limit(limit)
+        self.reset_peak()
         return idle, limit
 
 
@@ -185,8 +221,92 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
         return Limited(code, _all_of(said.fileno()), _all_of(errors.fileno()), idle, limit, *found)
 
 
-def _await_ready(process: subprocess.Popen[bytes], errors: int) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """The outcome of a process in a group that pays for all that it maps, its libraries among it.
+
+    Attributes:
+        code, stdout, stderr: as of `Limited`.
+        idle_bytes: what the group used when the process said that it was idle; 0 if it never did.
+        limit_bytes: that it was held to.
+        peak_bytes: the most that it used from then on.
+        failures: how often an allocation hit the limit from then on.
+        failures_before: the same before, where the limit held from the start: what was read ahead was given up again.
+    """
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    idle_bytes: int
+    limit_bytes: int
+    peak_bytes: int
+    failures: int
+    failures_before: int = 0
+
+    @property
+    def killed(self) -> bool:
+        """Whether the system ended it, or this package after too long a time."""
+        return self.code == -signal.SIGKILL
+
+
+def run_paying(
+    command: Sequence[str], said: bytes, gate: Path, files: Iterable[str], work: Path, *, limit: int = 0, budget: int = 0,
+    timeout_seconds: float = 300.0,
+) -> Paid:  # fmt: skip
+    """Run a command in a new group that pays for its libraries, held to a limit.
+
+    Args:
+        command: it says "ready" on its error stream when it is idle, and waits for the gate.
+        said: what it reads on its standard input.
+        gate: a file that must not exist.
+        files: that it maps: it has copies of its own.
+        work: a folder for the copies, on a disk.
+        limit: bytes of the whole group from the start of the process on; 0: none before it is idle.
+        budget: bytes over what the group uses when it is idle; 0: nothing is added to the limit.
+        timeout_seconds: for the process.
+
+    Raises:
+        NoGroupError: this system gives no memory cgroup, or no files of its own to a process in it.
+    """
+    try:
+        copies = copied(files, work)
+    except NoCopiesError as error:
+        raise NoGroupError(str(error)) from error
+    with memory_group() as group, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        if limit:
+            group.set_limit(limit)
+        process = start(command_with(copies, command), stdin=subprocess.PIPE, stdout=out, stderr=errors)
+        timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
+        timer.start()
+        idle = before = 0
+        held = limit
+        try:
+            group.add(process.pid)
+            assert process.stdin is not None  # noqa: S101  it is piped
+            with contextlib.suppress(BrokenPipeError):  # it was killed at once
+                process.stdin.write(b"\n" + said)
+                process.stdin.close()
+            _await_ready(process, errors.fileno(), timeout_seconds)
+            if process.poll() is None:
+                idle, before = group.usage, group.failures
+                if budget:
+                    held = idle + budget
+                    group.set_limit(held)
+                group.reset_peak()
+                gate.touch()
+            code = process.wait()
+            found = group.peak, group.failures - before
+        finally:
+            timer.cancel()
+            end(process)
+        stdout, stderr = _all_of(out.fileno()), _all_of(errors.fileno())
+        if refused(code):
+            raise NoGroupError(stderr.decode(errors="replace").strip())
+        return Paid(code, stdout, stderr, idle, held, *found, before)
+
+
+def _await_ready(process: subprocess.Popen[bytes], errors: int, seconds: float = _READY_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while b"ready\n" not in _all_of(errors):
         if process.poll() is not None:
             return

@@ -18,8 +18,10 @@ Modules:
   step ends, and takes them when it needs them.
 * `kernel_reads`: The kernel's asynchronous reads (Linux, `io_submit(2)`), called through libc: no
   thread waits while the disk works.
-* `library_pages`: Pages of a loaded library that are in memory, and letting go of those that are
-  not needed now.
+* `lean_inputs`: Random inputs of a plan of memory, written without numpy: a process that makes them
+  with it takes more than some plans do.
+* `library_pages`: Pages of a loaded library that are in memory: letting go of those that are not
+  needed now, and keeping those that are.
 * `memory_session`: A plan of memory, opened: its weights come from the disk while it runs, and its
   budget can be changed.
 * `phases`: Inferences of a plan of memory, budget by budget.

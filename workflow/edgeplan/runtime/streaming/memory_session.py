@@ -23,16 +23,20 @@ from edgeplan.runtime.folder import (
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.streaming.background import BackgroundPlan
 from edgeplan.runtime.streaming.halves import F32, Stored
+from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.support.cgroups import memory_limit
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
     from edgeplan.runtime.streaming.again import Again
 
 ISOLATED = "isolated"
+#: Beside a budget: the idle process, and all of the libraries' files, which the system reads ahead.
+_WIDE_BYTES = 256 << 20
 
 
 class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -92,6 +96,25 @@ class _Latency(msgspec.Struct, frozen=True):
     profile: _Measured = _Measured()
 
 
+class _Needed(msgspec.Struct, frozen=True):
+    """The pages of the library that a stored profile names, and nothing else of it."""
+
+    making: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
+
+
+class _Pages(msgspec.Struct, frozen=True):
+    """The profile of a stored prediction, reduced likewise."""
+
+    profile: _Needed = _Needed()
+
+
+class _Budget(msgspec.Struct, frozen=True):
+    """The budget of a stored schedule alone."""
+
+    budget_bytes: int
+
+
 class _Mode(msgspec.Struct, frozen=True):
     """The mode of a stored schedule alone."""
 
@@ -138,7 +161,8 @@ class MemorySession(Session):
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
-        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader)
+        library = pages_of(plan, dnnl.info.path)
+        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader, library=library)
         self._dnnl, self._given = dnnl, plan
         self._anew: BackgroundPlan | None = None
 
@@ -239,7 +263,8 @@ class MemorySession(Session):
         file = WeightsFile(plan.path / WEIGHTS_NAME, program.weights_bytes, drop=read)
         self.stream.close()  # both at once would take too much
         processors = plan.scheduled(MemorySchedule).reader
-        self.stream = StreamSession(self._dnnl, program, schedule, file, processors=processors)
+        library = pages_of(plan, self._dnnl.info.path)
+        self.stream = StreamSession(self._dnnl, program, schedule, file, processors=processors, library=library)
         self.program, self._plan = program, plan
 
     def _close(self) -> None:
@@ -250,6 +275,27 @@ class MemorySession(Session):
 def stored_as(plan: PlanFolder) -> Stored:
     """The kind of stored weights of a plan; those of plans of other kinds are stored whole."""
     return plan.scheduled(_Weights).weights if plan.kind == MEMORY else F32
+
+
+def narrow_limit(plan: PlanFolder) -> int | None:
+    """Return the limit of the memory group around this process, bytes, where it leaves a plan little room; else None."""
+    limit = memory_limit()
+    if limit is None or limit > plan.scheduled(_Budget).budget_bytes + _WIDE_BYTES:
+        return None
+    return limit
+
+
+def pages_of(plan: PlanFolder, path: str) -> LibraryPages | None:
+    """The pages of the library that a plan's process has in memory; None where no limit leaves it little room.
+
+    Args:
+        plan: whose profile says what is needed.
+        path: of the library.
+    """
+    if narrow_limit(plan) is None:
+        return None
+    needed = plan.predicted(_Pages).profile
+    return KeptPages(path, needed.making, needed.running) if needed.running else None
 
 
 def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:

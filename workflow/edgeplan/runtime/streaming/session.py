@@ -26,6 +26,8 @@ from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
 from edgeplan.runtime.streaming.spare import SpareProcessor
 
 Taken = TypeVar("Taken")
+#: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
+READY_INFERENCES = 2
 _FLOAT_BYTES = 4
 _COPIED_BYTES = 64 << 10  # of inputs at a time
 _LIBC = ctypes.CDLL(None)
@@ -93,6 +95,7 @@ class StreamSession:
             static memory saves.
         spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
         reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
+        library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -115,6 +118,7 @@ class StreamSession:
         gives_back: bool = False,
         spare: Callable[[], bool] | None = None,
         reads: KernelReads | None = None,
+        library: LibraryPages | None = None,
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
@@ -124,9 +128,11 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
-        self._library = LibraryPages(dnnl.info.path)
+        self._library = library or LibraryPages(dnnl.info.path)
+        self._library.begin()
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
             self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._library.made()
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
@@ -137,6 +143,7 @@ class StreamSession:
         self.slowed: Sequence[int] = ()
         self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
+        self._settling = READY_INFERENCES
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
@@ -313,6 +320,9 @@ class StreamSession:
             if k < steps:
                 loader.ended(first + k)
         self._executed = True
+        if self._settling:
+            self._settling -= 1
+            self._library.executed()
 
     def _after(self, k: int) -> None:
         """Do what follows a step that was executed by itself."""

@@ -20,15 +20,18 @@ from typing import Any
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, SCHEDULES_NAME, WEIGHTS_NAME, PlanFolder, read_folder
-from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, schedules_of
+from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages, give_up_unused, unchanged_mappings
+from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, pages_of, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
 _SWITCH_SECONDS = 50e-6  # reading threads have the interpreter at once where a step is prolonged awake
+
+
+_kept: list[StreamSession] = []  # to free its kernels would read other pages of the library
 
 
 def main() -> None:
@@ -39,6 +42,8 @@ def main() -> None:
     result = json.dumps(run(job)).encode()
     with os.fdopen(stdout, "wb") as file:
         file.write(result)
+    if job.get("gate"):
+        os._exit(0)  # what libraries do at exit would be read with megabytes around it, and count
 
 
 def run(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,22 +67,25 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
+    if job.get("gate"):
+        give_up_unused()  # idle is what this process uses, not what was read ahead of it
     wait_at(job.get("gate", ""))
     reset_peak()
-    idle, tables, faults = resident(), page_tables(), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    idle, tables, faults = resident(), page_tables(), _major_faults()
     started = time.perf_counter()
     plan = read_folder(folder, MEMORY)
     program = plan.program_of(StreamProgram)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
     plans.open(plan)
     first, replanned = plans.schedule(job["schedules"][0])
+    library = RecordedPages(dnnl.info.path) if job.get("steps") else pages_of(plan, dnnl.info.path)
     session = StreamSession(
         dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False)),
-        gives_back=bool(job.get("gives_back", False)),
+        gives_back=bool(job.get("gives_back", False)), library=library,
     )  # fmt: skip
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
-    phases = []
+    phases, ready = [], 0  # major faults until all code had run once
     for number, wanted in enumerate(job["schedules"]):
         if number:
             schedule, replanned = plans.schedule(wanted)
@@ -89,7 +97,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         if job["isolated"]:
             session.fill()
         paused = (time.perf_counter() - began) * 1e3
-        phase = _runs(session, job, inputs)
+        phase, faults_then = _runs(session, job, inputs)
+        ready = ready if number else faults_then
         phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
     peak = resident()
     rates, widened = [], 0.0
@@ -104,12 +113,18 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "phases": phases,
         "direct": file.direct,
         "threaded": session.threaded,
-        "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
+        "major_faults": _major_faults() - faults,
+        "later_major_faults": _major_faults() - ready,
+        "files": [] if job.get("gate") else sorted({mapping.path for mapping in unchanged_mappings()}),
         "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
         "bytes_per_ms": rates,
         "widened_per_ms": widened,
     }
+    if isinstance(library, RecordedPages):
+        result["making"], result["running"] = library.found()
     session.close()
+    if job.get("gate"):
+        _kept.append(session)
     return result
 
 
@@ -150,14 +165,15 @@ class _Plans:
         return schedule, (time.perf_counter() - began) * 1e3
 
 
-def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> dict[str, Any]:
+def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> tuple[dict[str, Any], int]:
+    """The inferences of a phase, and the major faults of the process until all code had run once."""
     times: list[float] = []
     steps: list[list[float]] = []
     waits: list[float] = []
     read: list[int] = []
     digests = set()
     files = {name: Path(path) for name, path in job.get("outputs", {}).items()}
-    runs = int(job["runs"])
+    runs, ready = int(job["runs"]), 0
     if not job["isolated"]:
         session.expect(runs + bool(job.get("followed")))
     cpu = time.process_time()
@@ -169,6 +185,7 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
         last = number == runs - 1
         made = session.run_taking(inputs, partial(_taken, last or not number, files if last else {}))
         end = time.perf_counter_ns()
+        ready = _major_faults() if number < READY_INFERENCES else ready
         times.append((end - begin) / 1e6)
         marks = session.times
         steps.append([(marks[2 * k + 1] - marks[2 * k]) / 1e6 for k in range(len(marks) // 2)])
@@ -176,7 +193,7 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
         read.append(session.bytes_read - before)
         if all(made.values()):
             digests.add(hashlib.sha256(b"".join(made[name] for name in sorted(made))).hexdigest())
-    return {
+    phase = {
         "run_ms": times,
         "wait_ms": waits,
         "step_ms": steps if job.get("steps") else [],
@@ -184,6 +201,12 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
         "digests": sorted(digests),
         "cpu_ms": (time.process_time() - cpu) * 1e3,
     }
+    return phase, ready
+
+
+def _major_faults() -> int:
+    """Pages that this process had to wait for the disk for."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def _taken(looked_at: bool, files: Mapping[str, Path], name: str, view: memoryview) -> bytes:

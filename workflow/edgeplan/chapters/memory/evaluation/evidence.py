@@ -152,6 +152,10 @@ class MemoryEvidence:
     cuts = _case("cut")
     #: Plans without static memory, without loading ahead, and without both.
     ablated = _case("ablated")
+    #: Runs of plans for total budgets, each in a group of that limit; a run that was killed has `failures`.
+    contained = _case("contained")
+    #: Latency held to a budget over that without a limit, by turns; `failures` counts runs that were killed.
+    held_latency = _case("held latency")
     #: Inferences of a session that goes through budgets.
     adapted = _case("adapted")
     #: Plans with weights in half their bytes and with whole ones, run in turns.

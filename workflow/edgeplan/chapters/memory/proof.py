@@ -1,0 +1,206 @@
+"""A plan proven from outside: a memory cgroup holds its run to the budget, and pays for all that the process has in memory.
+
+Two limits are told apart. A budget over idle is set when the process is idle, and added to what its group uses then. A total
+budget is the limit of the group from the start of the process on, as that of a container: the start of the interpreter and
+loading the library lie within it.
+
+Living is no proof, since what is mapped from files can be dropped and read again. A plan holds its budget where the process
+lives, waits for no page of a file once all of its code has run, and no allocation hits the limit after it was idle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgeplan.chapters.memory.budget import MIB
+from edgeplan.measurement.process.memory_group import NoGroupError, Paid, run_paying
+from edgeplan.profiling.streaming import RunSettings, StreamRun
+from edgeplan.runtime.streaming.session import READY_INFERENCES
+from edgeplan.support.subprocesses import ending, module_command
+from edgeplan.support.workers import ColdRunError, answered, last_words
+
+_WORKER = "edgeplan.runtime.streaming.worker"
+_ROOM_BYTES = 64 * MIB  # more than a plan takes beside what was profiled
+_FAULTS = re.compile(r"(\d+) pages? waited for")
+_TIMEOUT_SECONDS, _START_SECONDS = 120.0, 20.0  # one that reads its own code again and again does not start
+_START_STEP = 2 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a run in a group that pays for everything showed of a budget.
+
+    Attributes:
+        total: the budget was the limit from the start of the process on.
+        limit_bytes: of the group.
+        idle_bytes: that the group used when the process was idle.
+        peak_bytes: the most that it used from then on.
+        major_faults: pages that the process waited for once all of its code had run.
+        failures: allocations that hit the limit after it was idle.
+        run_ms: median of the inferences once all code had run; 0 where it was not asked for.
+        ended: how the process ended, where it did not live.
+        exceeded: a run with room took more than the budget: none was held to it.
+        reason: why nothing was proven; "" where something was.
+    """
+
+    total: bool = False
+    limit_bytes: int = 0
+    idle_bytes: int = 0
+    peak_bytes: int = 0
+    major_faults: int = 0
+    failures: int = 0
+    run_ms: float = 0.0
+    ended: str = ""
+    exceeded: bool = False
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the process lived, waited for no page, and met its limit nowhere."""
+        return not (self.reason or self.ended or self.exceeded or self.major_faults or self.failures)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Return the bytes over idle that the group used."""
+        return self.peak_bytes - self.idle_bytes
+
+
+class Prover:
+    """Runs plans in groups that pay for all that a process has in memory.
+
+    Args:
+        work: a folder on a disk, for copies of the libraries.
+        files: that the process of a plan maps.
+    """
+
+    def __init__(self, work: Path, files: Sequence[str]) -> None:
+        self._work, self._files = work, files
+        work.mkdir(exist_ok=True)
+
+    def over_idle(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+        """Hold a run to a budget over what its process uses when idle.
+
+        Where it needs more than the budget, the proof says how much, and nothing is held to the budget.
+
+        Args:
+            folder: of the program and its weights.
+            threads: of each kernel.
+            schedule: a plan document.
+            settings: of the run; at least three inferences.
+            budget: bytes.
+        """
+        return _twice(
+            lambda room: self._worked(folder, threads, schedule, settings, budget + room),
+            lambda proof: proof.taken_bytes <= budget,
+        )
+
+    def held(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+        """Hold a run to a budget over idle at once, whatever it needs; see `over_idle`."""
+        return _reasoned(lambda: self._worked(folder, threads, schedule, settings, budget))
+
+    def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
+        """Hold `edgeplan run` of a plan to a limit at once, whatever it needs; see `total`."""
+        return _reasoned(lambda: self._run(folder, limit, repeat))
+
+    def _worked(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+        with tempfile.TemporaryDirectory(dir=self._work) as place:
+            gate = Path(place) / "gate"
+            job = json.dumps(settings.job(folder, threads, [schedule]) | {"gate": str(gate.resolve())}).encode()
+            paid = self._paid(module_command(_WORKER), job, gate, budget=budget)
+        try:
+            run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
+        except ColdRunError as error:
+            return _proof(paid, 0, error.reason)
+        run_ms = statistics.median(run.phases[0].run_ms[READY_INFERENCES:])
+        return replace(_proof(paid, run.later_major_faults), run_ms=run_ms)
+
+    def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
+        """Hold `edgeplan run` of a plan to a limit, from the start of its process on.
+
+        Args:
+            folder: of the plan.
+            limit: bytes.
+            repeat: inferences.
+        """
+        return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
+
+    def idle_bytes(self, folder: Path, limit: int) -> int:
+        """What the group of `edgeplan run` uses before the plan is opened; 0 where it does not come so far.
+
+        Args:
+            folder: of any plan.
+            limit: that leaves it enough.
+
+        Raises:
+            NoGroupError: nothing can be proven.
+        """
+        return self._run(folder, limit, 1).idle_bytes
+
+    def least_start(self, folder: Path, limit: int) -> int:
+        """The least limit, to two mebibytes, that the start of `edgeplan run` lives in: more than one that it does not live in.
+
+        Args:
+            folder: of a plan.
+            limit: in which it does not live.
+        """
+        low, high = limit, 2 * limit
+        while not self._run(folder, high, 1, _START_SECONDS).idle_bytes:
+            low, high = high, 2 * high
+        while high - low > _START_STEP:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._run(folder, middle, 1, _START_SECONDS).idle_bytes else (middle, high)
+        return high
+
+    def _run(self, folder: Path, limit: int, repeat: int, seconds: float = _TIMEOUT_SECONDS) -> Proof:
+        with tempfile.TemporaryDirectory(dir=self._work) as place:
+            gate = Path(place) / "gate"
+            words = ("run", str(folder.resolve()), "--repeat", str(repeat), "--gate", str(gate.resolve()))
+            paid = self._paid(module_command("edgeplan", *words), b"", gate, limit=limit, seconds=seconds)
+        if paid.code:
+            return _proof(paid, 0, f"{ending(paid.code)}{last_words(paid.stderr)}", total=True)
+        told = _FAULTS.search(paid.stdout.decode(errors="replace"))
+        return _proof(paid, int(told[1]) if told else 0, total=True)
+
+    def _paid(
+        self,
+        command: Sequence[str],
+        said: bytes,
+        gate: Path,
+        *,
+        limit: int = 0,
+        budget: int = 0,
+        seconds: float = _TIMEOUT_SECONDS,
+    ) -> Paid:
+        return run_paying(command, said, gate, self._files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
+
+
+def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:
+    """A run with room shows what is needed; only one that may fit is held to its limit."""
+
+    def tried() -> Proof:
+        wide = held(_ROOM_BYTES)
+        if wide.ended:
+            return wide
+        return held(0) if fits(wide) else replace(wide, exceeded=True)
+
+    return _reasoned(tried)
+
+
+def _reasoned(held: Callable[[], Proof]) -> Proof:
+    """What a run showed, or why there can be none."""
+    try:
+        return held()
+    except (NoGroupError, TimeoutError) as error:
+        return Proof(reason=str(error))
+
+
+def _proof(paid: Paid, major_faults: int, ended: str = "", *, total: bool = False) -> Proof:
+    idle, peak = paid.idle_bytes, paid.peak_bytes
+    return Proof(total, paid.limit_bytes, idle, peak, major_faults, paid.failures, ended=ended)
