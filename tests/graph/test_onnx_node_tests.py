@@ -74,7 +74,7 @@ def test_there_are_hundreds_of_them_and_most_are_computed() -> None:
     assert len(_refused()) + len(_OTHERWISE) <= _MOST_REFUSED * len(names)
 
 
-@pytest.mark.parametrize("operator", sorted(_OPERATORS))
+@pytest.mark.parametrize("operator", sorted(_OPERATORS - {"Cast"}))  # which only stands behind others here
 def test_none_is_wrong_and_what_is_refused_is_listed(dnnl: Dnnl, tmp_path: Path, operator: str) -> None:
     found = {case.name: outcome(dnnl, case, tmp_path) for case in cases()[operator]}
     assert found

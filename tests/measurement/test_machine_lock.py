@@ -84,6 +84,7 @@ _HOLDERS = {
     "measurement/whole_model.py": "a model",
     "profiling/disk.py": "the disk",
     "profiling/profiler.py": "stages of kernels",
+    "chapters/partition/api.py": "a model's own steps on a pair, and all ways to run it",
     "profiling/reprofile.py": "stages of kernels, beside each other",
 }
 

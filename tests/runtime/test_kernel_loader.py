@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -160,30 +159,34 @@ def test_a_file_that_was_cut_is_an_error_of_the_run(dnnl: Dnnl, folder: Path, tm
         session.run(found.inputs)
 
 
-class _SlowReads(KernelReads):
-    """A disk whose every read takes as long as it is told, besides its own time."""
+class _InterruptedReads(KernelReads):
+    """A disk during whose reads the user interrupts: at each of these, once with what has ended in hand, once before."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, at: Sequence[int]) -> None:
         super().__init__(DEPTH)
-        self._seconds = seconds
+        self._at, self._count = at, 0
 
     def ended(self, *, wait: bool) -> list[tuple[int, int]]:
-        if wait:
-            time.sleep(self._seconds)
-        return super().ended(wait=wait)
+        self._count += wait
+        interrupted = wait and self._count in self._at
+        if interrupted and self._count % 2:
+            signal.raise_signal(signal.SIGINT)
+        found = super().ended(wait=wait)
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
+        return found
 
 
 def test_an_interrupted_run_leaves_a_session_that_works(dnnl: Dnnl, folder: Path) -> None:
     found = streamed(dnnl, "plain", folder, 8192)
-    with found.session(dnnl, _tight(found), _by_kernel, _SlowReads(0.05)) as session:
-        expected = session.run(found.inputs)
-        for _ in range(3):
-            timer = threading.Timer(0.12, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                ran(session, found.inputs, 100)
-            timer.join()
-            assert session.run(found.inputs) == expected
+    interrupts = 0
+    with found.session(dnnl, _tight(found), _by_kernel, _InterruptedReads((2, 5, 8, 9))) as session:
+        for _ in range(12):
+            try:
+                require_right(found, session.run(found.inputs))
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert interrupts == 4
 
 
 def test_where_the_kernel_permits_no_such_reads_threads_read(dnnl: Dnnl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

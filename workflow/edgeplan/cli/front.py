@@ -24,7 +24,7 @@ def plan_front(
         Path | None, typer.Option("--output", "-o", help="Folder to write one of the plans to: the best for the goal.")
     ] = None,
     goal: Annotated[
-        Goal, typer.Option("--for", help="What -o writes: the fastest first inference, later ones, or both.")
+        Goal, typer.Option("--for", help="Goal of the plan that -o writes: the fastest first inference, later ones, or both.")
     ] = "first",
     budget: Annotated[str, typer.Option("--budget", "-b", help="Memory that -o has for the model, as in 64MiB.")] = "",
     pair: Annotated[

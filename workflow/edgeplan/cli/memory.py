@@ -47,7 +47,7 @@ def plan_memory(
     memory_map: Annotated[
         Path | None, typer.Option("--map", help="File to draw what memory holds in each step to, as SVG.")
     ] = None,
-    weights: Annotated[Stored, typer.Option(help="How weights are stored: bf16 halves what is read, and rounds them.")] = F32,
+    weights: Annotated[Stored, typer.Option(help="Weights in the file: f32 whole, bf16 rounded to half their bytes.")] = F32,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -83,7 +83,8 @@ def plan_memory(
 def summary(made: MemoryPlanned) -> list[str]:
     """List the lines that the command prints of a plan."""
     plan, run, profile = made.document, made.run, made.candidate.profile
-    resident = sum(profile.compute_ms)
+    resident, proof = sum(profile.compute_ms), made.proof
+    idle = proof.limit_bytes - made.budget if proof.total and proof.limit_bytes else profile.idle_bytes
     weights = sum(plan.weight_bytes)
     rates = "" if made.weights == F32 else " of values"  # as memory holds them
     per = "an inference" if plan.mode == "isolated" else "an inference, one after the other"
@@ -92,7 +93,7 @@ def summary(made: MemoryPlanned) -> list[str]:
             f"{escaped(made.candidate.program.model)}: {plan.predicted_ms:.2f} ms {per}, predicted; "
             f"{resident:.2f} ms with all weights in memory"
         ),
-        f"  budget          {made.budget / _MIB:.2f} MiB over the idle process ({profile.idle_bytes / _MIB:.1f} MiB)",
+        f"  budget          {made.budget / _MIB:.2f} MiB over the idle process ({idle / _MIB:.1f} MiB)",
         (
             f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB, all pages; "
             f"{statistics.median(run.phases[0].run_ms):.2f} ms an inference (median of {len(run.phases[0].run_ms)})"

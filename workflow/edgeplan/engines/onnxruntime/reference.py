@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx.quantised import rounds_to_bytes
 from edgeplan.support.lazy import lazily
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE
 
 ort, onnx = lazily("onnxruntime"), lazily("onnx")  # who runs plans compares none
+quantised = lazily("edgeplan.graph.onnx.quantised")  # likewise
 
 Array = npt.NDArray[np.float32]
 _ERRORS_ONLY = 3
@@ -21,7 +21,7 @@ _ERRORS_ONLY = 3
 
 def output_tolerance(model: Path) -> float:
     """Return by what share of the largest magnitude outputs may differ from the reference: steps of bytes where it rounds."""
-    rounds = rounds_to_bytes(onnx.load(model, load_external_data=False))
+    rounds = quantised.rounds_to_bytes(onnx.load(model, load_external_data=False))
     return QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE
 
 

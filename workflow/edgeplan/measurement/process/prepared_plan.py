@@ -8,7 +8,7 @@ from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, read_folder
 from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.preparation import CACHE_NAME
+from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME
 from edgeplan.runtime.tape_file import TAPE_NAME
 
 _DIGITS = 12
@@ -24,7 +24,7 @@ def prepared(folder: Path) -> PrepareResult:
     """
     plan = read_folder(folder, COLD_START)
     program = plan.program_of(LinkedProgram)
-    names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
+    names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME, RESERVE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
     files = [(folder / name).resolve() for name in names]
     if "raw" in program.sources:
         beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]
