@@ -17,15 +17,15 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 50_450,
-    "code lines of tests": 29_500,
+    "code lines of workflow": 54_100,
+    "code lines of tests": 31_500,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
     "public homonyms": 10,
     "imports inside functions": 42,
     "walk, cold start: stays": 46,
-    "walk, memory: stays": 51,
+    "walk, memory: stays": 64,
     "walk, pair: stays": 31,
 }
 MODULES = {

@@ -35,7 +35,7 @@ _START_STEP = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a run in a group that pays for everything showed of a budget.
+    """Tells what a run in a group that pays for everything showed of a budget.
 
     Attributes:
         total: the budget was the limit from the start of the process on.
@@ -63,7 +63,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the process lived, waited for no page, and met its limit nowhere."""
+        """Tell whether the process lived, waited for no page, and met its limit nowhere."""
         return not (self.reason or self.ended or self.exceeded or self.major_faults or self.failures)
 
     @property
@@ -132,7 +132,7 @@ class Prover:
         return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
 
     def idle_bytes(self, folder: Path, limit: int) -> int:
-        """What the group of `edgeplan run` uses before the plan is opened; 0 where it does not come so far.
+        """Return the bytes that the group of `edgeplan run` uses before the plan is opened; 0 where it does not come so far.
 
         Args:
             folder: of any plan.
@@ -194,7 +194,7 @@ def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof
 
 
 def _reasoned(held: Callable[[], Proof]) -> Proof:
-    """What a run showed, or why there can be none."""
+    """Return the proof of a run, or one with the reason why there can be none."""
     try:
         return held()
     except (NoGroupError, TimeoutError) as error:

@@ -245,7 +245,7 @@ class Paid:
 
     @property
     def killed(self) -> bool:
-        """Whether the system ended it, or this package after too long a time."""
+        """Tell whether the system ended it, or this package after too long a time."""
         return self.code == -signal.SIGKILL
 
 

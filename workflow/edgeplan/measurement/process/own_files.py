@@ -26,7 +26,7 @@ def command_with(copies: Mapping[str, str], command: Iterable[str]) -> list[str]
 
 
 def refused(code: int) -> bool:
-    """Whether a process of `command_with` ended since the system gives it no mounts of its own."""
+    """Tell whether a process of `command_with` ended since the system gives it no mounts of its own."""
     return code == _REFUSED
 
 

@@ -59,7 +59,7 @@ class LibraryPages:
         _unmap(self._mappings)
 
     def made(self) -> None:
-        """All kernels are made; they will be executed now."""
+        """Note that all kernels are made: they will be executed now."""
         self.drop()
 
     def executed(self) -> None:
