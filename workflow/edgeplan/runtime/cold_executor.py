@@ -15,9 +15,9 @@ import numpy.typing as npt
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, PlanFolder, read_folder
+from edgeplan.runtime.folder import COLD_START, PlanFolder, decoder_of, read_folder
 from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
-from edgeplan.runtime.linked import Border, LinkedProgram
+from edgeplan.runtime.linked import Border, LinkedProgram, Reserve, Stamps
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.pace import Pace
@@ -251,6 +251,10 @@ class ColdSchedule(msgspec.Struct, frozen=True):
     """The schedule of a cold start tells its session whether there are kernels for later runs."""
 
     later: tuple[int, ...] = ()
+
+
+for _kind in (LinkedProgram, Stamps, Reserve, ColdSchedule):  # before any clock runs: making one takes half a millisecond
+    decoder_of(_kind)
 
 
 def open_cold(plan: PlanFolder, processors: Sequence[int] = (), *, continuous: bool | None = None) -> ColdSession:

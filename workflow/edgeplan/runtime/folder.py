@@ -319,6 +319,16 @@ def _damaged(path: Path, why: str) -> FormatError:
     return FormatError(f"the plan is damaged: {why}", where=str(path), next_step=plan_again(kind))
 
 
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def decoder_of(kind: type[Part]) -> msgspec.json.Decoder[Part]:
+    """Make the decoder of a part of a plan, once."""
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]
+
+
 def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Path, of: str) -> Part:
     """A part of a plan as a value.
 
@@ -326,7 +336,7 @@ def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Pa
         FormatError: it does not fit.
     """
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decoder_of(kind).decode(content)
     except msgspec.DecodeError as error:
         raise FormatError(f"the plan is damaged: {error}", where=str(path), next_step=plan_again(of)) from error
 
