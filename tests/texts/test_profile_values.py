@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,14 @@ def test_a_profile_gives_its_values(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "quick").split(" -S ")
     quick = yaml.safe_load((ROOT / "config/profiles/quick.yaml").read_text())
     assert f"sampling.rounds={quick['sampling']['rounds']}" in printed
+
+
+@pytest.mark.parametrize("name", ["tiny", "quick"])
+def test_no_value_of_a_profile_is_split_by_a_shell(tmp_path: Path, name: str) -> None:
+    _committed(tmp_path)
+    words = _printed(tmp_path, name).split()
+    assert words[0::2] == ["-S"] * (len(words) // 2)
+    assert all("=" in word for word in words[1::2])
 
 
 def test_the_full_profile_puts_the_committed_values_back(tmp_path: Path) -> None:

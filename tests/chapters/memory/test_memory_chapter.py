@@ -99,7 +99,7 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
         {"case": "bf16", "setting": "f32", "share": 0.05, "budget": MIB, "reason": "does not fit"},
         {"case": "bf16", "setting": "bf16", "share": 0.05, "budget": MIB, "median_ms": 20.0, "wait_ms": 9.0, "error": 0.002},
     ]
-    layer = {"model": "fc 4096 to 4096", "case": "slice", "place": 0}
+    layer = {"model": "fc-4096-4096", "case": "slice", "place": 0}
     of_layers = [
         {"model": "conv", "case": "kernel", "setting": "jit", "compute_ms": 1.0, "needed": 4 * MIB, "weights": MIB},
         {"model": "conv", "case": "kernel", "setting": "gemm", "compute_ms": 2.0, "needed": 8 * MIB, "weights": MIB},
@@ -136,7 +136,7 @@ def test_total_budgets_hold_where_all_runs_do_and_kills_count_in_the_ratio() -> 
 @pytest.mark.parametrize("name", MEMORY_TABLES)
 def test_every_table_is_made_of_all_rows_and_refused_without(name: str) -> None:
     made = MEMORY_TABLES[name].make(evidence())
-    assert set(made["model"]) - {"vgg19", "all models, mean"} in ({"resnet152"}, {"conv"}, {"fc 4096 to 4096"})
+    assert set(made["model"]) - {"vgg19", "all models, mean"} in ({"resnet152"}, {"conv"}, {"fc-4096-4096"})
     assert not made.columns.duplicated().any()
     with pytest.raises(NotMeasuredError):
         MEMORY_TABLES[name].make(evidence(empty=True))

@@ -54,7 +54,7 @@ def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> ModelBench:
     settings = MemorySettings(
         devices=["cpu-onednn"], models=("vgg19",), settings=("onnxruntime",), shares=(0.5,), threads=1, runs=3, alternations=2,
         slowed_beside=("onnxruntime",), frugal_settings=("onnxruntime", "onnxruntime-offline", "edgeplan-mapped", "edgeplan"),
-        frugal_mib=(1.0, 64.0), single_layers=("conv 3x3, 64 channels, 14x14", "fc 512 to 512"),
+        frugal_mib=(1.0, 64.0), single_layers=("conv3x3-64-14x14", "fc-512-512"),
     )  # fmt: skip
     work = tmp_path_factory.mktemp("bench") / "wide"
     subject = StudiedModel("wide", work / "wide.onnx", work, RunCores.of(sorted(os.sched_getaffinity(0)), 1), settings)
@@ -212,12 +212,12 @@ def test_kernels_and_cuts_of_single_layers_are_run(bench: ModelBench) -> None:
     assert kernels["setting"].is_unique
     assert (kernels["needed"] == kernels["weights"] + kernels["activations"]).all()
     assert kernels["activations"].max() > kernels["activations"].min(), "some take memory besides"
-    cuts = rows[(rows["case"] == "slice") & (rows["model"] == "fc 512 to 512")]
+    cuts = rows[(rows["case"] == "slice") & (rows["model"] == "fc-512-512")]
     assert cuts["needed"].is_monotonic_decreasing
     assert len(cuts) >= 3
     assert (cuts[["median_ms", "full_ms"]] > 0).all(axis=None)
     bands = rows[(rows["case"] == "slice") & (rows["place"] > 0)]
-    assert set(bands["model"]) == {"conv 3x3, 64 channels, 14x14"}
+    assert set(bands["model"]) == {"conv3x3-64-14x14"}
     assert set(rows["model"]) <= set(LAYERS)
 
 

@@ -54,10 +54,10 @@ def _fully_connected(inputs: int, outputs: int) -> Graph:
 #: Models of one layer, by name: two of VGG-19's as the paper has them, and small ones.
 LAYERS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
     {
-        "conv 3x3, 512 channels, 28x28": lambda: _convolution(512, 28),
-        "fc 4096 to 4096": lambda: _fully_connected(4096, 4096),
-        "conv 3x3, 64 channels, 14x14": lambda: _convolution(64, 14),
-        "fc 512 to 512": lambda: _fully_connected(512, 512),
+        "conv3x3-512-28x28": lambda: _convolution(512, 28),
+        "fc-4096-4096": lambda: _fully_connected(4096, 4096),
+        "conv3x3-64-14x14": lambda: _convolution(64, 14),
+        "fc-512-512": lambda: _fully_connected(512, 512),
     }
 )
 
