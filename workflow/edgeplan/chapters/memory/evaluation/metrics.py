@@ -302,7 +302,7 @@ def bands_models(e: MemoryEvidence) -> float:
         return math.nan
     without = e.cuts[e.cuts["bands"] == 0].groupby("model")["needed"].min()
     banded = e.least[e.least["bands"] > 0]
-    return float((~(banded["model"].map(without) <= banded["peak"])).sum())
+    return float((~(banded["model"].map(without).astype("float64") <= banded["peak"])).sum())
 
 
 def outputs_equal(e: MemoryEvidence) -> float:
