@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from opened_pairs import opened_here
 from typer.testing import CliRunner
 
 from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
@@ -23,11 +24,10 @@ from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckL
 from edgeplan.chapters.partition.checked.refining import refine, shifts
 from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
-from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.planned import write_folder
 from edgeplan.cli import app
-from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, EdgeplanError
+from edgeplan.errors import EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.partition.costs import SPLIT
@@ -166,13 +166,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pair(workspace: Path) -> Iterator[Opened]:
-    try:
-        with opened(load_pair(workspace / "config/pairs/pair-pocl.yaml"), profiling=True) as found:
-            yield found
-    except DeviceError as error:
-        if "no OpenCL platform" in error.what:
-            pytest.skip(error.what)
-        raise
+    with opened_here(workspace) as found:
+        yield found
 
 
 @needs_a_pair

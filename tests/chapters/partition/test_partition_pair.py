@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ import pandas as pd
 import pytest
 import yaml
 from loaded_libraries import COMMAND, OPENED, loaded_by
+from opened_pairs import opened_here
 from partition_frames import trained
 from plan_folders import body_of, changed_plan
 from typer.testing import CliRunner
@@ -32,7 +32,7 @@ from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
 from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
-from edgeplan.chapters.partition.measuring.opened import Opened, opened
+from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
@@ -74,17 +74,6 @@ def _here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", str(workspace))
 
 
-@contextlib.contextmanager
-def _opened(workspace: Path) -> Iterator[Opened]:
-    try:
-        with opened(load_pair(workspace / "config/pairs/pair-pocl.yaml"), profiling=True) as found:
-            yield found
-    except DeviceError as error:
-        if "no OpenCL platform" in error.what:
-            pytest.skip(error.what)
-        raise
-
-
 def _loaded(predictors: Path) -> PairPredictors:
     return load(predictors, load_pair("pair-pocl"))
 
@@ -95,7 +84,7 @@ def _dispatcher(pair: Opened) -> Dispatcher:
 
 @pytest.fixture
 def pair(workspace: Path) -> Iterator[Opened]:
-    with _opened(workspace) as found:
+    with opened_here(workspace) as found:
         yield found
 
 
@@ -110,7 +99,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def predictors(workspace: Path) -> Path:
     """Those of synthetic laws, as if they were measured on this pair, which is closed."""
     found = trained().predictors
-    with _opened(workspace) as pair:
+    with opened_here(workspace) as pair:
         versions, numbers = pair.versions, pair.numbers
     card = found.card.model_copy(
         update={

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.measurement.process.memory_group import NoGroupError, Paid, run_paying
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_paying
 from edgeplan.profiling.streaming import RunSettings, StreamRun
 from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support.subprocesses import ending, module_command
@@ -177,7 +177,7 @@ class Prover:
         limit: int = 0,
         budget: int = 0,
         seconds: float = _TIMEOUT_SECONDS,
-    ) -> Paid:
+    ) -> Limited:
         return run_paying(command, said, gate, self._files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
 
 
@@ -201,6 +201,6 @@ def _reasoned(held: Callable[[], Proof]) -> Proof:
         return Proof(reason=str(error))
 
 
-def _proof(paid: Paid, major_faults: int, ended: str = "", *, total: bool = False) -> Proof:
+def _proof(paid: Limited, major_faults: int, ended: str = "", *, total: bool = False) -> Proof:
     idle, peak = paid.idle_bytes, paid.peak_bytes
     return Proof(total, paid.limit_bytes, idle, peak, major_faults, paid.failures, ended=ended)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +43,10 @@ class Limited:
     Attributes:
         code: exit code; negative: the signal that ended it (9: out of memory).
         stdout, stderr: what it said.
-        idle_bytes: what the group used when the process was idle, without what can be dropped.
+        idle_bytes: what the group used when the process said that it was idle; 0 if it never did.
         limit_bytes: that it was held to.
-        peak_bytes: the most that it used.
-        failures: how often an allocation hit the limit.
+        peak_bytes: the most that it used from then on.
+        failures: how often an allocation hit the limit from then on.
     """
 
     code: int
@@ -195,64 +195,21 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
         NoGroupError: this system gives no memory cgroup.
         TimeoutError: the process did not become idle.
     """
-    with memory_group() as group, tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
-        starter = (
-            "import os\n"
-            "os.read(0,1)\n"  # until it is in the group
-            "from edgeplan.support.lifeline import main\n"
-            "main()\n"
-        )
-        process = start([sys.executable, "-c", starter, module], stdin=subprocess.PIPE, stdout=said, stderr=errors)
-        timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
-        timer.start()
-        try:
-            group.add(process.pid)
-            assert process.stdin is not None  # noqa: S101  it is piped
-            process.stdin.write(b"\n" + job_with_gate)
-            process.stdin.close()
-            _await_ready(process, errors.fileno())
-            idle, limit = group.limit(budget)
-            gate.touch()
-            code = process.wait()
-            found = group.peak, group.failures
-        finally:
-            timer.cancel()
-            end(process)
-        return Limited(code, _all_of(said.fileno()), _all_of(errors.fileno()), idle, limit, *found)
-
-
-@dataclass(frozen=True, slots=True)
-class Paid:
-    """The outcome of a process in a group that pays for all that it maps, its libraries among it.
-
-    Attributes:
-        code, stdout, stderr: as of `Limited`.
-        idle_bytes: what the group used when the process said that it was idle; 0 if it never did.
-        limit_bytes: that it was held to.
-        peak_bytes: the most that it used from then on.
-        failures: how often an allocation hit the limit from then on.
-        failures_before: the same before, where the limit held from the start: what was read ahead was given up again.
-    """
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-    idle_bytes: int
-    limit_bytes: int
-    peak_bytes: int
-    failures: int
-    failures_before: int = 0
-
-    @property
-    def killed(self) -> bool:
-        """Tell whether the system ended it, or this package after too long a time."""
-        return self.code == -signal.SIGKILL
+    starter = (
+        "import os\n"
+        "os.read(0,1)\n"  # until it is in the group
+        "from edgeplan.support.lifeline import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", starter, module]
+    with memory_group() as group:
+        return _held(group, command, job_with_gate, gate, lambda: group.limit(budget), timeout_seconds)
 
 
 def run_paying(
     command: Sequence[str], said: bytes, gate: Path, files: Iterable[str], work: Path, *, limit: int = 0, budget: int = 0,
     timeout_seconds: float = 300.0,
-) -> Paid:  # fmt: skip
+) -> Limited:  # fmt: skip
     """Run a command in a new group that pays for its libraries, held to a limit.
 
     Args:
@@ -272,40 +229,71 @@ def run_paying(
         copies = copied(files, work)
     except NoCopiesError as error:
         raise NoGroupError(str(error)) from error
-    with memory_group() as group, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+    with memory_group() as group:
         if limit:
             group.set_limit(limit)
-        process = start(command_with(copies, command), stdin=subprocess.PIPE, stdout=out, stderr=errors)
+
+        def idle() -> tuple[int, int]:
+            used, held = group.usage, limit
+            if budget:
+                held = used + budget
+                group.set_limit(held)
+            group.reset_peak()
+            return used, held
+
+        found = _held(group, command_with(copies, command), said, gate, idle, timeout_seconds, timeout_seconds, limit)
+    if refused(found.code):
+        raise NoGroupError(found.stderr.decode(errors="replace").strip())
+    return found
+
+
+def _held(
+    group: MemoryGroup,
+    command: Sequence[str],
+    said: bytes,
+    gate: Path,
+    limited: Callable[[], tuple[int, int]],
+    timeout_seconds: float,
+    ready_seconds: float = _READY_SECONDS,
+    limit: int = 0,
+) -> Limited:
+    """Run a command in a group, and limit that once it is idle.
+
+    Args:
+        group: where.
+        command: it waits for a byte, says "ready" on its error stream when it is idle, and waits for the gate.
+        said: what it reads behind the byte.
+        gate: a file that must not exist.
+        limited: limits the group, and tells what it used and its limit.
+        timeout_seconds: for the process.
+        ready_seconds: until it is idle.
+        limit: that held before.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        process = start(command, stdin=subprocess.PIPE, stdout=out, stderr=errors)
         timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
         timer.start()
         idle = before = 0
-        held = limit
         try:
             group.add(process.pid)
             assert process.stdin is not None  # noqa: S101  it is piped
             with contextlib.suppress(BrokenPipeError):  # it was killed at once
                 process.stdin.write(b"\n" + said)
                 process.stdin.close()
-            _await_ready(process, errors.fileno(), timeout_seconds)
+            _await_ready(process, errors.fileno(), ready_seconds)
             if process.poll() is None:
-                idle, before = group.usage, group.failures
-                if budget:
-                    held = idle + budget
-                    group.set_limit(held)
-                group.reset_peak()
+                before = group.failures
+                idle, limit = limited()
                 gate.touch()
             code = process.wait()
             found = group.peak, group.failures - before
         finally:
             timer.cancel()
             end(process)
-        stdout, stderr = _all_of(out.fileno()), _all_of(errors.fileno())
-        if refused(code):
-            raise NoGroupError(stderr.decode(errors="replace").strip())
-        return Paid(code, stdout, stderr, idle, held, *found, before)
+        return Limited(code, _all_of(out.fileno()), _all_of(errors.fileno()), idle, limit, *found)
 
 
-def _await_ready(process: subprocess.Popen[bytes], errors: int, seconds: float = _READY_SECONDS) -> None:
+def _await_ready(process: subprocess.Popen[bytes], errors: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while b"ready\n" not in _all_of(errors):
         if process.poll() is not None:

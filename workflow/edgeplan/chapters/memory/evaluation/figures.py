@@ -97,14 +97,8 @@ def cut_costs(e: MemoryEvidence) -> Any:
     """Least memory and times of each way to cut a model; bands of rows stand for the paper's input slicing."""
 
     def drawn(axis: Any, f: pd.DataFrame) -> None:
-        for place, (banded, rows) in enumerate(f.groupby(f["bands"] > 0)):
-            rows = rows.sort_values("needed")  # noqa: PLW2901
-            name = "weights in parts, inputs in bands" if banded else "weights in parts"
-            style = {"color": PALETTE[place], "marker": MARKERS[place]}
-            axis.plot(rows["needed"] / MIB, rows["compute_ms"], linestyle="-", label=f"{name}, loaded ahead", **style)
-            full = rows["compute_ms"] + rows["load_ms"]
-            axis.plot(rows["needed"] / MIB, full, linestyle=":", label=f"{name}, loaded when needed", **style)
-        axis.set_ylim(bottom=0)
+        needed_ms = f["compute_ms"] + f["load_ms"]
+        _cuts(axis, f, f["bands"] > 0, "weights in parts, inputs in bands", f["compute_ms"], needed_ms)
 
     several = e.cuts.groupby("model").filter(lambda f: len(f) > 1)
     return _by_model(several, drawn, "least memory over idle (MiB)", "inference (ms)")
@@ -127,13 +121,7 @@ def slice_costs(e: MemoryEvidence) -> Any:
     """Memory and times of each cut of one layer, weights loaded ahead and when needed (the paper's Figure 11)."""
 
     def drawn(axis: Any, f: pd.DataFrame) -> None:
-        for place, (banded, rows) in enumerate(f.groupby(f["place"] > 0)):
-            rows = rows.sort_values("needed")  # noqa: PLW2901
-            name = "inputs in bands" if banded else "weights in parts"
-            style = {"color": PALETTE[place], "marker": MARKERS[place]}
-            axis.plot(rows["needed"] / MIB, rows["median_ms"], linestyle="-", label=f"{name}, loaded ahead", **style)
-            axis.plot(rows["needed"] / MIB, rows["full_ms"], linestyle=":", label=f"{name}, loaded when needed", **style)
-        axis.set_ylim(bottom=0)
+        _cuts(axis, f, f["place"] > 0, "inputs in bands", f["median_ms"], f["full_ms"])
 
     return _by_model(e.slices, drawn, "least memory beside kernels (MiB)", "inference (ms)")
 
@@ -183,6 +171,17 @@ def adaption(e: MemoryEvidence) -> Any:
     name_axes(lower, "inference", "MiB")
     legend(lower)
     return figure
+
+
+def _cuts(axis: Any, f: pd.DataFrame, banded: pd.Series, bands: str, ahead_ms: pd.Series, needed_ms: pd.Series) -> None:
+    """Draw times of cuts against their memory, of those with bands apart: weights loaded ahead, and when needed."""
+    for place, (in_bands, rows) in enumerate(f.groupby(banded)):
+        rows = rows.sort_values("needed")  # noqa: PLW2901
+        name = bands if in_bands else "weights in parts"
+        style = {"color": PALETTE[place], "marker": MARKERS[place]}
+        axis.plot(rows["needed"] / MIB, ahead_ms[rows.index], linestyle="-", label=f"{name}, loaded ahead", **style)
+        axis.plot(rows["needed"] / MIB, needed_ms[rows.index], linestyle=":", label=f"{name}, loaded when needed", **style)
+    axis.set_ylim(bottom=0)
 
 
 def _by_model(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], x: str, y: str) -> Any:
