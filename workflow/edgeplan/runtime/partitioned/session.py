@@ -45,9 +45,6 @@ class Synchronisation(StrEnum):
 def synchronisation_of(cpu: Processor, gpu: Processor) -> tuple[Synchronisation, str]:
     """The best way that two processors can wait for each other, and why it is that."""
     one, other = cpu.capabilities, gpu.capabilities
-    if other.sharing != Sharing.fine:
-        how = "by copies" if other.sharing == Sharing.copies else "only between kernels"
-        return Synchronisation.events, f"{other.name} shares memory {how}"
     if not other.atomics:
         return Synchronisation.events, f"kernels of {other.name} do not see the CPU's stores while they run"
     if both := sorted({*one.cores} & {*other.cores}):
@@ -147,8 +144,11 @@ class PairSession(Session):
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
-        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, strict=True)
-        items = [Item(lane, needed, kernel, name) for lane, needed, kernel, name in rows]
+        moved_in, moved_out, arena = placed.moved_in, placed.moved_out, self.arena
+        if gpu.capabilities.sharing != Sharing.mirrored:
+            moved_in, moved_out, arena = ((),) * len(placed.lanes), ((),) * len(placed.lanes), None
+        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, moved_in, moved_out, strict=True)
+        items = [Item(*row, arena) for row in rows]
         kind: type[Lanes] = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         if len(own) == len(placed.lanes):
             kind = HostLanes
@@ -226,7 +226,6 @@ class PairSession(Session):
             DeviceError: the session has ended, or a processor failed in an earlier run.
         """
         self._require_open()
-        self._gpu.take()
         copy_inputs({border.name: self._view(border) for border in self.program.inputs}, inputs, self.program.model)
 
     def execute(self) -> None:
@@ -252,7 +251,6 @@ class PairSession(Session):
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        self._gpu.take()
         return {border.name: np.array(self._view(border)) for border in self.program.outputs}
 
     def _view(self, border: Border) -> Array:
