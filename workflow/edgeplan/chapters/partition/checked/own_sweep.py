@@ -36,7 +36,8 @@ class Spans:
     """Spans of a session say what its steps took, in ms.
 
     Attributes:
-        parts: of each of the model's steps on each processor (2, runs, steps); not a number where it has no part there.
+        parts: of each of the model's steps on each processor (2, runs, steps), from when either begins the step where one
+            follows the other, else from its own beginning; not a number where it has no part there.
         whole: from the start of a run to the end of its last step (runs,).
         busy: the sum over steps of the time from the first start to the last end (runs,).
     """
@@ -197,6 +198,7 @@ def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs:
         np.minimum.at(first, (lanes, origin), begin)
         np.maximum.at(last, (lanes, origin), end)
         ran = np.isfinite(first)
-        parts[:, run][ran] = (last - first)[ran]
+        begun = np.broadcast_to(first.min(axis=0), first.shape) if made.sequential else first
+        parts[:, run][ran] = (last - begun)[ran]
         whole[run], busy[run] = end.max(), (last.max(axis=0) - first.min(axis=0)).sum()
     return Spans(parts, whole, busy)
