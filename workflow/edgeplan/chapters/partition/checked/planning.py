@@ -33,8 +33,7 @@ from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import Mode, executed, plan
-from edgeplan.planning.partition.simulate import PairSchedule
+from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.document import PairCheck
 from edgeplan.runtime.partitioned.handshake import handshake
@@ -180,10 +179,8 @@ class CheckedPlanning:
             assert isinstance(one, Split)  # noqa: S101  it has two parts
             times.splits.setdefault(times.twin[k], {})[one.end] = parts
         costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
-        choice = tuple(costs.assigned[k].index(one) for k, one in enumerate(found.assigned))
-        schedule = PairSchedule(choice, (made.cpu, made.gpu) if queues is not None else None)
-        note = f"{made.note}; {found.shifted} splits shifted to who waited, {found.before_ms:.3f} to {found.after_ms:.3f} ms"
-        return replace(planned, costs=costs, plan=executed(costs.costs, schedule, self.mode, note))
+        # planned anew: what was found while shifting may have made a processor alone the better choice
+        return replace(planned, costs=costs, plan=plan(costs.costs, self.mode, self.search))
 
     def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
         """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
