@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, TooSmallError
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.planning.memory.quick import Mode
@@ -95,6 +95,8 @@ class ModelBench:
         for _ in range(_STEPS):
             try:
                 return self.planner.write(budget, Mode.back_to_back, self.subject.work / "plan-least")
+            except TooSmallError as error:  # runs took more: less than that is not worth a try
+                budget = max(budget + _STEP_BYTES, -(-(error.enough - MIB) // _STEP_BYTES) * _STEP_BYTES)
             except InfeasibleError:
                 budget += _STEP_BYTES
         return None
