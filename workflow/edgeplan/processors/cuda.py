@@ -110,11 +110,11 @@ class CudaProcessor(Processor):
         self._workspace, self._workspace_bytes = 0, 0
         self._awaited: set[int] = set()
         self._gave_up = False
-        self._timed: list[tuple[Any, Any]] = []  # begin and end of each kernel, what is moved for it among it
-        self._begun: Any = None  # moves for the next kernel have begun
+        self._timed: list[tuple[Any, Any]] = []  # begin and end of each kernel
+        self._recording = False
         self._spare: list[Any] = []
         self._base: tuple[Any, int] | None = None
-        self._graphs: list[tuple[Any, Any]] = []
+        self._graphs: list[tuple[Any, Any, list[tuple[Any, Any]]]] = []  # as made, as run, what is marked in it
         self._closed = False
         self._retained = driver.call("cuDevicePrimaryCtxRetain", self._device)
         self._green: Any = None
@@ -321,15 +321,6 @@ class CudaProcessor(Processor):
         self._move(buffer, region, inwards=False)
 
     def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
-        if self._profiling and inwards and self._begun is None:
-            self._begun = self._first_mark()
-        self._enqueue_move(buffer, region, inwards=inwards)
-        if self._profiling and not inwards and self._timed:
-            begin, end = self._timed.pop()
-            self._spare.append(end)
-            self._timed.append((begin, self._mark()))
-
-    def _enqueue_move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
         at, width, rows, pitch = region
         own, host = self._own(buffer.address) + at, buffer.address + at
         if rows == 1 or pitch == width:
@@ -357,25 +348,25 @@ class CudaProcessor(Processor):
             DeviceError: the driver refuses it.
         """
         assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
-        begin, self._begun = self._begun, None
-        if self._profiling and begin is None:
-            begin = self._first_mark()
+        if self._profiling:
+            self._note_clocks()
+            begin = self._mark()
         for command in kernel.handle:
             self.driver.call("cuLaunchKernel", command.function, *command.grid, *command.group, 0, self.stream,
                               command.arguments, 0)  # fmt: skip
         if self._profiling:
             self._timed.append((begin, self._mark()))
 
-    def _first_mark(self) -> Any:
-        """Mark a beginning; before the first that is timed, note what both clocks show."""
-        if self._base is None:
+    def _note_clocks(self) -> None:
+        """Note what both clocks show, before the first kernel that is timed."""
+        if self._base is None and not self._recording:
             self._base = self._mark(), time.perf_counter_ns()
-        return self._mark()
 
     def _mark(self) -> Any:
         driver = self.driver
         event = self._spare.pop() if self._spare else driver.call("cuEventCreate", 0)
-        driver.call("cuEventRecord", event, self.stream)
+        flag = driver.api.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL if self._recording else 0
+        driver.call("cuEventRecordWithFlags", event, self.stream, int(flag))
         return event
 
     def spans(self) -> Sequence[tuple[int, int]]:
@@ -388,26 +379,34 @@ class CudaProcessor(Processor):
             return []
         (base, at), timed = self._base, self._timed
         self._base, self._timed = None, []
+        kept = {id(event) for _, _, marks in self._graphs for events in marks for event in events}
         found = []
         for events in timed:
             begin, end = (at + int(self.driver.call("cuEventElapsedTime", base, event) * _NS_PER_MS) for event in events)
             found.append((begin, end))
-        self._spare += [base, *(event for events in timed for event in events)]
+        self._spare += [base, *(event for events in timed for event in events if id(event) not in kept)]
         return found
 
     def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
-        """Record the calls as a graph, which one call of the driver enqueues; with `profiling` they are made each time."""
-        if self._profiling:
-            return enqueue_all
+        """Record the calls as a graph, which one call of the driver enqueues."""
         driver, api = self.driver, self.driver.api
         driver.call("cuStreamBeginCapture", self.stream, api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        timed, self._timed, self._recording = self._timed, [], True
         try:
             enqueue_all()
         finally:
+            marks, self._timed, self._recording = self._timed, timed, False
             graph = driver.call("cuStreamEndCapture", self.stream)
         instance = driver.call("cuGraphInstantiate", graph, 0)
-        self._graphs.append((graph, instance))
-        return lambda: driver.call("cuGraphLaunch", instance, self.stream)
+        self._graphs.append((graph, instance, marks))
+
+        def enqueue_again() -> None:
+            if marks:
+                self._note_clocks()
+                self._timed += marks
+            driver.call("cuGraphLaunch", instance, self.stream)
+
+        return enqueue_again
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
         """Wait until all that was enqueued has run.
@@ -481,8 +480,9 @@ class CudaProcessor(Processor):
             self.give_up()
             self._done_within(LIMIT_SECONDS)
         freed: list[tuple[str, Any]] = []
-        for graph, instance in self._graphs:
+        for graph, instance, marks in self._graphs:
             freed += [("cuGraphExecDestroy", instance), ("cuGraphDestroy", graph)]
+            freed += [("cuEventDestroy", event) for events in marks for event in events]
         freed += [("cuEventDestroy", event) for event in self._spare]
         freed += [("cuMemFree", memory) for memory in self._kept]
         for buffer, own in self._memories.values():

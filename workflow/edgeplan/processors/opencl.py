@@ -124,9 +124,7 @@ class OpenclProcessor(Processor):
         self._counter_kernels: dict[tuple[object, ...], _Command] = {}
         self._waiter: _Waiter | None = None
         self._profiling = profiling
-        #: When a kernel was about to be enqueued, and its launches, what is moved for it among them.
-        self._timed: list[tuple[int, tuple[Any, ...]]] = []
-        self._moved: list[tuple[int, Any]] = []  # for the next kernel
+        self._timed: list[tuple[int, tuple[Any, ...]]] = []  # when a kernel was about to be enqueued, and its launches
         try:
             self._context = cl.Context([self.device])
             properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
@@ -337,16 +335,10 @@ class OpenclProcessor(Processor):
                 "buffer_origin": (at % pitch, at // pitch, 0), "host_origin": (0, 0, 0), "region": (width, rows, 1),
                 "buffer_pitches": (pitch, 0), "host_pitches": (pitch, 0),
             }  # fmt: skip
-        before = time.perf_counter_ns()
         try:
-            event = self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape)
+            self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape)
         except self._cl.Error as error:
             raise self._failed("cannot move activations", error) from error
-        if self._profiling and inwards:
-            self._moved.append((before, event))
-        elif self._profiling and self._timed:
-            begun, events = self._timed[-1]
-            self._timed[-1] = begun, (*events, event)
 
     # Running
 
@@ -356,11 +348,10 @@ class OpenclProcessor(Processor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        before, moved = time.perf_counter_ns(), self._moved
+        before = time.perf_counter_ns()
         events = self.enqueue_timed(kernel)
         if self._profiling:
-            self._timed.append((moved[0][0] if moved else before, (*(event for _, event in moved), *events)))
-            self._moved = []
+            self._timed.append((before, events))
 
     def spans(self) -> Sequence[tuple[int, int]]:
         """Return when kernels ran by the host's clock, if the processor was made with `profiling`.
