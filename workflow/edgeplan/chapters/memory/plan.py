@@ -27,7 +27,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
 from edgeplan.measurement.process.memory_group import NoGroupError
-from edgeplan.planning.layout.buffers import Ints
+from edgeplan.planning.layout.buffers import BufferLayout, Ints
 from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import least, lowest, plan
@@ -77,6 +77,7 @@ _log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
+_EXACT_SECONDS = 3.0  # of an exact layout of each form whose budget is tight
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
@@ -188,7 +189,7 @@ class CostedProgram:
         Raises:
             InfeasibleError: it does not fit.
         """
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, work=0)
+        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, _EXACT_SECONDS, work=0)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""
@@ -475,8 +476,7 @@ class Planner:
         return plan_document(candidate.program, candidate.workload, candidate.reader, made)
 
     def _does_not_fit(self, budget: int, excess: int) -> TooSmallError:
-        candidate = self.candidate(min(self.forms, key=self._least))
-        layout = least(candidate.workload)
+        candidate, layout = self._finest_layout
         bound = layout.lower_bound + candidate.objects_bytes
         enough = (layout.height or layout.lower_bound) + candidate.objects_bytes + excess
         if excess:
@@ -487,6 +487,12 @@ class Planner:
             why = f"{mib(bound + self.beside_bytes)} proven"
         what = f"the least is {mib(enough + self.beside_bytes)}"
         return self._too_small(budget, what, enough, f" ({why})", proven=budget < bound)
+
+    @cached_property
+    def _finest_layout(self) -> tuple[CostedProgram, BufferLayout]:
+        """The finest form, and the least that its buffers were laid out in: looked for once, whatever the budgets refused."""
+        candidate = self.candidate(min(self.forms, key=self._least))
+        return candidate, least(candidate.workload, _LEAST_SECONDS)
 
     def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> TooSmallError:
         of = "for the process" if self.beside_bytes else "over idle"
