@@ -457,6 +457,8 @@ class Planner:
 
     def _planned(self, form: ModelCut, budget: int, mode: Mode) -> tuple[CostedProgram, PlannedMemory] | None:
         candidate = self.candidate(form)
+        if budget < candidate.least_bytes():  # what would be enough is not looked for: another form may fit
+            return None
         try:
             return candidate, candidate.planned(budget, mode)
         except (InfeasibleError, UndecidedError):
