@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from edgeplan.engines.opencl.session import Opencl
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.opencl.platforms import OpenclOptions
 from edgeplan.processors import opencl
 from edgeplan.processors.opencl import OpenclProcessor
@@ -129,6 +130,40 @@ def test_kernels_compute_what_onnx_runtime_does(
         session.run()
         require_close(session.outputs(), reference_outputs(graph), _TOLERANCE)
         nodes, _ = session.profile([(0, 1)])
+    assert not [node for node in nodes if node.implementation.startswith("host.")]
+
+
+def _grouped(b: GraphBuilder) -> Sequence[str]:
+    """Convolutions of windows, strides, groups and channels that fill tiles and do not, with sums and bounds behind them."""
+    x = b.conv_bn(b.conv_bn(b.input, 72, 3, 2), 64, 1)
+    y = b.add(b.conv_bn(x, 64, 1, act=""), x)
+    z = b.conv_bn(b.conv_bn(b.relu(y), 128, 5, 2, groups=4), 20, 3, 2, act="hswish")
+    return b.relu(z), b.conv_bn(y, 64, 3, groups=64), b.conv_bn(b.conv_bn(z, 16, (3, 1)), 40, 1, act="relu6")
+
+
+def _rows(b: GraphBuilder) -> Sequence[str]:
+    """Products of few rows and of many, whose sums and columns do not fill tiles."""
+    return b.relu(b.fc(b.relu(b.fc(b.input, 70)), 130)), b.fc(b.input, 6, bias=False)
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(_grouped, (1, 3, 65, 61)), (_grouped, (1, 16, 20, 20)), (_rows, (1, 36)), (_rows, (7, 18)), (_rows, (150, 50))],
+)
+def test_kernels_of_work_groups_compute_what_onnx_runtime_does(
+    form: Callable[[GraphBuilder], Sequence[str]], shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles in local memory, which GPUs are given; a device of the CPU has local memory, too."""
+    numbers = opencl.device_numbers
+    monkeypatch.setattr(opencl, "device_numbers", lambda *given: GpuNumbers(**asdict(numbers(*given))))
+    b = GraphBuilder("groups", shape)
+    graph = b.build(*form(b))
+    engine = _engine(vector="4")
+    with engine.load_profiled(save_onnx(graph, tmp_path / "model.onnx"), graph) as session:
+        session.run()
+        require_close(session.outputs(), reference_outputs(graph), _TOLERANCE)
+        nodes, _ = session.profile([(0, 1)])
+    assert {"conv.tiled", "linear.tiled", "linear.row"} & {node.implementation for node in nodes}
     assert not [node for node in nodes if node.implementation.startswith("host.")]
 
 

@@ -37,9 +37,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             ),
             earlier=("partition/2",),
         ),
-        # plans by a model's own sweep, and all ways to run it on fresh runs
+        # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs
         "partition_checked": Protocol(
-            "partition-checked/1",
+            "partition-checked/2",
             (
                 *files_of("runtime/partitioned", "build", "crossing", "handshake", "lanes", "program", "sections", "session"),
                 *files_of("runtime/streaming", "build", "calls"),
@@ -54,6 +54,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",
             ),
+            earlier=("partition-checked/1",),
         ),
         "eop": Protocol(
             "eop/3",
