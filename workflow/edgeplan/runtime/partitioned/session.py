@@ -21,6 +21,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
+from edgeplan.runtime.partitioned.fallback import Fallback
 from edgeplan.runtime.partitioned.lanes import EventLanes, HostLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
@@ -111,6 +112,7 @@ class PairSession(Session):
 
     Attributes:
         arena: where all activations are.
+        fallback: decides whether the first processor runs alone; None: the pair runs, however slow it is.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
 
     Raises:
@@ -137,6 +139,7 @@ class PairSession(Session):
         self.synchronisation = synchronisation or best
         self.program, self.placed, self._gpu, self._weights = program, placed, gpu, weights
         self._failed, self._opened = False, ExitStack()
+        self.fallback: Fallback | None = None
         self.arena = gpu.allocate(placed.arena_bytes)
         own = [k for k, lane in enumerate(placed.lanes) if not lane]
         self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
@@ -214,6 +217,9 @@ class PairSession(Session):
             ModelError: an index in an input lies outside its axis.
             DeviceError: a processor fails, or does not come in time; the session can only be closed then.
         """
+        return self._inference(inputs) if self.fallback is None else self.fallback.run(self._inference, inputs)
+
+    def _inference(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         self.bind(inputs)
         self.execute()
         return self.outputs()

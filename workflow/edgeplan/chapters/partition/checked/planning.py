@@ -135,7 +135,7 @@ class CheckedPlanning:
         told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
-            write_folder(chosen, both, output)
+            write_folder(chosen, both, output, None if chosen.alone else ways[_CPU])
         return chosen
 
     def fresh(self, way: str) -> PairCheck:
