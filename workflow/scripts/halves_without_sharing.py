@@ -73,10 +73,8 @@ def main() -> None:
         medians = {name: statistics.median(own[3:]) for name, own in times.items()}
         say(f"{gpu.capabilities.name}, {gpu.capabilities.sharing}: {sessions['halves'].synchronisation}")
         say(", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items()))
-        alone = min(medians["cpu"], medians["gpu"])
-        say(
-            f"halves: {medians['cpu'] / medians['halves']:.2f} times as fast as the CPU, {alone / medians['halves']:.2f} as the better"
-        )
+        over = [ms / medians["halves"] for ms in (medians["cpu"], min(medians["cpu"], medians["gpu"]))]
+        say(f"halves: {over[0]:.2f} times as fast as the CPU, {over[1]:.2f} as the better of both")
 
 
 if __name__ == "__main__":

@@ -106,7 +106,8 @@ class CudaProcessor(Processor):
         name = bytes(driver.call("cuDeviceGetName", 96, self._device)).split(b"\0")[0].decode(errors="replace")
         driver.name = name
         self._memories: dict[int, tuple[Buffer, int]] = {}  # by the host's address: the buffer, and the GPU's own
-        self._kept: list[int] = []  # memory of the GPU: weights, and what launches use between them
+        self._weights: dict[int, list[int]] = {}  # of the kernels on each of these memories
+        self._kept: list[int] = []  # what launches use between them
         self._workspace, self._workspace_bytes = 0, 0
         self._awaited: set[int] = set()
         self._gave_up = False
@@ -219,7 +220,7 @@ class CudaProcessor(Processor):
             values = packed(found.packing, folded(step, executable.read(index)))
         memories = {
             Memory.arena: self._own(executable.arena.address),
-            Memory.weights: self._constant(values),
+            Memory.weights: self._constant(values, executable.arena.address),
             Memory.workspace: self._workspace_of(found.workspace_elements),
         }
         commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
@@ -281,6 +282,8 @@ class CudaProcessor(Processor):
             DeviceError: the driver reports an error.
         """
         _, own = self._memories.pop(buffer.address)
+        for weights in self._weights.pop(buffer.address, ()):
+            self.driver.call("cuMemFree", weights)
         end = buffer.address + max(len(buffer.data), ALIGNMENT)
         self._awaited = {address for address in self._awaited if not buffer.address <= address < end}
         self.driver.call("cuMemFree", own)
@@ -295,21 +298,18 @@ class CudaProcessor(Processor):
             )
         return self._memories[address][1]
 
-    def _device_memory(self, size: int) -> int:
-        found = int(self.driver.call("cuMemAlloc", size))
-        self._kept.append(found)
-        return found
-
-    def _constant(self, values: Any) -> int:
+    def _constant(self, values: Any, arena: int) -> int:
         flat = np.ascontiguousarray(values, np.float32)
-        found = self._device_memory(flat.nbytes)
+        found = int(self.driver.call("cuMemAlloc", flat.nbytes))
+        self._weights.setdefault(arena, []).append(found)
         self.driver.call("cuMemcpyHtoD", found, flat.ctypes.data, flat.nbytes)
         return found
 
     def _workspace_of(self, elements: int) -> int:
         """The memory that launches of one step use between them: one for all steps, which run one after the other."""
         if (size := _FLOAT_BYTES * max(1, elements)) > self._workspace_bytes:
-            self._workspace, self._workspace_bytes = self._device_memory(size), size
+            self._workspace, self._workspace_bytes = int(self.driver.call("cuMemAlloc", size)), size
+            self._kept.append(self._workspace)  # kernels that were prepared before use the smaller one
         return self._workspace
 
     def enqueue_in(self, buffer: Buffer, region: Region) -> None:
@@ -484,7 +484,7 @@ class CudaProcessor(Processor):
             freed += [("cuGraphExecDestroy", instance), ("cuGraphDestroy", graph)]
             freed += [("cuEventDestroy", event) for events in marks for event in events]
         freed += [("cuEventDestroy", event) for event in self._spare]
-        freed += [("cuMemFree", memory) for memory in self._kept]
+        freed += [("cuMemFree", memory) for memory in (*self._kept, *(one for own in self._weights.values() for one in own))]
         for buffer, own in self._memories.values():
             freed += [("cuMemFree", own), ("cuMemFreeHost", buffer.address)]
         for function, handle in freed:
