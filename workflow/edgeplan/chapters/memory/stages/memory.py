@@ -203,14 +203,17 @@ def _inference_ms(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> flo
 
 
 def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequence[str]) -> pd.DataFrame | None:
-    """The rows of a model: its kept parts, else those that were kept as a whole by an earlier protocol."""
+    """The rows of a model: its kept parts, and where nothing may be measured what an earlier protocol kept of the others."""
     parts = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
-    if parts:
-        table = pd.concat(parts, ignore_index=True)
-        return table[table["case"] != NOTHING].reset_index(drop=True)
-    if not stored_rows_only():
-        return None
-    return next((table for key in keys[1:] if (table := kept.get(key)) is not None), None)
+    earlier = next((table for key in keys[1:] if (table := kept.get(key)) is not None), None) if stored_rows_only() else None
+    if not parts:
+        return earlier
+    table = pd.concat(parts, ignore_index=True)
+    lacking = [one for one in wanted if one.model == name and not kept.has(one.key)]
+    if earlier is not None and lacking:
+        log.warning("%s: %d parts are of an earlier protocol", name, len(lacking))
+        table = pd.concat([table, earlier[~earlier["case"].isin(table["case"])]], ignore_index=True)
+    return table[table["case"] != NOTHING].reset_index(drop=True)
 
 
 def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
