@@ -47,7 +47,7 @@ def _variant(text: str, name: str = "one (B 8)") -> ProgramSource:
         ({"vector": "5"}, "vector is '5'", "one of 4, 8, 16"),
         ({"cores": "one"}, "cores is 'one'", "cores: '1'"),
         ({"cores": "1,1"}, "cores is '1,1'", "different cores"),
-        ({"sharing": "all"}, "sharing is 'all'", "fine, coarse, copies"),
+        ({"sharing": "all"}, "sharing is 'all'", "fine, mirrored"),
         ({"layout": "nhwc"}, "unknown option 'layout'", "platform, device, cores"),
     ],
 )

@@ -329,7 +329,7 @@ class OpenclProcessor(Processor):
         at, width, rows, pitch = region
         device, host = self._argument(buffer), buffer.data[at : at + (rows - 1) * pitch + width]
         pair = (device, host) if inwards else (host, device)
-        shape = {"device_offset": at}
+        shape: dict[str, Any] = {"dst_offset" if inwards else "src_offset": at}
         if rows > 1:
             shape = {
                 "buffer_origin": (at % pitch, at // pitch, 0), "host_origin": (0, 0, 0), "region": (width, rows, 1),
