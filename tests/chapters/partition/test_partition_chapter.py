@@ -354,8 +354,8 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     # Best of the others over what was returned: 11 / 10, all cores itself, 8 / 10.
     assert found["partition.speedup_over_best"] == pytest.approx((1.1 * 1.0 * 0.8) ** (1 / 3), rel=1e-5)
     assert found["partition.slower_than_best_models"] == 1, "the third, for certain"
-    assert found["partition.speedup_of_pairs"] == pytest.approx((12 / 10 * 12 / 16) ** 0.5, rel=1e-5)
-    assert found["partition.speedup_over_single"] == pytest.approx((16 / 10 * 20 / 16) ** 0.5, rel=1e-5)
+    assert found["partition.speedup_over_alone"] == pytest.approx((12 / 10 * 12 / 16) ** 0.5, rel=1e-5)
+    assert found["partition.speedup_of_pairs"] == pytest.approx((16 / 10 * 20 / 16) ** 0.5, rel=1e-5)
     assert found["partition.seconds_to_checked_plan"] == 12
     assert found["partition.swept_within_15pct"] == 0.5, "10 and 16 where 9 was predicted"
     table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")

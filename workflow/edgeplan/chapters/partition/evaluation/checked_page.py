@@ -38,7 +38,7 @@ BARS = (
         high=0,
         aim="0",
     ),
-    Bar("partition.speedup_of_pairs", "plan for both over the best of CPU, GPU and all cores, mean", low=1.0, aim="1.2"),
+    Bar("partition.speedup_of_pairs", "plan for both over the better of its processors, mean", low=1.35, aim="1.45"),
     Bar("partition.seconds_to_checked_plan", "s to a checked plan, largest", high=60, aim="20"),
     Bar("partition.swept_within_15pct", "plans for both within 15 % of what their sweep says", low=0.85, aim="0.95"),
 )
@@ -49,7 +49,8 @@ _CARDS = (
         "times",
         paper="over the GPU alone",
     ),
-    CardOf("plan for both over the best of CPU, GPU and all cores", ("partition.speedup_of_pairs",), "times"),
+    CardOf("plan for both over the better of its processors", ("partition.speedup_of_pairs",), "times"),
+    CardOf("plan for both over the best of CPU, GPU and all cores", ("partition.speedup_over_alone",), "times"),
     CardOf("most that both could gain over the best alone", ("partition.most_gain",), "times"),
     CardOf("to a checked plan, at most", ("partition.seconds_to_checked_plan",), "s"),
 )
@@ -113,7 +114,7 @@ def slower_than_best_models(e: CheckedEvidence) -> float:
     return float((e.plans["chosen"].isna() | (e.plans["over_low"] > SLOWER)).sum())
 
 
-def speedup_of_pairs(e: CheckedEvidence) -> Estimate:
+def speedup_over_alone(e: CheckedEvidence) -> Estimate:
     """Geometric mean of the best time of CPU, GPU and oneDNN on all cores / that of the plan for both processors.
 
     It is over all models that have such a plan, whichever way was returned.
@@ -122,7 +123,7 @@ def speedup_of_pairs(e: CheckedEvidence) -> Estimate:
     return estimate(geomean, known["ours"] / known["planned"])
 
 
-def speedup_over_single(e: CheckedEvidence) -> Estimate:
+def speedup_of_pairs(e: CheckedEvidence) -> Estimate:
     """Geometric mean of the time of the better processor of the pair / that of the plan for both."""
     known = e.plans.dropna(subset=["planned", CPU, GPU])
     return estimate(geomean, known[[CPU, GPU]].min(axis=1) / known["planned"])
@@ -145,7 +146,7 @@ def swept_within_15pct(e: CheckedEvidence) -> Estimate:
 
 
 _FIGURES: tuple[Callable[[CheckedEvidence], float | Estimate], ...] = (
-    *(speedup_over_best, slower_than_best_models, speedup_of_pairs, speedup_over_single),
+    *(speedup_over_best, slower_than_best_models, speedup_of_pairs, speedup_over_alone),
     *(seconds_to_checked_plan, most_gain, swept_within_15pct),
 )
 
