@@ -122,6 +122,8 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 		--extra openvino --extra runtime --extra baselines --extra partition --extra pipeline pyproject.toml -o requirements.lock
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra openvino --extra runtime --extra baselines --extra partition --extra pipeline --extra dev --extra docs -c requirements.lock pyproject.toml -o requirements-dev.lock
+	printf 'cuda-bindings>=13.0\nnvidia-cuda-nvrtc>=13.0\n' | uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate - -o requirements-cuda.lock
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 

@@ -18,7 +18,7 @@ from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker, allocate
-from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Region, Sharing
 from edgeplan.runtime.session import PreparedSteps
 
 _CORES = os.sched_getaffinity(0)
@@ -28,7 +28,7 @@ class QueueProcessor(Processor):
     """Runs steps by oneDNN in its own thread, in the order of its queue.
 
     Args:
-        sharing: what it says of its memory; other than fine, `take` and `give` are checked.
+        sharing: of its memory; mirrored: its kernels compute in copies of their own.
         atomics: whether it says that it can poll.
         cores: that it says it computes on.
         hangs_before: kernels after which it stops for good, until it is closed.
@@ -56,8 +56,9 @@ class QueueProcessor(Processor):
         self._stop, self._gave_up = threading.Event(), threading.Event()
         self._done, self._asked = 0, 0
         self._spans: list[tuple[int, int]] = []
-        self.given = True
         self.memory: list[Buffer] = []
+        self._own: dict[int, Buffer] = {}
+        self.moved: list[Region] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -84,6 +85,9 @@ class QueueProcessor(Processor):
         buffer = allocate(size)
         buffer.data[:] = 0
         self.memory.append(buffer)
+        if self._capabilities.sharing == Sharing.mirrored:
+            self._own[buffer.address] = own = allocate(size)
+            own.data[:] = 0
         return buffer
 
     def free(self, buffer: Buffer) -> None:
@@ -97,10 +101,13 @@ class QueueProcessor(Processor):
         choice = default(candidates(creator, program.steps[index]))
         created = creator.create(program.steps[index], choice)
         scratch = allocate(created.scratch_bytes)
-        at = scratch.address - executable.arena.address
+        arena = self._own.get(executable.arena.address, executable.arena)
+        at = scratch.address - arena.address
         choices = (*program.choices[:index], choice, *program.choices[index + 1 :])
         own = replace(program, scratch_offset=at, arena_bytes=at + created.scratch_bytes, choices=choices)
-        prepared = PreparedSteps(executable.through(self._dnnl, own), Worker(self._dnnl), steps=(index,))
+        mine = executable.through(self._dnnl, own)
+        mine.arena = arena
+        prepared = PreparedSteps(mine, Worker(self._dnnl), steps=(index,))
         return Kernel(choice.name, (prepared, scratch))
 
     def empty(self) -> Kernel:
@@ -150,12 +157,25 @@ class QueueProcessor(Processor):
         found, self._spans = self._spans, []
         return found
 
-    def take(self) -> None:
-        assert self._done == self._asked, "kernels still run"
-        self.given = False
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
+        self._move(buffer, region, inwards=True)
 
-    def give(self) -> None:
-        self.given = True
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
+        self._move(buffer, region, inwards=False)
+
+    def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
+        if buffer.address not in self._own:
+            return
+        self.moved.append(region)
+        at, width, rows, pitch = region
+        own = self._own[buffer.address]
+        source, target = (buffer, own) if inwards else (own, buffer)
+
+        def move() -> None:
+            for row in range(at, at + rows * pitch, pitch):
+                target.data[row : row + width] = source.data[row : row + width]
+
+        self._put(move)
 
     def close(self) -> None:
         self._stop.set()
@@ -168,7 +188,6 @@ class QueueProcessor(Processor):
         return memory.tensor(address - memory.address, (1,), "int32")
 
     def _put(self, work: Callable[[], None]) -> None:
-        assert self.given or self._capabilities.sharing == Sharing.fine, "the host has the memory"
         self._asked += 1
         self._queue.put(work)
 

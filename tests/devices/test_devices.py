@@ -18,7 +18,7 @@ import yaml
 from edgeplan import workspace
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineSettings
-from edgeplan.engines.registry import ENGINES, engine_class
+from edgeplan.engines.registry import ENGINES, PROCESSORS, engine_class
 from edgeplan.errors import DeviceError
 from edgeplan.measurement import device_check as check
 from edgeplan.measurement.device_check import DeviceCheck, check_device, report_lines
@@ -45,7 +45,7 @@ def _file(folder: Path, stem: str = "dev", **changes: Any) -> Path:
 def test_shipped_device_files_load(path: Path) -> None:
     device = load_device(path)
     assert device.name == path.stem
-    assert device.engine in ENGINES
+    assert device.engine in {*ENGINES, *PROCESSORS}
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_an_unknown_device_lists_the_known_ones(devices: Path, name: str) -> Non
     _file(devices)
     with pytest.raises(DeviceError, match="unknown device") as caught:
         load_device(name)
-    assert "known devices: cpu-onednn, cpu-onnxruntime, cpu-openvino, dev, opencl-pocl, opencl-pocl4;" in caught.value.next_step
+    known = "cpu-onednn, cpu-onnxruntime, cpu-openvino, cuda-h200, cuda-h200-8sm, dev, opencl-pocl, opencl-pocl4"
+    assert f"known devices: {known};" in caught.value.next_step
 
 
 @pytest.mark.parametrize("path", ["./dev", "../dev", "dev.yml", "dev/", "/dev/null/dev.yaml"])

@@ -199,7 +199,6 @@ def test_outputs_that_all_stay_alive_are_planned_in_little_memory() -> None:
     assert tracemalloc.get_traced_memory()[1] < 500e6
     tracemalloc.stop()
     assert made.lower_bound_ms <= made.makespan_ms <= made.better_single_ms
-    assert not made.executable, "outputs are moved"
 
 
 def test_ten_thousand_operators_in_a_cycle_are_told() -> None:

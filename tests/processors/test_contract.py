@@ -30,11 +30,11 @@ class TestDouble(ProcessorContract):
         return QueueProcessor()
 
 
-class TestCoarseDouble(ProcessorContract):
-    """One to which memory is handed over."""
+class TestMirroredDouble(ProcessorContract):
+    """One that computes in a copy of the memory, and polls."""
 
     def make(self) -> Processor:
-        return QueueProcessor(sharing=Sharing.coarse, atomics=False)
+        return QueueProcessor(sharing=Sharing.mirrored)
 
 
 class TestOpencl(ProcessorContract):
@@ -51,18 +51,29 @@ class TestOpencl(ProcessorContract):
             pytest.skip(error.what)
 
 
-class TestCoarseOpencl(TestOpencl):
-    """Memory is handed over between kernels."""
+class TestMirroredOpencl(TestOpencl):
+    """The device has its own copy of the memory."""
 
-    options = MappingProxyType({"sharing": "coarse"})
-    profiling = False
+    options = MappingProxyType({"sharing": "mirrored"})
 
 
-class TestCopyingOpencl(TestOpencl):
-    """Memory is copied."""
+class TestCuda(ProcessorContract):
+    """The first NVIDIA GPU, whole."""
 
-    options = MappingProxyType({"sharing": "copies"})
-    profiling = False
+    name = "cuda"
+
+    def make(self) -> Processor:
+        try:
+            return super().make()
+        except DeviceError as error:
+            pytest.skip(error.what)
+
+
+class TestTimedCuda(TestCuda):
+    """A slice of it, which tells when kernels ran."""
+
+    options = MappingProxyType({"multiprocessors": "8"})
+    profiling = True
 
 
 def test_processors_are_found_by_name() -> None:

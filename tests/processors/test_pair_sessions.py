@@ -48,9 +48,9 @@ def opencl() -> Iterator[OpenclProcessor]:
 
 
 @pytest.fixture(scope="module")
-def coarse() -> Iterator[OpenclProcessor]:
+def mirrored() -> Iterator[OpenclProcessor]:
     try:
-        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:]), sharing="coarse"), _block()) as found:
+        with OpenclProcessor(OpenclOptions(cores=tuple(CORES[-1:]), sharing="mirrored"), _block()) as found:
             yield found
     except DeviceError as error:
         pytest.skip(error.what)
@@ -129,24 +129,28 @@ def test_kernels_that_autotuning_tries_compute_the_same(
 
 @ALONE
 @pytest.mark.parametrize("name", ["resnet", "squeezenet", "linear_layers"])
-def test_memory_can_be_handed_over(cpu: OnednnProcessor, coarse: OpenclProcessor, tmp_path: Path, name: str) -> None:
+def test_what_crosses_is_moved(cpu: OnednnProcessor, mirrored: OpenclProcessor, tmp_path: Path, name: str) -> None:
     model, graph = saved(name, tmp_path)
-    assert synchronisation_of(cpu, coarse)[0] == Synchronisation.events
-    with PairSession.of(cpu, coarse, _partition(graph, cpu.dnnl.info.block, coarse, name), model) as session:
+    assert synchronisation_of(cpu, mirrored)[0] == Synchronisation.events
+    with PairSession.of(cpu, mirrored, _partition(graph, cpu.dnnl.info.block, mirrored, name), model) as session:
         for _ in range(2):
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
+@pytest.mark.parametrize("sharing", list(Sharing))
 @pytest.mark.parametrize("synchronisation", by_day([*Synchronisation]))
 @pytest.mark.parametrize("name", MODELS)
 def test_halves_have_the_bits_of_the_whole(
-    cpu: OnednnProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation
+    cpu: OnednnProcessor, tmp_path: Path, name: str, synchronisation: Synchronisation, sharing: Sharing
 ) -> None:
-    """Both halves by oneDNN: a range of channels is computed as it is in the whole. Rows of columns take another primitive."""
+    """Both halves by oneDNN: a range of channels is computed as it is in the whole. Rows of columns take another primitive.
+
+    Where each processor has its own copy of the activations, nothing that crosses may be left behind.
+    """
     model, graph = saved(name, tmp_path)
     lowered, block, inputs = lower(graph), cpu.dnnl.info.block, random_inputs(graph)
     layouts = activation_layouts(lowered, BLOCKED)
-    with QueueProcessor() as gpu:
+    with QueueProcessor(sharing=sharing) as gpu:
         alone = partition(lowered, layouts, block, [0] * len(lowered.steps))
         with PairSession.of(cpu, gpu, alone, model, synchronisation) as session:
             wanted = session.run(inputs)
@@ -161,13 +165,14 @@ def test_halves_have_the_bits_of_the_whole(
                     np.testing.assert_array_equal(found[output], value)
 
 
-def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharing", list(Sharing))
+def test_different_steps_run_side_by_side(cpu: OnednnProcessor, tmp_path: Path, sharing: Sharing) -> None:
     """Orders of a plan in parallel, a branch on each lane; steps wait for what they read alone."""
     model, graph = saved("inception", tmp_path)
     lowered, block = lower(graph), cpu.dnnl.info.block
     layouts = activation_layouts(lowered, BLOCKED)
     rng = np.random.default_rng(11)
-    with QueueProcessor(pause_seconds=0.001) as gpu:
+    with QueueProcessor(pause_seconds=0.001, sharing=sharing) as gpu:
         for _ in range(3):
             assignments = drawn(lowered, layouts, block, gpu, rng, 0.2)
             on = [[k for k, a in enumerate(assignments) if isinstance(a, Split) or a == lane] for lane in (0, 1)]
@@ -184,8 +189,8 @@ def test_a_second_processor_that_shares_no_memory_at_once_is_waited_for_by_event
     core = cpu.capabilities.cores[0]
     cases = [
         (QueueProcessor(), Synchronisation.polling, "no core computes for both"),
-        (QueueProcessor(sharing=Sharing.coarse, atomics=False), Synchronisation.events, "only between kernels"),
-        (QueueProcessor(sharing=Sharing.copies, atomics=False), Synchronisation.events, "by copies"),
+        (QueueProcessor(sharing=Sharing.mirrored), Synchronisation.polling, "no core computes for both"),
+        (QueueProcessor(sharing=Sharing.mirrored, atomics=False), Synchronisation.events, "do not see the CPU's stores"),
         (QueueProcessor(atomics=False), Synchronisation.events, "do not see the CPU's stores"),
         (QueueProcessor(cores=(core,)), Synchronisation.events, f"both compute on core {core}"),
     ]

@@ -26,7 +26,7 @@ def results(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("earlier")
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
-    params["partition"]["pairs"] = []
+    params["partition"] |= {"pairs": [], "checked_pairs": []}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     return folder
 
@@ -80,7 +80,7 @@ def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
         document = pair | {"name": name, "processors": [host, other | {"cores": [core]}]}
         (tmp_path / f"config/pairs/{name}.yaml").write_text(yaml.safe_dump(document))
     params = tmp_path / "params.yaml"
-    params.write_text(params.read_text().replace("pairs: []", "pairs: [pair-absent, pair-wrong, pair-here]"))
+    params.write_text(params.read_text().replace("  pairs: []", "  pairs: [pair-absent, pair-wrong, pair-here]"))
     done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)")
     assert done.returncode == 4
     assert (tmp_path / "given").read_text() == "-S partition.pairs=[pair-wrong]", "a faulty file is for the run to tell"
@@ -95,7 +95,7 @@ def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
 def test_a_run_that_ends_well_says_what_came_out_and_where_it_stands(results: Path, tmp_path: Path) -> None:
     """The chapters hand over what the committed results hold."""
     params = tmp_path / "params.yaml"
-    params.write_text(params.read_text().replace("pairs: []", "pairs: [pair-pocl]"))
+    params.write_text(params.read_text().replace("  pairs: []", "  pairs: [pair-pocl]"))
     shutil.copytree(ROOT / "results", results, ignore=shutil.ignore_patterns("predictors", "report.html"), dirs_exist_ok=True)
     done = run(tmp_path, "import pathlib; pathlib.Path('results/cpu-openvino/metrics.json').write_text('new')")
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,8 @@ Modules:
 * `checking`: Computes references of a run in a process of its own: the one that runs a plan loads
   neither onnx nor ONNX Runtime.
 * `cli/`: Parses and runs the commands of edgeplan.
+* `cuda/`: CUDA runs the kernels of `opencl` on NVIDIA GPUs, whose OpenCL shares no memory while
+  kernels run.
 * `devices/`: Describes devices: an engine with its settings on the cores of a machine.
 * `engines/`: This package holds inference engines, a folder each, and what they have in common.
 * `errors`: Defines the errors edgeplan raises on purpose.

@@ -1,6 +1,61 @@
 """Rules of the chapter partition. Written by `make wire` from workflow/edgeplan/chapters/partition/chapter.py; change that."""
 
 
+rule partition_checked:
+    """
+    Models planned by their own sweeps on a pair, and all ways to run them on fresh runs.
+    """
+    input:
+        "config/pairs/{pair}.yaml",
+    output:
+        update("results/{pair}/partition/checked/checked.parquet"),
+        update("results/{pair}/partition/checked/environment.json"),
+    log:
+        "work/logs/partition_checked-{pair}.log",
+    benchmark:
+        "work/benchmarks/partition_checked-{pair}.tsv"
+    threads: workflow.cores
+    resources:
+        device=1,
+    params:
+        seed=config["seed"],
+        partition=config["partition"],
+    shell:
+        "edgeplan stage partition_checked --pair {wildcards.pair}"
+
+
+rule partition_checked_tables:
+    """
+    What was measured of them, the figures of merit, the table and the page of a pair.
+    """
+    input:
+        "results/{pair}/partition/checked/checked.parquet",
+        "results/{pair}/partition/checked/environment.json",
+    output:
+        update("results/chapters/{pair}/partition_checked.json"),
+        update("results/chapters/{pair}/partition_checked.page.json"),
+        report(
+            update(directory("results/{pair}/partition/checked/tables")),
+            patterns=["{shown}.csv"],
+            category="One model on two processors: tables",
+            subcategory="{pair}",
+            labels={"id": "{shown}"},
+        ),
+        report(
+            update(directory("results/{pair}/partition/checked/figures")),
+            patterns=["{shown}.svg"],
+            category="One model on two processors: figures",
+            subcategory="{pair}",
+            labels={"id": "{shown}"},
+        ),
+    log:
+        "work/logs/partition_checked_tables-{pair}.log",
+    benchmark:
+        "work/benchmarks/partition_checked_tables-{pair}.tsv"
+    shell:
+        "edgeplan stage partition_checked_tables --pair {wildcards.pair}"
+
+
 rule partition:
     """
     Samples, predictors, splits of layers, models end to end, handshakes; all that measures is here.
@@ -15,7 +70,6 @@ rule partition:
         update("results/{pair}/partition/handshakes.parquet"),
         update("results/{pair}/partition/curves.parquet"),
         update("results/{pair}/partition/tuning.parquet"),
-        update("results/{pair}/partition/checked.parquet"),
         update("results/{pair}/partition/errors.parquet"),
         update("results/{pair}/partition/importance.parquet"),
         update("results/{pair}/partition/environment.json"),
@@ -43,7 +97,6 @@ rule partition_tables:
         "results/{pair}/partition/handshakes.parquet",
         "results/{pair}/partition/curves.parquet",
         "results/{pair}/partition/tuning.parquet",
-        "results/{pair}/partition/checked.parquet",
         "results/{pair}/partition/errors.parquet",
         "results/{pair}/partition/importance.parquet",
         "results/{pair}/partition/environment.json",

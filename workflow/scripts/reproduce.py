@@ -34,21 +34,27 @@ _LACKS = (
     "pyopencl is not installed",
     "does not exist on this machine",
     "may not be used by this process",
+    "cuda-bindings is not installed",
+    "there is no CUDA here",
+    "cuInit reports",
 )
 
 
 def _without_absent_pairs() -> list[str]:
     """Make the options by which a command leaves out pairs whose processors are not here, and say so."""
-    pairs = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))["partition"]["pairs"] if PARAMS.is_file() else []
+    settings = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))["partition"] if PARAMS.is_file() else {}
+    wanted = {name: settings.get(name, []) for name in ("pairs", "checked_pairs")}
     there = []
-    for pair in pairs:
+    for pair in dict.fromkeys(pair for pairs in wanted.values() for pair in pairs):
         done = run(module_command("edgeplan", "device", "check", "--pair", pair))
         said = done.stderr.decode(errors="replace")
         if done.returncode != 0 and any(lack in said for lack in _LACKS):
             print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
         else:
             there.append(pair)
-    return [] if there == pairs else ["-S", f"partition.pairs=[{','.join(there)}]"]
+    found = {name: [pair for pair in pairs if pair in there] for name, pairs in wanted.items()}
+    changed = [f"partition.{name}=[{','.join(found[name])}]" for name in wanted if found[name] != wanted[name]]
+    return [option for one in changed for option in ("-S", one)]
 
 
 def _code_of(command: Sequence[str]) -> int:

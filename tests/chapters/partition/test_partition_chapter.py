@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from partition_frames import DISPATCHER, evidence, layer_rows, model_rows, samples, trained
+from partition_frames import DISPATCHER, checked_evidence, checked_rows, evidence, layer_rows, model_rows, samples, trained
 from partition_models import MODELS, Saved
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics, findings
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
-from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT, should_split
+from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
 from edgeplan.chapters.partition.layers import CONV, KINDS, LINEAR, LayerShape, layer_of, layouts, lowered
 from edgeplan.chapters.partition.learning.features import SHAPE, shape_matrix
@@ -349,29 +350,51 @@ def test_figures_of_merit_are_those_of_the_rows() -> None:
 
 
 def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
-    found = partition_metrics(evidence())
+    found = checked_metrics(checked_evidence())
     # Best of the others over what was returned: 11 / 10, all cores itself, 8 / 10.
     assert found["partition.speedup_over_best"] == pytest.approx((1.1 * 1.0 * 0.8) ** (1 / 3), rel=1e-5)
-    assert found["partition.slower_than_best_models"] == pytest.approx(1 / 3, rel=1e-5)
-    assert found["partition.speedup_of_pairs"] == pytest.approx((12 / 10 * 12 / 16) ** 0.5, rel=1e-5)
+    assert found["partition.slower_than_best_models"] == 1, "the third, for certain"
+    assert found["partition.speedup_over_alone"] == pytest.approx((12 / 10 * 12 / 16) ** 0.5, rel=1e-5)
+    assert found["partition.speedup_of_pairs"] == pytest.approx((16 / 10 * 20 / 16) ** 0.5, rel=1e-5)
     assert found["partition.seconds_to_checked_plan"] == 12
-    table = PARTITION_TABLES["partition_checked"].make(evidence()).set_index("model")
+    assert found["partition.swept_within_15pct"] == 0.5, "10 and 16 where 9 was predicted"
+    table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")
     assert table["way"].tolist() == ["planned", "cpu, all cores (nhwc)", "gpu"]
     assert table.loc["one", "of both processors"] == pytest.approx(1.2)
-    nothing = evidence(checked=evidence().checked.iloc[:0])
-    assert not {"partition.speedup_over_best", "partition.seconds_to_checked_plan"} & set(partition_metrics(nothing))
-    failed = evidence(checked=evidence().checked.query("model == 'two'").assign(median_ms=np.nan))
-    assert partition_metrics(failed)["partition.slower_than_best_models"] == 1, "a plan that did not run is slower"
+    rows = checked_rows()
+    unsure = checked_evidence(checked=rows.assign(over_low=1.01))
+    assert checked_metrics(unsure)["partition.slower_than_best_models"] == 0, "its interval holds 1.02"
+    failed = checked_evidence(checked=rows.query("model == 'two'").assign(median_ms=np.nan))
+    assert checked_metrics(failed)["partition.slower_than_best_models"] == 1, "a plan that did not run is slower"
 
 
 def test_who_should_not_split_is_told() -> None:
     def told(all_cores_ms: float) -> str:
-        rows = model_rows("m", {"ours": 10.0, "cpu": 20.0, "gpu": 20.0, "cpu, all cores": all_cores_ms})
-        return should_split(evidence(models=rows))
+        ms = {"cpu": 20.0, "gpu": 20.0, "cpu, all cores (nhwc)": all_cores_ms, "planned": 10.0}
+        rows = pd.DataFrame({"model": "m", "way": list(ms), "median_ms": list(ms.values())})
+        rows = rows.assign(
+            chosen=(rows["way"] == "planned").astype(float), stock=0.0, reason="", seconds=1.0, splits=1, steps=2
+        )
+        rows = rows.assign(over_best=1.0, over_low=0.9, over_high=1.1, planned_ms=9.0)
+        return " ".join(findings(checked_evidence(checked=rows)))
 
-    assert "at most 1.02 times over oneDNN on all cores: do not split here" in told(10.2)
-    assert "at most 1.30 times over oneDNN on all cores: a split may pay" in told(13.0)
+    assert "at most 1.02 times over the best alone: do not split here" in told(10.2)
+    assert "at most 1.30 times over the best alone: a split may pay" in told(13.0)
     assert "planned on 1" in told(13.0)
+
+
+def test_the_page_of_checked_plans_is_written(tmp_path: Path) -> None:
+    """With its figure, its table and its findings; a way that did not run is told."""
+    rows = checked_rows()
+    rows.loc[rows["way"] == "gpu", "reason"] = "the GPU was lost"
+    CHECKED_REPORT.show(
+        checked_evidence(checked=rows), folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=tmp_path / "page.json"
+    )
+    page = (tmp_path / "page.json").read_text()
+    assert "one (gpu): the GPU was lost." in page
+    assert "Should I split on pair-test?" in page
+    assert (tmp_path / "tables/partition_checked.csv").is_file()
+    assert list((tmp_path / "figures").glob("partition_ways.*"))
 
 
 def test_models_count_where_they_were_measured() -> None:
@@ -413,8 +436,8 @@ def test_our_plan_stands_beside_the_best_of_all_other_ways() -> None:
     assert table.loc["models on which it is faster than ours", "speedup over the best"] == 2
     assert table.loc["m2", "best way"] == "ncnn"
     page = PARTITION_REPORT.page(found, {}, {}, metrics)
-    assert "oneDNN on all cores is faster than our plan on 2 of 3 models" in page.findings[1]
-    assert "the best stock engine on all cores is faster than our plan on 1 of 3 models" in page.findings[1]
+    assert "oneDNN on all cores is faster than our plan on 2 of 3 models" in page.findings[0]
+    assert "the best stock engine on all cores is faster than our plan on 1 of 3 models" in page.findings[0]
 
 
 @pytest.mark.parametrize("lost", ["all ways of the pair", "our plan's own process"])

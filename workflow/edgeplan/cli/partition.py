@@ -112,17 +112,13 @@ def summary(plan: PartitionPlan) -> list[str]:
     split = sum(step.on == "split" for step in plan.steps)
     single = plan.processors[plan.better_single == "gpu"]
     gain = plan.better_single_ms / plan.makespan_ms if plan.makespan_ms else 1.0
-    executed = "yes, one operator at a time"
-    if plan.cpu or plan.gpu:
-        executed = "yes, different operators side by side"
-    if not plan.executable:
-        executed = "no: outputs would have to be moved, and the runtime shares memory"
+    executed = "different operators side by side" if plan.cpu or plan.gpu else "one operator at a time"
     return [
         f"{escaped(plan.model)}: {plan.makespan_ms:.4g} ms predicted ({plan.mode}; {plan.note})",
         f"  proof       {proof(plan)}, for these costs and the admitted splits",
         f"  against     {escaped(single)} alone, the better single processor: {plan.better_single_ms:.4g} ms, x {gain:.2f}",
         f"  split       {split} of {len(plan.steps)} operators; of {plan.admitted_splits} a split gains more than its error",
-        f"  executable  {executed}",
+        f"  executed    {executed}",
         f"  planned in  {plan.planning_ms / 1e3:.2f} s",
     ]
 

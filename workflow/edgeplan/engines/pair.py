@@ -7,9 +7,10 @@ from contextlib import ExitStack
 
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError, ModelError
-from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, plan_again
+from edgeplan.runtime.folder import ALONE_NAME, PARTITION, WEIGHTS_NAME, PlanFolder, plan_again, read_folder
 from edgeplan.runtime.partitioned.build import read_weights
-from edgeplan.runtime.partitioned.document import PairSchedule, ProcessorSpec
+from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, ProcessorSpec
+from edgeplan.runtime.partitioned.fallback import Fallback, Run
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
 from edgeplan.runtime.streaming.program import StreamProgram
@@ -31,7 +32,17 @@ def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
     schedule = plan.scheduled(PairSchedule)
     with ExitStack() as stack:
         host, other = open_processors(schedule.processors, stack, profiling=profiling)
-        return open_on(plan, host, other).holding(stack.pop_all())
+        session, kept = open_on(plan, host, other), stack.pop_all()
+
+    def alone() -> Run:
+        opened = open_on(read_folder(plan.path / ALONE_NAME, PARTITION), host, host)
+        kept.callback(opened.close)
+        return opened.run
+
+    check = plan.predicted(PairPrediction).check if (plan.path / ALONE_NAME).is_dir() else None
+    if check is not None:
+        session.fallback = Fallback(alone, check.median_ms[check.way], plan.path)
+    return session.holding(kept)
 
 
 def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:

@@ -13,17 +13,30 @@ import numpy as np
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl import post_ops
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory, Packing, UsefulWork
+from edgeplan.opencl.launch import (
+    ArenaOffset,
+    Argument,
+    DeviceNumbers,
+    Dispatch,
+    GpuNumbers,
+    Launch,
+    Memory,
+    Packing,
+    UsefulWork,
+)
 from edgeplan.opencl.tiles import (
     CPU_VECTOR,
     DEPTHWISE_ROWS,
+    GROUP_TILES,
     TILES,
     TRIED,
     WINOGRAD_TILES,
+    GroupTile,
     Tile,
     ceil,
     chunks,
     defines,
+    group_tile,
     grouped,
     pointwise_tile,
     weighted,
@@ -121,7 +134,9 @@ def dispatch(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str]
     if c.depthwise:
         return _depthwise(c, numbers, posts)
     winograd = _winograd(c, numbers, posts) if _allows_winograd(c) else None
-    return winograd if winograd and _suits(winograd) else _direct(c, numbers, posts)
+    if winograd and _suits(winograd):
+        return winograd
+    return _tiled(c, numbers, posts) or _direct(c, numbers, posts)
 
 
 def of_parts(
@@ -153,6 +168,8 @@ def of_parts(
             return []  # some parts are too large for it, others are not
         if _useful(winograd):
             return [(every, winograd)]
+    if isinstance(numbers, GpuNumbers):
+        return []  # tiles depend on how many groups there are
     found: dict[str, tuple[Counts, Dispatch]] = {}
     padded: Counts = ceil(outputs, numbers.block) * numbers.block
     tiles = [pointwise_tile(int(channels), numbers.vector) for channels in padded] if _pointwise(whole, numbers) else []
@@ -174,6 +191,10 @@ def others(step: Step, shapes: Mapping[str, Shape], layouts: Mapping[str, str], 
     }
     if _allows_winograd(c) and (winograd := _winograd(c, numbers, posts)).workspace_elements < _INDEX_END:
         found["winograd"] = winograd
+    if isinstance(numbers, GpuNumbers):
+        for tile in (tile for tiles in GROUP_TILES.values() for tile in tiles):
+            if (made := _tiled(c, numbers, posts, tile)) is not None:
+                found[f"tiled {tile.rows} x {tile.columns}"] = made
     return found
 
 
@@ -216,6 +237,24 @@ def _direct(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: Tile
     return Dispatch(f"conv.{name}", (launch,), (rows, columns), work, numbers.units, packing)
 
 
+def _tiled(c: Convolution, numbers: DeviceNumbers, posts: Arguments, tile: GroupTile | None = None) -> Dispatch | None:
+    """Return the kernel of work groups; None where the device has none, or the channels of a group do not fit their tiles."""
+    block, each = numbers.block, ceil(c.channels_out // c.groups, numbers.block) * numbers.block
+    tile = tile or group_tile(c.pixels, each, numbers)
+    if tile is None or (c.groups > 1 and each % tile.columns):
+        return None
+    tiles, in_blocks = _tiles(c, block, tile.columns), ceil(c.channels_in // c.groups, block)
+    down, local = ceil(c.pixels, tile.rows), tile.local(numbers.vector)
+    sizes = (*c.size_in, in_blocks, c.size_out[1], c.pixels, c.channels_out, tiles, tiles // c.groups, *c.kernel, *c.moves)
+    places = (Memory.arena, Memory.weights, ArenaOffset("input:0"), ArenaOffset("output"))
+    macros, size = tile.defines(block, numbers.vector), (tiles * local[0], down * local[1])
+    launch = Launch("conv_tiled", "conv_tiled", macros, size, local, (*places, *sizes, *posts))
+    inner = c.window * in_blocks * block
+    work = UsefulWork(c.pixels, c.channels_out, down * tile.rows, tiles * tile.columns, inner)
+    packing = _packing("conv_direct", block + tiles * tile.columns * (1 + inner), block=block, columns=tile.columns)
+    return Dispatch("conv.tiled", (launch,), (tile.rows, tile.columns), work, numbers.units, packing)
+
+
 def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     tile, block = TILES[numbers.vector], numbers.block
     rows, columns = tile[0], tile[1] * numbers.vector
@@ -232,8 +271,9 @@ def _first(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch
 def _depthwise(c: Convolution, numbers: DeviceNumbers, posts: Arguments) -> Dispatch:
     rows, block = DEPTHWISE_ROWS, numbers.block
     items, blocks = ceil(c.size_out[1], rows), ceil(c.channels_out, block)
-    size = (c.size_out[0], blocks * block // numbers.vector)
-    sizes = (*c.size_in, *c.size_out, c.channels_out, blocks, *c.kernel, *c.moves)
+    run = 1 if isinstance(numbers, GpuNumbers) else items
+    size = (c.size_out[0], blocks * block // numbers.vector, ceil(items, run))
+    sizes = (*c.size_in, *c.size_out, run, c.channels_out, blocks, *c.kernel, *c.moves)
     launch = weighted("conv_depthwise", (rows, 1), size, numbers, (*sizes, *posts))
     work = UsefulWork(c.pixels, c.channels_out, c.size_out[0] * items * rows, blocks * block, c.window)
     packing = _packing("conv_first", block + blocks * block * (1 + c.window), block=block, columns=block)

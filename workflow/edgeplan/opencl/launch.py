@@ -37,6 +37,26 @@ class DeviceNumbers:
             raise ValueError(f"{self.units} units with groups of {self.work_group} work items")
 
 
+@dataclass(frozen=True, slots=True)
+class GpuNumbers(DeviceNumbers):
+    """The numbers of a GPU, whose work groups share local memory: kernels in tiles of it are for these.
+
+    Attributes:
+        tiled: how those kernels are chosen; the number grows when the rules change.
+    """
+
+    tiled: int = 1
+
+
+def device_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
+    """Return the numbers of a device as they are stored.
+
+    Raises:
+        TypeError, ValueError: they are of no device.
+    """
+    return (GpuNumbers if "tiled" in numbers else DeviceNumbers)(**numbers)
+
+
 #: Names of `Dispatch.features`, in their order.
 FEATURES = (
     *("launches", "work_group", "work_groups", "waves", "last_wave", "tile_pixels", "tile_channels"),

@@ -23,7 +23,7 @@ from edgeplan.support.machine import cpu_info
 
 #: Widths of vectors, in floats, that kernels are written for.
 VECTORS = (4, 8, 16)
-SHARINGS = ("fine", "coarse", "copies")
+SHARINGS = ("fine", "mirrored")
 _KEYS = ("platform", "device", "cores", "vector", "sharing")
 _WHERE = "the device file, field options"
 _POCL = "Portable Computing Language"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
-from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Launch, Memory
+from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, GpuNumbers, Launch, Memory
 
 Tile = tuple[int, int]
 
@@ -35,6 +35,58 @@ CHUNK_BYTES: Final = 1 << 16
 CPU_VECTOR: Final = 8
 #: Work items of a group along the first two dimensions, where there are groups at all: as many as a wave of most GPUs has.
 GROUP: Final = (8, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTile:
+    """A group's tile is what a work group of a GPU computes from local memory.
+
+    Attributes:
+        rows, columns: pixels (or rows) and channels (or columns) of the group.
+        each: rows of a work item, which has one vector of columns.
+    """
+
+    rows: int
+    columns: int
+    each: int
+
+    def defines(self, block: int, vector: int) -> tuple[tuple[str, int], ...]:
+        """Return the macros of a variant of a kernel."""
+        return ("B", block), ("V", vector), ("R", self.each), ("N", 1), ("GP", self.rows), ("GC", self.columns)
+
+    def local(self, vector: int) -> tuple[int, int]:
+        """Return the work items of a group."""
+        return self.columns // vector, self.rows // self.each
+
+
+#: Columns of a group -> its tiles, the largest first: 128 or 256 work items. Measured on an H200 and slices of it.
+GROUP_TILES: Final[Mapping[int, tuple[GroupTile, ...]]] = MappingProxyType(
+    {
+        64: (GroupTile(128, 64, 8), GroupTile(64, 64, 4)),
+        32: (GroupTile(128, 32, 4), GroupTile(64, 32, 4)),
+        16: (GroupTile(128, 16, 4),),
+    }
+)
+#: Groups for each compute unit from which on larger tiles are faster than more of them.
+GROUPS_OF_UNIT: Final = 2
+#: Rows of a product up to which each is computed for itself, and slices of what is summed over.
+FEW_ROWS: Final = 8
+ROW_GROUP: Final = (64, 16)
+
+
+def group_tile(rows: int, columns: int, numbers: DeviceNumbers) -> GroupTile | None:
+    """Return the tile of the work groups for a product; None where a device has no such groups.
+
+    Args:
+        rows: rows, or pixels.
+        columns: columns, or channels of a group.
+        numbers: numbers of the device.
+    """
+    if not isinstance(numbers, GpuNumbers) or numbers.vector >= CPU_VECTOR:
+        return None
+    width = min(GROUP_TILES, key=lambda each: (ceil(columns, each) * each, -each))
+    groups = {tile: ceil(rows, tile.rows) * ceil(columns, width) for tile in GROUP_TILES[width]}
+    return next((tile for tile, count in groups.items() if count >= GROUPS_OF_UNIT * numbers.units), GROUP_TILES[width][-1])
 
 
 def pointwise_tile(channels: int, vector: int) -> Tile:

@@ -22,7 +22,8 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, ProgramSource, variant
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory
+from edgeplan.opencl.launch import device_numbers as numbers_of
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.transforms import packed
@@ -30,8 +31,8 @@ from edgeplan.opencl.tuning import alternatives
 from edgeplan.opencl.widest import widest
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
-from edgeplan.runtime.layouts import same_bytes
-from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes, Sharing
+from edgeplan.runtime.partitioned.crossing import is_view
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Region, Shapes, Sharing
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.transform import folded
 
@@ -57,11 +58,10 @@ class _Command:
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """An allocation is memory that both address: as the host sees it, and as an argument of kernels."""
+    """An allocation is memory of the host's, and what kernels are given for it: the same, or the device's own copy."""
 
     data: Any
     argument: Any
-    memory: Any = None
 
 
 class OpenclDispatcher(Dispatcher):
@@ -70,7 +70,7 @@ class OpenclDispatcher(Dispatcher):
     features = FEATURES
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
-        self.device = DeviceNumbers(**numbers)
+        self.device = numbers_of(numbers)
         super().__init__(numbers)
 
     def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
@@ -118,8 +118,6 @@ class OpenclProcessor(Processor):
         self.device_numbers = device_numbers(self.device, block, options)
         self._capabilities = _capabilities(self.device, options)
         self._memories: list[_Allocation] = []
-        self._maps: list[Any] = []
-        self._given = True
         self._workspace: Any = None
         self._run_once: set[tuple[ProgramSource, str, tuple[int, ...]]] = set()
         self._tried: set[int] = set()
@@ -179,7 +177,7 @@ class OpenclProcessor(Processor):
             DeviceError: a kernel cannot be built, or memory does not suffice.
         """
         program, step = executable.program, executable.program.steps[index]
-        if step.kind == "reshape" and _is_view(program, step, self.device_numbers.block):
+        if is_view(program, step, self.device_numbers.block):
             return Kernel("reshape.view", ())
         if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
             raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
@@ -245,12 +243,8 @@ class OpenclProcessor(Processor):
         return command
 
     def _once(self, command: _Command) -> None:
-        given = self._given
-        self.give()
         self._launch(command)
         self.finish()
-        if not given:
-            self.take()
 
     # Memory
 
@@ -272,35 +266,26 @@ class OpenclProcessor(Processor):
         except (cl.Error, MemoryError) as error:
             raise self._failed(f"cannot allocate {size} bytes", error) from error
         self._memories.append(made)
-        given = self._given
-        if given:
-            self.take()
-        elif self._capabilities.sharing != Sharing.fine:
-            self._map(made)
         made.data[:] = 0
-        if given:
-            self.give()
-        return Buffer(made.data[:size], made.data.ctypes.data)
+        found = Buffer(made.data[:size], made.data.ctypes.data)
+        self.enqueue_in(found, (0, size, 1, size))
+        self._queue.finish()
+        return found
 
     def _allocated(self, size: int) -> _Allocation:
-        cl, sharing = self._cl, self._capabilities.sharing
-        if sharing == Sharing.copies:
+        cl = self._cl
+        if self._capabilities.sharing == Sharing.mirrored:
             raw = np.empty(size + ALIGNMENT, np.uint8)
             start = -raw.ctypes.data % ALIGNMENT
-            data = raw[start : start + size]
-            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-            memory = cl.Buffer(self._context, flags, hostbuf=data)
-            return _Allocation(data, memory, memory)
-        flags = cl.svm_mem_flags.READ_WRITE
-        if sharing == Sharing.fine:
-            flags |= cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
-            if self._capabilities.atomics:
-                flags |= cl.svm_mem_flags.SVM_ATOMICS
+            return _Allocation(raw[start : start + size], cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size))
+        flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
+        if self._capabilities.atomics:
+            flags |= cl.svm_mem_flags.SVM_ATOMICS
         data = cl.svm_empty(self._context, flags, size, np.uint8, alignment=ALIGNMENT)
         return _Allocation(data, cl.SVM(data))
 
     def free(self, buffer: Buffer) -> None:
-        """Let go of memory; what was mapped of it stays so until all is given."""
+        """Let go of memory."""
         self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
 
     def _argument(self, buffer: Buffer) -> Any:
@@ -330,33 +315,30 @@ class OpenclProcessor(Processor):
                 raise self._failed(f"cannot allocate {size} bytes between the launches of a step", error) from error
         return self._workspace
 
-    def take(self) -> None:
-        """Hand shared memory to the host, to read and write: it is mapped, and copied where it must be."""
-        if self._given and self._capabilities.sharing != Sharing.fine:
-            for memory in self._memories:
-                self._map(memory)
-        self._given = False
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the device's copy; see `Processor`."""
+        self._move(buffer, region, inwards=True)
 
-    def _map(self, memory: _Allocation) -> None:
-        cl, flags = self._cl, self._cl.map_flags.READ | self._cl.map_flags.WRITE
-        try:
-            if memory.memory is None:
-                self._maps.append(memory.argument.map(self._queue, flags=flags))
-            else:
-                array, _ = cl.enqueue_map_buffer(self._queue, memory.memory, flags, 0, (memory.memory.size,), np.uint8)
-                self._maps.append(array.base)
-        except cl.Error as error:
-            raise self._failed("cannot hand memory to the host", error) from error
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the host's copy; see `Processor`."""
+        self._move(buffer, region, inwards=False)
 
-    def give(self) -> None:
-        """Hand shared memory to kernels that are enqueued from now on, to read and write."""
-        maps, self._maps = self._maps, []
+    def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
+        if self._capabilities.sharing == Sharing.fine or not region[1]:
+            return
+        at, width, rows, pitch = region
+        device, host = self._argument(buffer), buffer.data[at : at + (rows - 1) * pitch + width]
+        pair = (device, host) if inwards else (host, device)
+        shape: dict[str, Any] = {"dst_offset" if inwards else "src_offset": at}
+        if rows > 1:
+            shape = {
+                "buffer_origin": (at % pitch, at // pitch, 0), "host_origin": (0, 0, 0), "region": (width, rows, 1),
+                "buffer_pitches": (pitch, 0), "host_pitches": (pitch, 0),
+            }  # fmt: skip
         try:
-            for mapped in maps:
-                mapped.release(self._queue)
+            self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape)
         except self._cl.Error as error:
-            raise self._failed("cannot take memory from the host", error) from error
-        self._given = True
+            raise self._failed("cannot move activations", error) from error
 
     # Running
 
@@ -537,7 +519,6 @@ class OpenclProcessor(Processor):
             self._waiter.close()
             self._waiter = None
         self._counter_kernels.clear()
-        self._maps.clear()
         self._memories.clear()
 
     def _failed(self, what: str, error: BaseException) -> DeviceError:
@@ -601,7 +582,8 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
     """
     native = int(device.native_vector_width_float)
     fitting = [size for size in VECTORS if size <= min(max(native, VECTORS[0]), block)]
-    return DeviceNumbers(
+    kind = GpuNumbers if device.type & pyopencl().device_type.GPU else DeviceNumbers
+    return kind(
         int(device.max_compute_units),
         options.vector or widest(device, options, fitting, block),
         block,
@@ -614,9 +596,8 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
 def _capabilities(device: Any, options: OpenclOptions) -> Capabilities:
     cl = pyopencl()
     svm = _svm(device)
-    kinds, order = cl.device_svm_capabilities, list(Sharing)
-    best = 0 if svm & kinds.FINE_GRAIN_BUFFER else 1 if svm & kinds.COARSE_GRAIN_BUFFER else 2
-    sharing = order[max(best, order.index(Sharing(options.sharing)))]
+    fine = svm & cl.device_svm_capabilities.FINE_GRAIN_BUFFER and options.sharing == Sharing.fine
+    sharing = Sharing.fine if fine else Sharing.mirrored
     atomics = sharing == Sharing.fine and bool(svm & cl.device_svm_capabilities.ATOMICS)
     return Capabilities(
         name=str(device.name).strip(),
@@ -634,10 +615,3 @@ def _svm(device: Any) -> int:
         return int(device.svm_capabilities)
     except pyopencl().Error:  # before OpenCL 2.0
         return 0
-
-
-def _is_view(program: Program, step: Step, block: int) -> bool:
-    """Tell whether a reshape's output lies where its input does."""
-    source, output = step.inputs[0], step.outputs[0]
-    plain = all(same_bytes(program.shapes[t], program.layouts[t], "nchw", block) for t in (source, output))
-    return plain and program.offsets[source] == program.offsets[output]

@@ -32,6 +32,8 @@ FORMAT = 8
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
 SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
+#: Of a plan of a pair: the folder of a plan for its first processor alone.
+ALONE_NAME = "alone"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "memory", "partition"]
 COLD_START: Final = "cold-start"
@@ -39,7 +41,7 @@ MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
-_FILES |= {SCHEDULES_NAME, FINER_NAME}
+_FILES |= {SCHEDULES_NAME, FINER_NAME, ALONE_NAME}
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)

@@ -32,10 +32,12 @@ class Sharing(StrEnum):
 
     #: At once, by address, while kernels run (fine-grained shared virtual memory, or plain memory of a CPU).
     fine = "fine"
-    #: The same addresses, but only between kernels, after the memory was handed over (mapped or unmapped).
-    coarse = "coarse"
-    #: By copies.
-    copies = "copies"
+    #: Each has its own copy of the memory: what crosses is moved (`Processor.enqueue_in`, `Processor.enqueue_out`).
+    mirrored = "mirrored"
+
+
+#: A region of memory in bytes: where it begins in a buffer, bytes of a row, rows, and bytes from one row to the next.
+Region = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Capabilities:
         name: of the processor, as people read it.
         version: of its library or driver; plans are for one.
         sharing: of its memory with the other's.
-        atomics: whether kernels see another processor's stores to fine-grained memory while they run, as polling needs.
+        atomics: whether its queue sees the host's stores to counters while it runs, and the host its own, as polling needs.
         cores: CPU cores that it computes on; empty for a processor of its own.
         units: compute units.
         memory_bytes: that it can allocate at once.
@@ -166,19 +168,18 @@ class Processor(ABC):
        are stored, which steps it refuses and which kernels it would run; nothing of it has to be installed for that.
     2. `allocate` gives memory and `prepare` makes a kernel of one step of a program whose activations lie there. Both may be
        called at any time at which all that was enqueued has finished, and as often as there are programs.
-    3. A run is `take`, after which the host writes the inputs; `give`; `enqueue` for each kernel in order, among them
-       `enqueue_wait`, `enqueue_signal` or `enqueue_hand_over` where both processors poll; `flush`; `finish`; `spans`; `take`,
-       after which the host reads the outputs. Before the first `take` memory is the processor's; what is allocated later
-       belongs to whom the rest does. A second `take` or `give` in a row does nothing, and where `capabilities.sharing` is
-       fine both may be left out.
+    3. A run is `enqueue` for each kernel in order, after the host has written the inputs; among them `enqueue_wait`,
+       `enqueue_signal` or `enqueue_hand_over` where both processors poll, and, where `capabilities.sharing` is mirrored,
+       `enqueue_in` for what the host has written and `enqueue_out` for what it reads; `flush`; `finish`; `spans`. What is
+       enqueued alike in each run may be `recorded` once.
     4. `free` returns the memory of a program that has ended; its kernels are never enqueued again.
     5. `close` ends all. It may be called twice, after any failure, and while kernels still wait; nothing else may follow it.
 
     All calls come from the thread that opened the processor, one at a time. Only `give_up` may come from another thread, also
     while `finish` waits. A processor may use threads of its own.
 
-    A `DeviceError` of `enqueue`, `enqueue_wait`, `enqueue_signal`, `enqueue_hand_over`, `flush` or `finish` ends the run: what
-    its kernels have written is worth nothing. Who gets it calls `give_up` and `finish`, whose second error is left out, and
+    A `DeviceError` of a method whose name begins with `enqueue`, of `flush` or of `finish` ends the run: what its kernels have
+    written is worth nothing. Who gets it calls `give_up` and `finish`, whose second error is left out, and
     may then enqueue again or close. A `ModelError` of `enqueue` says that an input is wrong, and the next run may have
     another one. An error of any other method leaves the processor as it was. No wait is unbounded: not that of a kernel for a
     counter, nor that of `finish`.
@@ -339,19 +340,32 @@ class Processor(ABC):
         """
         return ()
 
-    def take(self) -> None:  # noqa: B027  with fine-grained sharing there is nothing to do
-        """The host is to read and write shared memory now; all kernels have finished.
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:  # noqa: B027  shared memory need not be moved
+        """Have the queue move a region of memory from `allocate` from the host's copy to the processor's own.
+
+        The host leaves it as it is until what is enqueued next has run.
 
         Raises:
-            DeviceError: memory cannot be handed over.
+            DeviceError: the processor reports a failure.
         """
 
-    def give(self) -> None:  # noqa: B027  with fine-grained sharing there is nothing to do
-        """Kernels that are enqueued from now on read and write shared memory; the host does not until `take`.
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:  # noqa: B027  shared memory need not be moved
+        """Have the queue move a region of memory from `allocate` from the processor's own copy to the host's.
 
         Raises:
-            DeviceError: memory cannot be handed over.
+            DeviceError: the processor reports a failure.
         """
+
+    def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that enqueues the same again and again, at once where the processor can.
+
+        Args:
+            enqueue_all: calls methods whose names begin with `enqueue`, the same ones with the same arguments each time.
+
+        Raises:
+            DeviceError: the processor reports a failure.
+        """
+        return enqueue_all
 
     @abstractmethod
     def close(self) -> None:

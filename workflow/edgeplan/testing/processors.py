@@ -34,7 +34,7 @@ from edgeplan.runtime.executable import Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import Split, partition, program_of
-from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Host, Kernel, Processor, Region, Sharing
 from edgeplan.runtime.program import Program, activation_layouts, default_program, step_candidates
 from edgeplan.runtime.session import PreparedSteps, bind_inputs, outputs_of
 from edgeplan.testing.engines import reference_outputs, require_close
@@ -96,7 +96,7 @@ class ProcessorContract:
         assert found.version
         assert found.units > 0
         assert found.memory_bytes > 0
-        assert not found.atomics or found.sharing == Sharing.fine
+        assert found.sharing in Sharing
         assert processor.here == isinstance(processor, Host)
         assert processor.numbers["block"] == Dnnl().info.block
 
@@ -135,29 +135,47 @@ class ProcessorContract:
             processor.choose = lambda step, _shapes, _layouts, at=number: dict(enumerate(spaces[step.name])).get(at)
             require_close(_outputs(processor, program, graph, tmp_path), reference_outputs(graph), 1e-4)
 
-    def test_memory_is_handed_over_once(self, processor: Processor) -> None:
-        """Taking what the host has, and giving what the processor has, does nothing."""
+    @pytest.mark.parametrize("region", [(0, 256, 1, 256), (8, 16, 3, 64), (64, 4, 48, 4)])
+    def test_what_is_moved_in_and_out_is_the_same(self, processor: Processor, region: Region) -> None:
+        """Bytes beside a region stay as they are, on both sides."""
         buffer = processor.allocate(256)
-        for _ in range(2):
-            processor.take()
-            processor.take()
-            buffer.data[:] = 3
-            processor.give()
-            processor.give()
-        processor.take()
-        assert (buffer.data == 3).all()
+        buffer.data[:] = 3
+        processor.enqueue_in(buffer, region)
+        processor.finish()
+        if processor.capabilities.sharing != Sharing.fine:
+            buffer.data[:] = 5
+        processor.enqueue_out(buffer, region)
+        processor.finish()
+        at, width, rows, pitch = region
+        moved = {at + row * pitch + byte for row in range(rows) for byte in range(width)}
+        beside = 3 if processor.capabilities.sharing == Sharing.fine else 5
+        assert buffer.data.tolist() == [3 if byte in moved else beside for byte in range(256)]
+        processor.free(buffer)
+
+    def test_what_was_recorded_is_enqueued_again_and_again(self, processor: Processor) -> None:
+        """Moves and kernels are enqueued with what memory holds then."""
+        buffer, whole = processor.allocate(256), (0, 256, 1, 256)
+
+        def enqueue_all() -> None:
+            processor.enqueue_in(buffer, whole)
+            processor.enqueue(processor.empty())
+            processor.enqueue_out(buffer, whole)
+
+        again = processor.recorded(enqueue_all)
+        for value in range(3):
+            buffer.data[:] = value
+            again()
+            processor.finish()
+            assert (buffer.data == value).all()
         processor.free(buffer)
 
     def test_memory_is_zeroed_and_keeps_what_is_written(self, processor: Processor) -> None:
         """Padding of blocks relies on it."""
         first, second = processor.allocate(1000), processor.allocate(4096)
-        processor.take()
         assert len(first.data) == 1000
         assert not first.data.any()
         first.data[:] = 1
         assert not second.data.any()
-        processor.give()
-        processor.take()
         assert (first.data == 1).all()
         processor.free(first)
         processor.free(second)
@@ -195,15 +213,15 @@ class ProcessorContract:
         with Executable(dnnl, split, tmp_path, arena) as executable:
             index = next(k for k, step in enumerate(split.steps) if step.outputs[0] == mine)
             kernel = processor.prepare(executable, index)
-            processor.take()
             bind_inputs(executable, random_inputs(graph))
             size = 4 * 36 * -(-channels // block) * block
             place = arena.data[split.offsets[whole] :][:size].view(np.float32)
             place[:] = _MARK
-            processor.give()
+            everything = (0, split.arena_bytes, 1, split.arena_bytes)
+            processor.enqueue_in(arena, everything)
             processor.enqueue(kernel)
+            processor.enqueue_out(arena, everything)
             processor.finish()
-            processor.take()
             found = place.copy()
         assert (found[: 36 * at] == _MARK).all()
         np.testing.assert_allclose(found[36 * at :], wanted[36 * at :], atol=1e-4 * np.abs(wanted).max())
@@ -227,7 +245,6 @@ class ProcessorContract:
 
     def test_nothing_can_be_run_and_waited_for(self, processor: Processor) -> None:
         """Handing over is measured so."""
-        processor.give()
         processor.finish()
         processor.enqueue(processor.empty())
         processor.flush()
@@ -235,7 +252,6 @@ class ProcessorContract:
 
     def test_spans_are_as_many_as_kernels_or_none(self, processor: Processor) -> None:
         """Spans are in order, by the clock of the host."""
-        processor.give()
         begin = time.perf_counter_ns()
         for _ in range(3):
             processor.enqueue(processor.empty())
@@ -309,20 +325,20 @@ def _outputs(processor: Processor, program: Program, graph: Graph, folder: Path)
             else processor.prepare(executable, index)
             for index, step in enumerate(program.steps)
         ]
-        processor.take()
+        everything = (0, program.arena_bytes, 1, program.arena_bytes)
         bind_inputs(executable, random_inputs(graph))
-        processor.give()
+        processor.enqueue_in(arena, everything)
         for kernel in kernels:
             if isinstance(kernel, Kernel):
                 processor.enqueue(kernel)
                 continue
+            processor.enqueue_out(arena, everything)
             processor.finish()
-            processor.take()
             kernel.run()
-            processor.give()
+            processor.enqueue_in(arena, everything)
+        processor.enqueue_out(arena, everything)
         processor.flush()
         processor.finish()
-        processor.take()
         found = outputs_of(executable)
     processor.free(arena)
     return found

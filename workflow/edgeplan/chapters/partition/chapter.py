@@ -8,7 +8,7 @@ from edgeplan.chapters.partition.settings import PartitionParams
 _MEASURED = "results/{pair}/partition"
 _CARD = f"{_MEASURED}/predictors/card.json"
 _CHAPTERS = "results/chapters/{pair}"
-_FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning", "checked")
+_FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     "errors": f"{_MEASURED}/errors.parquet",
     "importance": f"{_MEASURED}/importance.parquet",
@@ -62,17 +62,40 @@ EOP_TABLES = tables_stage(
     f"{_MEASURED}/eop",
     f"{_CHAPTERS}/partition_eop",
 )
+_CHECKED = f"{_MEASURED}/checked"
+_CHECKED_DOCUMENTS = {"checked": f"{_CHECKED}/checked.parquet", "environment": f"{_CHECKED}/environment.json"}
+CHECKED_PAIRS = Targets("partition.checked_pairs", wildcards=("pair",))
+CHECKED = Stage(
+    name="partition_checked",
+    function="edgeplan.chapters.partition.stages.partition_checked:measure_checked",
+    targets=CHECKED_PAIRS,
+    params=("seed", "partition"),
+    inputs={"pair_path": "config/pairs/{pair}.yaml"},
+    outputs=_CHECKED_DOCUMENTS,
+    paths={"work": "work/partition_checked", "measured": _CHECKED},
+    rows="data/rows/{pair}/partition_checked",
+    reads=("config/devices",),
+    all_cores=True,
+)
+CHECKED_TABLES = tables_stage(
+    "partition_checked_tables",
+    "edgeplan.chapters.partition.evaluation.checked_page:write",
+    CHECKED_PAIRS,
+    _CHECKED_DOCUMENTS,
+    _CHECKED,
+    f"{_CHAPTERS}/partition_checked",
+)
 CHAPTER = Chapter(
     name="partition",
     title="One model on two processors",
     paper="LiPG (EPEW 2025)",
     settings=PartitionParams,
     targets=PAIRS,
-    stages=(PARTITION, PARTITION_TABLES, EOP, EOP_TABLES),
+    stages=(CHECKED, CHECKED_TABLES, PARTITION, PARTITION_TABLES, EOP, EOP_TABLES),
     tables="edgeplan.chapters.partition.shown:TABLES",
     figures="edgeplan.chapters.partition.shown:FIGURES",
     named_devices=(Targets("partition.devices"),),
-    named_pairs=(PAIRS,),
+    named_pairs=(PAIRS, CHECKED_PAIRS),
     estimate="edgeplan.chapters.partition.estimate:estimate",
     compared=(
         Compared(

@@ -19,9 +19,14 @@ def estimate(params: PartitionParams, engines: Sequence[str]) -> dict[str, float
     s = params.partition
     layers = 2 * s.layers * (s.grid_points * s.grid_runs + s.grid_best * s.grid_again_runs + 8 * s.fresh_runs)
     lipg = 2 * s.samples * s.sample_runs * _SAMPLE_S + s.trials * _TRAINING_S + layers * _LAYER_S
-    lipg += len(s.models) * (_MODEL_S + s.model_runs * _MODEL_RUN_S + _CHECKED_S)
+    lipg += len(s.models) * (_MODEL_S + s.model_runs * _MODEL_RUN_S)
     e = s.eop
     variants = sum(map(len, VARIED.values())) if e.varied else 0
     each = len(e.shares) * e.sweep_runs * _SWEEP_S + e.rounds * e.runs * _PLAN_S + 2 * e.search_seconds
     eop = len(e.models) * each + variants * _VARIANT_S
-    return {"splits of layers and models": len(s.pairs) * lipg, "EOP's ways": len(s.pairs) * eop}
+    checked = len(s.checked_pairs) * len(s.checked_models) * _CHECKED_S
+    return {
+        "plans that check themselves": checked,
+        "splits of layers and models": len(s.pairs) * lipg,
+        "EOP's ways": len(s.pairs) * eop,
+    }

@@ -20,7 +20,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import Mode, plan
-from edgeplan.runtime.folder import PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
+from edgeplan.runtime.folder import ALONE_NAME, PARTITION, PROGRAM_NAME, WEIGHTS_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.build import build_pair
@@ -104,13 +104,27 @@ def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
     return lowered, activation_layouts(lowered, BLOCKED)
 
 
-def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
+def write_folder(planned: PlannedModel, pair: Opened, folder: Path, alone: PlannedModel | None = None) -> None:
     """Write the plan with the program that executes it and the program's weights.
+
+    Args:
+        planned: the plan.
+        pair: that it is for.
+        folder: of the plan.
+        alone: a plan for the first processor alone, to fall back on where the pair becomes slow.
 
     Raises:
         StoreError: the folder cannot be written; a plan that was there before still works.
         ModelError: the model cannot be read.
     """
+    with replacing(folder) as building:
+        _write(planned, pair, building)
+        if alone is not None:
+            (building / ALONE_NAME).mkdir()
+            _write(alone, pair, building / ALONE_NAME)
+
+
+def _write(planned: PlannedModel, pair: Opened, folder: Path) -> None:
     host, names = pair.host, (PROGRAM_NAME, WEIGHTS_NAME)
     threads, specs = len(planned.alone) or host.threads, specs_of(pair.pair)
     driver, waits = pair.other.capabilities.version, str(pair.synchronisation)
@@ -126,10 +140,9 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path) -> None:
     predicted = {name: document.pop(name) for name in _PREDICTED}
     schedule = PairSchedule(pair.pair.name, specs, waits, placed, document)
     prediction = PairPrediction(predicted, msgspec.Raw(planned.costs.content), planned.check)
-    with replacing(folder) as building:
-        write_weights(host.dnnl, planned.model, planned.lowered, built, building / WEIGHTS_NAME)
-        (building / PROGRAM_NAME).write_bytes(encoded(built.program))
-        write_plan(building, PARTITION, made_for, schedule, prediction, names)
+    write_weights(host.dnnl, planned.model, planned.lowered, built, folder / WEIGHTS_NAME)
+    (folder / PROGRAM_NAME).write_bytes(encoded(built.program))
+    write_plan(folder, PARTITION, made_for, schedule, prediction, names)
 
 
 def require_own(predictors: PairPredictors, pair: Opened) -> None:

@@ -40,6 +40,9 @@ class PartitionSettings(Section):
         settings: stock settings to stand beside, on all cores; those not installed say so in the tables.
         handshakes: runs of the empty handshakes, of 20 steps each.
         curve_points: channels at which a curve of a figure is measured.
+        checked_pairs: on which plans check themselves; nothing has to be known of a pair for that.
+        checked_models: that are planned so.
+        checked_turns: of each way to run such a model, interleaved, on fresh runs.
         eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -67,12 +70,18 @@ class PartitionSettings(Section):
     settings: tuple[str, ...]
     handshakes: _Count
     curve_points: Annotated[int, Field(ge=2, le=1000)]
+    checked_pairs: list[DeviceName]
+    checked_models: tuple[str, ...]
+    checked_turns: _Count
     eop: EopSettings
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        for what, names, known in (("model", self.models, WORKLOADS), ("setting", self.settings, SETTINGS)):
+        for what, names, known in (
+            ("model", (*self.models, *self.checked_models), WORKLOADS),
+            ("setting", self.settings, SETTINGS),
+        ):
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"there is no {what} {unknown[0]!r}; known: {', '.join(known)}")
         for name in ("sample_flops", "layer_flops"):

@@ -5,7 +5,7 @@ Steps that the device has no kernels for run on the host, through oneDNN, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -30,10 +30,11 @@ from edgeplan.opencl.platforms import OpenclOptions, find_device, pyopencl
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.executable import Executable, Worker
-from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.executable import Buffer, Executable, Worker
+from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.processor import Kernel
+from edgeplan.runtime.partitioned.crossing import dense
+from edgeplan.runtime.processor import Kernel, Region
 from edgeplan.runtime.program import Program, build_program, step_candidates
 from edgeplan.runtime.session import PreparedSteps
 from edgeplan.runtime.weights import locate_weights
@@ -129,28 +130,33 @@ class Loaded:
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
         """Copy the inputs to their place; the arena is reused while running."""
-        self.processor.take()
         for name in self.program.inputs:
             np.copyto(self._executable.activation(name), inputs[name])
-        self.processor.give()
+        self._move(self.program.inputs, self.processor.enqueue_in)
+
+    def _move(self, tensors: Iterable[str], enqueue: Callable[[Buffer, Region], None]) -> None:
+        program, block = self.program, self._worker.dnnl.info.block
+        for tensor in tensors:
+            size = size_bytes(program.shapes[tensor], program.layouts[tensor], block, program.dtype(tensor))
+            enqueue(self._executable.arena, dense(program.offsets[tensor], size))
 
     def run(self) -> Iterator[tuple[Any, ...] | int]:
         """Run all steps on the bound inputs; return for each its launches' events, or the nanoseconds that the host took."""
         processor = self.processor
-        for step in self.steps:
+        for step, described in zip(self.steps, self.program.steps, strict=True):
             if isinstance(step, Kernel):
                 yield processor.enqueue_timed(step)
                 continue
+            self._move(described.reads, processor.enqueue_out)
             processor.finish()
-            processor.take()
             self._worker.dnnl.set_threads(self._threads)
             start = perf_counter_ns()
             step.run()
             taken = perf_counter_ns() - start
-            processor.give()
+            self._move(described.outputs, processor.enqueue_in)
             yield taken
+        self._move(self.program.outputs, processor.enqueue_out)
         processor.finish()
-        processor.take()
 
     def outputs(self) -> dict[str, Array]:
         """Return copies of the outputs of the last run."""

@@ -1,5 +1,5 @@
-/* Depthwise convolution, blocked to blocked. A work item computes a vector of channels of a row, R pixels at a
-   time (N is 1).
+/* Depthwise convolution, blocked to blocked. A work item computes a vector of channels of `run` times R
+   pixels of a row (N is 1).
    Weights: B zeros; bias [channels]; [blocks][window][B]. */
 
 #define ADD_PRODUCTS(from) \
@@ -10,8 +10,8 @@
 
 __kernel void conv_depthwise(
     __global float *arena, __global const float *weights, int input, int output, int in_height, int in_width, int out_height,
-    int out_width, int channels, int blocks, int kernel_height, int kernel_width, int stride_y, int stride_x, int dilation_y,
-    int dilation_x, int pad_y, int pad_x, POSTS_PARAMETERS)
+    int out_width, int run, int channels, int blocks, int kernel_height, int kernel_width, int stride_y, int stride_x,
+    int dilation_y, int dilation_x, int pad_y, int pad_x, POSTS_PARAMETERS)
 {
     int out_y = get_global_id(0), channel = get_global_id(1) * V, block = channel / B;
     if (out_y >= out_height || block >= blocks)
@@ -21,7 +21,8 @@ __kernel void conv_depthwise(
     __global const float *w = weights + B + blocks * B + block * kernel_height * kernel_width * B + channel % B;
     posts_t given = POSTS_GIVEN;
     bounding(&given);
-    for (int out_x = 0; out_x < out_width; out_x += R) {
+    int begin = get_global_id(2) * run * R, end = min(begin + run * R, out_width);
+    for (int out_x = begin; out_x < end; out_x += R) {
         int left = out_x * stride_x - pad_x;
         int whole = left >= 0 && left + (R - 1) * stride_x + (kernel_width - 1) * dilation_x < in_width;
         FLOATV sum[R][1], bias = VLOAD(weights + B + channel);

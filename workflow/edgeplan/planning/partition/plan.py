@@ -58,7 +58,6 @@ class PartitionPlan(_Part):
         costs_sha256: of the cost document.
         processors: names, the CPU's first.
         mode: what was asked for: "sequential" or "parallel".
-        executable: whether the runtime can run it: where both processors share memory, so that nothing is moved.
         note: how the planner searched.
         steps: in the order of the model.
         cpu, gpu: positions of the steps in each processor's order, where they do not run one at a
@@ -76,7 +75,6 @@ class PartitionPlan(_Part):
     costs_sha256: str
     processors: tuple[Name, Name]
     mode: Literal["sequential", "parallel"]
-    executable: bool
     note: str
     steps: Annotated[tuple[PlannedStep, ...], Field(min_length=1)]
     cpu: tuple[Count, ...] = ()

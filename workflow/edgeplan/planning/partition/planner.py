@@ -159,7 +159,6 @@ def described(costs: PairCosts, found: PartitionOutcome, mode: Mode, started: fl
         costs_sha256=costs.sha256,
         processors=costs.names,
         mode=mode,
-        executable=not any(step.to_cpu_ms or step.to_gpu_ms for step in costs.steps),
         note=found.note,
         steps=tuple(steps),
         cpu=schedule.queues[CPU] if schedule.queues is not None else (),

@@ -4,6 +4,8 @@ Modules:
 
 * `build`: From a partition to the program that executes it, its weights, and where and when its
   steps run.
+* `crossing`: Crossings: what one processor writes and the other reads is moved, where each has its
+  own copy of the activations.
 * `document`: The documents of a pair's plan: where each step runs and on what, and what was
   predicted.
 * `handshake`: The cost of handing over is that of a chain of empty steps, each of which waits for

@@ -12,7 +12,9 @@ from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, allocate
+from edgeplan.runtime.partitioned.crossing import crossings
 from edgeplan.runtime.partitioned.program import Partitioned
+from edgeplan.runtime.processor import Region
 from edgeplan.runtime.program import signature
 from edgeplan.runtime.streaming.build import Built, Places, Segment, StepInMaking, contents, program_of, raw_segment
 from edgeplan.runtime.streaming.program import ELSEWHERE
@@ -30,6 +32,7 @@ class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         origin: for each step, the number of the model's step that it is (a part of).
         buffer_offset: address of each buffer in the arena.
         arena_bytes: of the arena.
+        moved_in, moved_out: of each step, what crosses before it and behind it where each lane has its own copy of the arena.
     """
 
     lanes: tuple[int, ...]
@@ -37,6 +40,8 @@ class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origin: tuple[int, ...]
     buffer_offset: tuple[int, ...]
     arena_bytes: int
+    moved_in: tuple[tuple[Region, ...], ...]
+    moved_out: tuple[tuple[Region, ...], ...]
 
 
 def build_pair(
@@ -78,10 +83,11 @@ def build_pair(
             rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))
     program = program_of(creator, whole, places, rows, threads, lanes=1 + _OTHER)
     scratch = max((row.created.scratch_bytes for row in rows), default=0)
+    views = {k for k, row in enumerate(rows) if not partitioned.lanes[k] and not row.created.calls}
     offsets = tuple(partitioned.offsets.get(name, partitioned.arena_bytes) for name in program.buffer_names)
     found = PairPlaces(
         tuple(int(lane) for lane in partitioned.lanes), partitioned.needed, tuple(ranged.origin), offsets,
-        partitioned.arena_bytes + scratch,
+        partitioned.arena_bytes + scratch, *crossings(partitioned, dnnl.info.block, views),
     )  # fmt: skip
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), ()), found
 

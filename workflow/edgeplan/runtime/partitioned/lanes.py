@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.executable import Buffer
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.calls import Loop
-from edgeplan.runtime.processor import Host, Kernel, Processor, Sharing
+from edgeplan.runtime.processor import Host, Kernel, Processor, Region
 
 _NS_PER_S = 1e9
 _CPU = 0
@@ -31,12 +32,31 @@ class Item:
         needed: how many items of the other lane must be done before.
         kernel: what runs on the GPU; the host's steps are those of its loop, in order.
         name: of the sub-step.
+        moved_in, moved_out: regions of the arena that are moved before it, and behind it.
+        arena: where these lie; None where nothing is moved.
     """
 
     lane: int
     needed: int
     kernel: Kernel
     name: str = ""
+    moved_in: tuple[Region, ...] = ()
+    moved_out: tuple[Region, ...] = ()
+    arena: Buffer | None = None
+
+    def enqueue(self, gpu: Processor) -> None:
+        """Have the GPU's queue move what the kernel reads, run it, and move what the host reads.
+
+        Raises:
+            DeviceError: the GPU reports a failure.
+        """
+        if self.arena is not None:
+            for region in self.moved_in:
+                gpu.enqueue_in(self.arena, region)
+        gpu.enqueue(self.kernel)
+        if self.arena is not None:
+            for region in self.moved_out:
+                gpu.enqueue_out(self.arena, region)
 
 
 class Lanes(ABC):
@@ -108,32 +128,22 @@ class HostLanes(Lanes):
 
 
 class EventLanes(Lanes):
-    """The GPU's items are queued when what they wait for is done; the CPU waits for all that is queued.
-
-    Where memory is handed over, one processor runs at a time.
-    """
+    """The GPU's items are queued when what they wait for is done; the CPU waits for all that is queued where it needs some."""
 
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
-        gpu, handed = self.gpu, self.gpu.capabilities.sharing != Sharing.fine
+        gpu = self.gpu
         self.cpu.ready()
         queued = finished = number = 0
-        given = False
         for item in self.items:
             if item.lane != _CPU:
-                if not given:
-                    gpu.give()
-                    given = True
-                gpu.enqueue(item.kernel)
+                item.enqueue(gpu)
                 gpu.flush()
                 queued += 1
                 continue
-            if item.needed > finished or (given and handed):
+            if item.needed > finished:
                 gpu.finish()
                 finished = queued
-            if given and handed:
-                gpu.take()
-                given = False
             self.run_host(number, number + 1)
             number += 1
         gpu.finish()
@@ -148,12 +158,14 @@ class PollingLanes(Lanes):
         self._addresses = (self._counters.address, self._counters.address + ALIGNMENT)
         self._needed = [items[k].needed for k in self.on[_CPU]]
         loop.share(*self._addresses, self._needed)
+        self._fill = gpu.recorded(self._enqueue_all)
 
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
         self._counters.data[:] = 0
         self.cpu.ready()
         self._fill()
+        self.gpu.flush()
         if self.run_host(0, len(self._needed), len(self.on[1 - _CPU])) == words.LATE:
             raise self._late()
         self.gpu.finish()
@@ -162,7 +174,7 @@ class PollingLanes(Lanes):
         """Free the counters of both lanes."""
         self.gpu.free(self._counters)
 
-    def _fill(self) -> None:
+    def _enqueue_all(self) -> None:
         """The GPU's items with waits and signals between them, both of which are left out where nobody needs them."""
         gpu, (own, other) = self.gpu, self._addresses
         last = len(self.on[1 - _CPU])
@@ -177,11 +189,10 @@ class PollingLanes(Lanes):
             elif signal:
                 gpu.enqueue_signal(other, signal)
             awaited = max(awaited, item.needed)
-            gpu.enqueue(item.kernel)
+            item.enqueue(gpu)
             signal = number if number in heeded else 0
         if signal:
             gpu.enqueue_signal(other, signal)
-        gpu.flush()
 
     def _late(self) -> DeviceError:
         at = self.loop.step

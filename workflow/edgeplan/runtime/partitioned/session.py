@@ -21,6 +21,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.build import PairPlaces, build_pair, made_weights
+from edgeplan.runtime.partitioned.fallback import Fallback
 from edgeplan.runtime.partitioned.lanes import EventLanes, HostLanes, Item, Lanes, PollingLanes
 from edgeplan.runtime.partitioned.program import Partitioned
 from edgeplan.runtime.plan_session import Session
@@ -45,9 +46,6 @@ class Synchronisation(StrEnum):
 def synchronisation_of(cpu: Processor, gpu: Processor) -> tuple[Synchronisation, str]:
     """The best way that two processors can wait for each other, and why it is that."""
     one, other = cpu.capabilities, gpu.capabilities
-    if other.sharing != Sharing.fine:
-        how = "by copies" if other.sharing == Sharing.copies else "only between kernels"
-        return Synchronisation.events, f"{other.name} shares memory {how}"
     if not other.atomics:
         return Synchronisation.events, f"kernels of {other.name} do not see the CPU's stores while they run"
     if both := sorted({*one.cores} & {*other.cores}):
@@ -114,6 +112,7 @@ class PairSession(Session):
 
     Attributes:
         arena: where all activations are.
+        fallback: decides whether the first processor runs alone; None: the pair runs, however slow it is.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
 
     Raises:
@@ -140,6 +139,7 @@ class PairSession(Session):
         self.synchronisation = synchronisation or best
         self.program, self.placed, self._gpu, self._weights = program, placed, gpu, weights
         self._failed, self._opened = False, ExitStack()
+        self.fallback: Fallback | None = None
         self.arena = gpu.allocate(placed.arena_bytes)
         own = [k for k, lane in enumerate(placed.lanes) if not lane]
         self._calls = BoundCalls(cpu.dnnl, program, cpu.worker.stream, own)
@@ -147,8 +147,11 @@ class PairSession(Session):
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
-        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, strict=True)
-        items = [Item(lane, needed, kernel, name) for lane, needed, kernel, name in rows]
+        moved_in, moved_out, arena = placed.moved_in, placed.moved_out, self.arena
+        if gpu.capabilities.sharing != Sharing.mirrored:
+            moved_in, moved_out, arena = ((),) * len(placed.lanes), ((),) * len(placed.lanes), None
+        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, moved_in, moved_out, strict=True)
+        items = [Item(*row, arena) for row in rows]
         kind: type[Lanes] = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         if len(own) == len(placed.lanes):
             kind = HostLanes
@@ -214,6 +217,9 @@ class PairSession(Session):
             ModelError: an index in an input lies outside its axis.
             DeviceError: a processor fails, or does not come in time; the session can only be closed then.
         """
+        return self._inference(inputs) if self.fallback is None else self.fallback.run(self._inference, inputs)
+
+    def _inference(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         self.bind(inputs)
         self.execute()
         return self.outputs()
@@ -226,7 +232,6 @@ class PairSession(Session):
             DeviceError: the session has ended, or a processor failed in an earlier run.
         """
         self._require_open()
-        self._gpu.take()
         copy_inputs({border.name: self._view(border) for border in self.program.inputs}, inputs, self.program.model)
 
     def execute(self) -> None:
@@ -252,7 +257,6 @@ class PairSession(Session):
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
-        self._gpu.take()
         return {border.name: np.array(self._view(border)) for border in self.program.outputs}
 
     def _view(self, border: Border) -> Array:

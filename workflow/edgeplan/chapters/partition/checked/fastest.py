@@ -33,16 +33,17 @@ class Fastest:
     high: float
 
 
-def fastest(times_ms: Mapping[str, Sequence[float]]) -> Fastest:
-    """Choose the way of the least median.
+def fastest(times_ms: Mapping[str, Sequence[float]], way: str = "") -> Fastest:
+    """Choose the way of the least median, or hold one that was chosen against the others.
 
     Args:
         times_ms: by way, the time of each turn; turns of one number met the same seconds, and are resampled together. A way
             that was given up has fewer. The first of equally fast ways is taken: the simplest stands first.
+        way: chosen before; "": the fastest.
     """
     names = list(times_ms)
     medians = {name: float(np.median(own)) for name, own in times_ms.items()}
-    way = min(names, key=medians.__getitem__)
+    way = way if way in medians else min(names, key=medians.__getitem__)
     others = [name for name in names if name != way]
     if not others:
         return Fastest(way, medians, "", 1.0, 1.0, 1.0)

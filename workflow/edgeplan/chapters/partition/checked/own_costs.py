@@ -8,6 +8,7 @@ from typing import Any
 from edgeplan.chapters.partition.checked.own_sweep import OwnTimes
 from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
 from edgeplan.chapters.partition.eop.sweeps import SweptModel
+from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import extent
 
@@ -45,6 +46,9 @@ def own_costs(
             options.append({**both, "cpu_share": share, "dimension": over.value})
             places.append(Split(end, over))
         entry: dict[str, Any] = {"options": options, "load": load_of(step.kind)}
+        if times.moving.least_ms:
+            sizes = [size_bytes(lowered.shapes[t], times.subject.layouts[t], block) for t in step.outputs]
+            entry |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
         if len(places) == len(options) and not any(isinstance(place, Split) for place in places):
             entry["unsplittable"] = times.why[k] or "a part of it has no kernel, or takes longer than all of it"
         priced.append((entry, places))

@@ -7,8 +7,9 @@ Nothing but the model is measured, and no pair has to be known before.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,18 @@ from edgeplan.chapters.partition.checked.shifting import Parts, next_end
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, executable_parts, on_gpu, session_of
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.graph.steps import Lowered, Step
+from edgeplan.runtime.partitioned.crossing import dense
 from edgeplan.runtime.partitioned.program import Assignment, Partitioned, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
 from edgeplan.runtime.partitioned.session import PairSession
+from edgeplan.runtime.processor import Processor, Sharing
 
 Floats = npt.NDArray[np.float64]
 _MS = 1e-6  # of a nanosecond
 #: Sessions in which steps are split, and inferences of each that count.
 SPLITS, RUNS = 3, 3
+#: Bytes of moves that are measured, and how often.
+_MOVED, _MOVES = (1 << 14, 1 << 22), 15
 #: Of the times of a step: what others on the machine took from the rest is not its own.
 _QUANTILE = 0.25
 #: A split is looked at over the first of these that a step can be cut over.
@@ -38,12 +43,31 @@ class Spans:
     Attributes:
         parts: of each of the model's steps on each processor (2, runs, steps); not a number where it has no part there.
         whole: from the start of a run to the end of its last step (runs,).
-        busy: the sum over steps of the time from the first start to the last end (runs,).
+        busy: the sum over steps of the longer part of each (runs,).
+        moved_ms: what was moved between them in a run takes by itself.
     """
 
     parts: Floats
     whole: Floats
     busy: Floats
+    moved_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """This is what moving activations between two copies of an arena takes: nothing where memory is shared.
+
+    Attributes:
+        least_ms: of each move.
+        ms_per_byte: on top of it.
+    """
+
+    least_ms: float
+    ms_per_byte: float
+
+    def ms(self, size: int) -> float:
+        """Return how long a move of so many bytes takes."""
+        return self.least_ms + self.ms_per_byte * size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +96,7 @@ class OwnTimes:
         refused: for each step why the GPU does not run it.
         whole: by step the times on each processor alone.
         splits: by step and end the times of both parts.
+        moving: what moving takes.
     """
 
     subject: SweptModel
@@ -83,6 +108,7 @@ class OwnTimes:
     whole: dict[int, list[float]] = field(default_factory=dict)
     splits: dict[int, dict[int, Parts]] = field(default_factory=dict)
     beyond: Beyond = field(default_factory=lambda: Beyond((0.0, 0.0), 0.0))
+    moving: Moving = field(default_factory=lambda: Moving(0.0, 0.0))
 
     def next_assignments(self) -> list[Assignment] | None:
         """Split all steps where it is worth measuring next, others run on the faster processor; None where nothing is left."""
@@ -96,6 +122,25 @@ class OwnTimes:
                 end = next_end(length, (cpu, gpu), self.splits.get(first, {}))
             found.append(Split(end, over) if end is not None and over is not None else int(not self.refused[k] and gpu < cpu))
         return found if any(isinstance(one, Split) for one in found) else None
+
+
+def moving_of(gpu: Processor) -> Moving:
+    """Measure moves of two sizes, there and back."""
+    if gpu.capabilities.sharing == Sharing.fine:
+        return Moving(0.0, 0.0)
+    buffer, taken = gpu.allocate(_MOVED[-1]), list[float]()
+    for size in _MOVED:
+        for _ in range(_MOVES):
+            buffer.data[:size] += 1  # as a host leaves it: in its caches
+            began = time.perf_counter()
+            gpu.enqueue_in(buffer, dense(0, size))
+            gpu.enqueue_out(buffer, dense(0, size))
+            gpu.finish()
+            taken.append((time.perf_counter() - began) * 1e3 / 2)
+    gpu.free(buffer)
+    small, large = (float(np.median(taken[_MOVES * k : _MOVES * (k + 1)])) for k in (0, 1))
+    rate = max(large - small, 0.0) / (_MOVED[1] - _MOVED[0])
+    return Moving(max(small - rate * _MOVED[0], 0.0), rate)
 
 
 def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int = SPLITS) -> OwnTimes:
@@ -119,24 +164,26 @@ def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int =
         over.append(able[0] if able else None)
         why.append("" if able else f"the GPU has no kernel of it: {lacking}" if lacking else reasons[Dimension.channels])
     found = OwnTimes(subject, block, twins(lowered, subject.layouts), over, why, refused)
-    on_cpu = measured(pair, subject, [0] * len(refused), runs)
+    moving = found.moving = moving_of(pair.other)
+    on_cpu = measured(pair, subject, [0] * len(refused), runs, moving)
     lanes = [0 if lacking else 1 for lacking in refused]
-    on_other = measured(pair, subject, list(lanes), runs)
+    on_other = measured(pair, subject, list(lanes), runs, moving)
     for first in dict.fromkeys(found.twin):
         own = [k for k, twin in enumerate(found.twin) if twin == first]
         cpu = quantile(on_cpu.parts[0][:, own])
         found.whole[first] = [cpu, cpu if refused[first] else quantile(on_other.parts[1][:, own])]
     of_cpu = quantile(on_cpu.whole - on_cpu.busy) / max(len(refused), 1)
-    of_gpu = quantile(on_other.whole - on_other.busy) - of_cpu * lanes.count(0)
+    of_gpu = quantile(on_other.whole - on_other.busy) - on_other.moved_ms - of_cpu * lanes.count(0)
     own_gpu, hand_overs = max(of_gpu, 0.0) / max(sum(lanes), 1), []
     for _ in range(splits):
         if (assigned := found.next_assignments()) is None:
             break
-        spans = measured(pair, subject, assigned, runs)
+        spans = measured(pair, subject, assigned, runs, moving)
         _note(found, assigned, spans)
         count = sum(isinstance(one, Split) for one in assigned)
         on = [sum(isinstance(one, Split) or one == lane for one in assigned) for lane in (0, 1)]
-        hand_overs.append((quantile(spans.whole - spans.busy) - own_gpu * on[1] - of_cpu * (len(assigned) - count)) / count)
+        beyond = quantile(spans.whole - spans.busy) - spans.moved_ms
+        hand_overs.append((beyond - own_gpu * on[1] - of_cpu * (len(assigned) - count)) / count)
     found.beyond = Beyond((max(of_cpu, 0.0), own_gpu), max(min(hand_overs, default=0.0), 0.0))
     return found
 
@@ -177,11 +224,13 @@ def _signature(lowered: Lowered, layouts: Mapping[str, str], step: Step) -> obje
     )
 
 
-def measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int) -> Spans:
+def measured(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], runs: int, moving: Moving) -> Spans:
     """Run a model's steps where they are assigned, in a new session."""
     made = executable_parts(pair, subject, list(assigned))
     with session_of(pair, subject, made) as session:
-        return spans_of(session, made, subject, runs)
+        found = spans_of(session, made, subject, runs)
+        moves = [region for regions in (*session.placed.moved_in, *session.placed.moved_out) for region in regions]
+    return replace(found, moved_ms=sum(moving.ms(width * rows) for _, width, rows, _ in moves))
 
 
 def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs: int) -> Spans:
@@ -198,5 +247,5 @@ def spans_of(session: PairSession, made: Partitioned, subject: SweptModel, runs:
         np.maximum.at(last, (lanes, origin), end)
         ran = np.isfinite(first)
         parts[:, run][ran] = (last - first)[ran]
-        whole[run], busy[run] = end.max(), (last.max(axis=0) - first.min(axis=0)).sum()
+        whole[run], busy[run] = end.max(), np.nanmax(parts[:, run], axis=0).sum()
     return Spans(parts, whole, busy)

@@ -33,8 +33,7 @@ from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
-from edgeplan.planning.partition.planner import Mode, executed, plan
-from edgeplan.planning.partition.simulate import PairSchedule
+from edgeplan.planning.partition.planner import Mode, plan
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.document import PairCheck
 from edgeplan.runtime.partitioned.handshake import handshake
@@ -107,6 +106,7 @@ class CheckedPlanning:
     def __init__(self, pair: PairFile, subject: SweptModel, mode: Mode, search: SearchLimits, limits: CheckLimits) -> None:
         self.pair, self.subject, self.mode, self.search, self.limits = pair, subject, mode, search, limits
         self.clock, self.began, self.known = _Clock(), time.monotonic(), dict[str, PlannedModel]()
+        self.made: PlannedModel
 
     def go(self, output: Path) -> PlannedModel:
         """Plan, check and write; see `checked_plan`."""
@@ -114,7 +114,7 @@ class CheckedPlanning:
             folder = Path(scratch) / "ways"  # the scratch folder itself is locked
             folder.mkdir()
             with opened(self.pair, profiling=True) as both:
-                planned = self.planned(both, folder)
+                planned = self.made = self.planned(both, folder)
             with opened(self.pair) as both, self.clock.part("write"):
                 ways = self.known = self.ways(both, planned)
                 names, block = both.names, both.block
@@ -135,11 +135,14 @@ class CheckedPlanning:
         told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
-            write_folder(chosen, both, output)
+            write_folder(chosen, both, output, None if chosen.alone else ways[_CPU])
         return chosen
 
-    def fresh(self) -> PairCheck:
+    def fresh(self, way: str) -> PairCheck:
         """Run all ways once more, in new processes: what was chosen because it happened to be fast is found out.
+
+        Args:
+            way: that was chosen; it is held against the best of the others.
 
         Raises:
             DeviceError: none of them runs.
@@ -148,9 +151,9 @@ class CheckedPlanning:
             folder = Path(scratch) / "ways"
             folder.mkdir()
             with opened(self.pair) as both:
-                for k, way in enumerate(self.known.values()):
-                    write_folder(way, both, folder / str(k))
-            return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits)[0]
+                for k, known in enumerate(self.known.values()):
+                    write_folder(known, both, folder / str(k))
+            return checked({name: folder / str(k) for k, name in enumerate(self.known)}, self.limits, way)[0]
 
     def planned(self, both: Opened, folder: Path) -> PlannedModel:
         """The plan from the model's own times, refined."""
@@ -176,10 +179,8 @@ class CheckedPlanning:
             assert isinstance(one, Split)  # noqa: S101  it has two parts
             times.splits.setdefault(times.twin[k], {})[one.end] = parts
         costs = own_costs(times, names=both.names, handshake_ms=self.handshake_ms, contention=beside)
-        choice = tuple(costs.assigned[k].index(one) for k, one in enumerate(found.assigned))
-        schedule = PairSchedule(choice, (made.cpu, made.gpu) if queues is not None else None)
-        note = f"{made.note}; {found.shifted} splits shifted to who waited, {found.before_ms:.3f} to {found.after_ms:.3f} ms"
-        return replace(planned, costs=costs, plan=executed(costs.costs, schedule, self.mode, note))
+        # planned anew: what was found while shifting may have made a processor alone the better choice
+        return replace(planned, costs=costs, plan=plan(costs.costs, self.mode, self.search))
 
     def ways(self, both: Opened, planned: PlannedModel) -> dict[str, PlannedModel]:
         """List the ways to run the model, the simplest first; a plan that is one of the others is not run twice."""
@@ -215,12 +216,13 @@ def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
     return replace(costs, steps=tuple(steps))
 
 
-def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck, list[float]]:
+def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> tuple[PairCheck, list[float]]:
     """Run plan folders in turn; the fastest whose outputs are those of the others, and the times of its steps.
 
     Args:
         folders: by way, the simplest first. Each is deleted when its plan is open.
         limits: of the turns.
+        way: chosen before, which is never given up; "": the fastest is found.
 
     Raises:
         DeviceError: none of them runs.
@@ -240,8 +242,8 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck
         until, turns = time.monotonic() + limits.turns_s, 0
         while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
             turns += 1
-            candidates = worth_a_turn(times) if turns > 1 else list(running)
-            for name in [name for name in candidates if name not in left_out]:
+            candidates = {*worth_a_turn(times), way} if turns > 1 else {*running}
+            for name in [name for name in running if name in candidates and name not in left_out]:
                 try:
                     times.setdefault(name, []).append(min(running[name].turn()))
                 except EdgeplanError as error:
@@ -250,7 +252,7 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits) -> tuple[PairCheck
         if not times:
             told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
             raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
-        found = fastest(times)
+        found = fastest(times, way)
         steps_ms = running[found.way].steps_ms()
     medians = dict(found.median_ms)
     check = PairCheck(

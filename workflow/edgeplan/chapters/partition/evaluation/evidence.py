@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition.names import ALL_CORES, PLANNED
+from edgeplan.chapters.partition.names import ALL_CORES
 
 #: Ways to run a layer: whole on one processor, and split by different choices.
 CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
@@ -40,8 +40,6 @@ class PartitionEvidence:
         curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
             say.
         tuning: rows of `measuring.tuning.tuning`.
-        checked: of plans that check themselves, one row a model and way on fresh runs: model, way, median_ms, chosen (the way
-            that was returned), stock (of a stock engine), seconds to the plan, margin with low and high, reason.
         environment: of the machine, with the rules' counts of layers.
     """
 
@@ -53,7 +51,6 @@ class PartitionEvidence:
     handshakes: pd.DataFrame
     curves: pd.DataFrame
     tuning: pd.DataFrame
-    checked: pd.DataFrame
     environment: Mapping[str, Any]
 
     @cached_property
@@ -109,36 +106,6 @@ class PartitionEvidence:
                 "way": others[known].idxmin(axis=1).reindex(times.index),
             }
         )
-
-    @cached_property
-    def checked_plans(self) -> pd.DataFrame:
-        """By model: the way that was returned, ms on fresh runs, and the best that others take.
-
-        Returns:
-            way, chosen (not a number where it did not run), planned (that on both processors), ours (the best of CPU, GPU and
-            oneDNN on all cores), stock, best (of these two), margin, seconds.
-        """
-        rows = []
-        for model, own in self.checked.groupby("model", sort=False):
-            times, chosen = own.set_index("way")["median_ms"], own[own["chosen"] == 1]
-            alone = own[(own["stock"] == 0) & (own["way"] != PLANNED)]["median_ms"].min()
-            stock = own[own["stock"] == 1]["median_ms"].min()
-            row = {"model": model, "way": next(iter(chosen["way"]), ""), "chosen": chosen["median_ms"].min()}
-            row |= {
-                "planned": times.get(PLANNED, np.nan),
-                "ours": alone,
-                "stock": stock,
-                "best": pd.Series([alone, stock]).min(),
-            }
-            rows.append(row | {"margin": own["margin"].max(), "seconds": own["seconds"].max()})
-        columns = ("model", "way", "chosen", "planned", "ours", "stock", "best", "margin", "seconds")
-        return pd.DataFrame(rows, columns=list(columns)).set_index("model")
-
-    @cached_property
-    def most_gains(self) -> pd.Series[float]:
-        """By model: time of oneDNN on all cores over the least that both processors could take, sharing all work evenly."""
-        times = self.end_to_end.reindex(columns=[CPU, GPU, ALL_CORES]).dropna()
-        return times[ALL_CORES] * (1 / times[CPU] + 1 / times[GPU])
 
     def curve(self, figure: str) -> pd.DataFrame:
         """Return the rows that a figure shows."""

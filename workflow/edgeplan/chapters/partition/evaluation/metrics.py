@@ -30,19 +30,6 @@ _WANTED_MODELS = 12
 
 BARS = (
     Bar(
-        "partition.speedup_over_best",
-        "checked plan over the best of CPU, GPU, oneDNN and stock engines on all cores, mean",
-        low=1.0,
-        aim="1.2",
-    ),
-    Bar(
-        "partition.slower_than_best_models",
-        "share of models whose checked plan is over 2 % slower than CPU, GPU or all cores on fresh runs",
-        high=0,
-        aim="0",
-    ),
-    Bar("partition.seconds_to_checked_plan", "s to a checked plan, largest", high=60, aim="20"),
-    Bar(
         "partition.speedup_vs_best",
         "speedup over the best of CPU, GPU, oneDNN and stock engines on all cores, mean",
         low=1.0,
@@ -159,42 +146,6 @@ def slower_than(other: str) -> Callable[[PartitionEvidence], Estimate]:
     return lambda e: estimate(np.mean, ~(e.beside["ours"] <= e.beside[other])[e.beside[other].notna()])
 
 
-def speedup_over_best(e: PartitionEvidence) -> Estimate:
-    """Geometric mean over models of the best time of CPU, GPU, oneDNN and stock engines on all cores / the checked plan's.
-
-    All are fresh runs. A plan that is one of these counts as that one.
-    """
-    known = e.checked_plans.dropna(subset=["chosen", "best"])
-    return estimate(geomean, known["best"] / known["chosen"])
-
-
-def slower_than_best_models(e: PartitionEvidence) -> Estimate:
-    """Share of models whose checked plan takes over 1.02 times as long as CPU, GPU or oneDNN on all cores on fresh runs.
-
-    A plan that did not run is slower.
-    """
-    return estimate(np.mean, ~(e.checked_plans["chosen"] <= SLOWER * e.checked_plans["ours"]))
-
-
-def speedup_of_pairs(e: PartitionEvidence) -> Estimate:
-    """Geometric mean of the best time of CPU, GPU and oneDNN on all cores / that of the plan for both processors.
-
-    It is over all models that have such a plan, whichever way was returned.
-    """
-    known = e.checked_plans.dropna(subset=["planned", "ours"])
-    return estimate(geomean, known["ours"] / known["planned"])
-
-
-def seconds_to_checked_plan(e: PartitionEvidence) -> float:
-    """Max over models of the time from a model to its checked plan, with stock engines beside it."""
-    return float(e.checked_plans["seconds"].max())
-
-
-def most_gain(e: PartitionEvidence) -> Estimate:
-    """Geometric mean over models of the time of oneDNN on all cores * (1 / the CPU's + 1 / the GPU's)."""
-    return estimate(geomean, e.most_gains)
-
-
 def speedup_vs(other: str) -> Callable[[PartitionEvidence], Estimate]:
     """Geometric mean over models of the time of another way / our plan's.
 
@@ -271,7 +222,6 @@ def _named(*figures: Any) -> dict[str, Any]:
 
 _ALL: Mapping[str, Callable[[PartitionEvidence], float | Estimate]] = MappingProxyType(
     {
-        **_named(speedup_over_best, slower_than_best_models, speedup_of_pairs, seconds_to_checked_plan, most_gain),
         "speedup_vs_best": speedup_vs("best"),
         "speedup_vs_stock": speedup_vs("stock"),
         "speedup_vs_all_cores": speedup_vs("all_cores"),

@@ -9,11 +9,10 @@ from edgeplan.chapters.partition.evaluation.metrics import (
     BARS,
     dispatch_features_gain,
     gain_share,
-    most_gain,
     partition_metrics,
 )
 from edgeplan.chapters.partition.evaluation.tables import PARTITION_TABLES
-from edgeplan.chapters.partition.names import SLOWER, WORTH_SPLITTING
+from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.estimates import estimate, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
@@ -26,12 +25,11 @@ _ABOUT = (
 )
 _CARDS = (
     CardOf(
-        "checked plan over the best of CPU, GPU, oneDNN and stock engines on all cores",
-        ("partition.speedup_over_best",),
+        "plans by predictors over the best of CPU, GPU, oneDNN and stock engines on all cores",
+        ("partition.speedup_vs_best",),
         "times",
         paper="over the GPU alone",
     ),
-    CardOf("the same of plans by predictors", ("partition.speedup_vs_best",), "times", paper="over the GPU alone"),
     CardOf(
         "of the gain that a search finds", ("partition.oracle_gain_share",), paper=f"{100 * paper.POOLED_SHARE:g} %", share=True
     ),
@@ -43,7 +41,7 @@ _CARDS = (
 def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     """Beside what a plan is slower, what dispatch features bring, and what could not be measured, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
-    told = [text for text in (should_split(evidence), _beside(evidence), _dispatch(evidence)) if text]
+    told = [text for text in (_beside(evidence), _dispatch(evidence)) if text]
     told += ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
     if cores < 3:  # one of them stands for the GPU
@@ -51,20 +49,6 @@ def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
     lacking = evidence.models[(evidence.models["way"] == OURS) & evidence.models["median_ms"].isna()]
     told += (lacking["model"] + " does not run on the pair: " + lacking["reason"] + ".").tolist()
     return tuple(told)
-
-
-def should_split(e: PartitionEvidence) -> str:
-    """Answer whether the pair is worth splitting models on: the most it can gain, and who wins on how many models."""
-    if not len(e.most_gains):
-        return ""
-    most = most_gain(e).value
-    advice = "do not split here" if most < WORTH_SPLITTING else "a split may pay, where its check says so"
-    found = (
-        f"Should I split on {e.pair}? Both processors could gain at most {most:.2f} times over oneDNN on all cores: {advice}."
-    )
-    ways = e.checked_plans["way"].value_counts()
-    wins = ", ".join(f"{way} on {count}" for way, count in ways.items() if way)
-    return f"{found} Fastest of the ways that were checked: {wins}." if wins else found
 
 
 def _beside(e: PartitionEvidence) -> str:
@@ -129,7 +113,6 @@ PARTITION_REPORT = ChapterReport(
         "handshakes": ("synchronisation", "least_us"),
         "curves": ("figure", "outputs"),
         "tuning": ("kind", "name", "choice", "turn"),
-        "checked": ("model", "way", "median_ms"),
     },
 )
 #: The stage `partition_tables`.

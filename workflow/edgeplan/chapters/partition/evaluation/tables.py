@@ -94,14 +94,6 @@ def beside(e: PartitionEvidence) -> pd.DataFrame:
     )
 
 
-def checked(e: PartitionEvidence) -> pd.DataFrame:
-    """Plans that check themselves: who wins on each model, on fresh runs."""
-    f = e.checked_plans
-    over = {"speedup over the best": f["best"] / f["chosen"], "of both processors": f["ours"] / f["planned"]}
-    shown = f.rename(columns={name: f"{name}_ms" for name in ("chosen", "planned", "ours", "stock")}).drop(columns="best")
-    return shown.assign(most_gain=e.most_gains.reindex(f.index), **over).reset_index().round(4)
-
-
 def models(e: PartitionEvidence) -> pd.DataFrame:
     """Table 3: models end to end."""
     times, planned = e.end_to_end, e.planned.set_index("model")
@@ -215,7 +207,6 @@ _NAMES = (("linear", "linear layers"), ("conv", "convolutions"))
 #: Every table by id.
 PARTITION_TABLES: Mapping[str, kit.TableSpec[PartitionEvidence]] = kit.registry(
     kit.TableSpec("partition_beside", "Our plan over the best of all other ways", beside, ("ours",)),
-    kit.TableSpec("partition_checked", "Plans that check themselves: who wins on each model", checked, ("checked_plans",)),
     kit.TableSpec("partition_table_01", "Errors of the predictors (Table 1)", errors, ("tested",)),
     kit.TableSpec("partition_table_02", "Layers split, mean speedup (Table 2)", layers, ("speedups",), _layers_note),
     kit.TableSpec("partition_table_03", "Models end to end (Table 3)", models, ("planned",)),

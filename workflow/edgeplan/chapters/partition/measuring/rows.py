@@ -30,12 +30,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "curves": ("place", "way", *_PART_US),
     "tuning": ("place", "choice", "turn", "chosen_us", "tested_us"),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
-    "checked": ("way", "median_ms", "chosen", "stock", "seconds", "margin", "low", "high", "reason"),
     "models": (
         *("way", "median_ms", "repeat", "predicted_ms", "slowdown", "peak_mib", "cpu_ms"),
         *("error", "tolerance", "splits", "steps"),
         *("plan_seconds", "plan_gap", "reason"),
     ),
+}
+#: Of plans that check themselves: the time of each way on fresh runs; its slowdown over the best other one, with its interval.
+CHECKED: Mapping[str, tuple[str, ...]] = {
+    "checked": (
+        *("way", "median_ms", "chosen", "stock", "over_best", "over_low", "over_high"),
+        *("seconds", "planned_ms", "splits", "steps", "reason"),
+    )
 }
 
 

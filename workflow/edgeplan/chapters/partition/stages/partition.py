@@ -21,11 +21,10 @@ from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
-from edgeplan.chapters.partition.measuring.checked import checked_rows
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
-from edgeplan.chapters.partition.measuring.rows import COLUMNS, WHEN, NotThereError, PartitionRows
+from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
@@ -69,7 +68,7 @@ def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, w
     save(run.trained.predictors, measured / "predictors")
     frames = {"samples": run.samples, "errors": run.trained.errors, "importance": run.trained.importance}
     frames |= {"layers": run.layers, "models": run.models, "handshakes": run.handshakes, "curves": run.curves}
-    for name, frame in (frames | {"tuning": run.tuning, "checked": run.checked}).items():
+    for name, frame in (frames | {"tuning": run.tuning}).items():
         write_parquet(frame, measured / f"{name}.parquet")
     write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
@@ -100,8 +99,6 @@ class _Run:
             raise nothing_stored(LACKING, self._rows_path) from error
         self.models = self._models()
         self.rows.merge("models")
-        self.checked = self._checked()
-        self.rows.merge("checked")
 
     def _layers(self, pair: Opened | None) -> None:
         """Samples, predictors, splits and curves: on processors that note times."""
@@ -177,25 +174,6 @@ class _Run:
         if not found:
             raise nothing_stored(LACKING, self._rows_path)
         return pd.concat(found, ignore_index=True)
-
-    def _checked(self) -> pd.DataFrame:
-        """Plans that check themselves; where nothing may be measured, those of models whose rows are there."""
-        found = []
-        for name in self.settings.models:
-            what = [name, self.seed, self.settings.model_runs, self.settings.settings]
-            try:
-                rows = self.rows.found("checked", what, partial(self._checked_rows, name))
-            except NotThereError:
-                continue
-            found.append(rows.assign(model=name))
-        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*COLUMNS["checked"], WHEN, "model"])
-
-    def _checked_rows(self, name: str) -> pd.DataFrame:
-        model = self._saved(name)
-        frame = checked_rows(self.pair, model, self.settings.settings, self.settings.model_runs)
-        shutil.rmtree(model.parent, ignore_errors=True)
-        log.info("%s, checked: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))
-        return frame
 
     def _saved(self, name: str) -> Path:
         """A model's file, in a folder of its own."""

@@ -1,0 +1,145 @@
+"""CUDA where it is not there, and where its driver reports errors: the codes are injected, no GPU is needed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edgeplan.cuda import building, driver
+from edgeplan.cuda.building import Modules, translated
+from edgeplan.cuda.driver import Driver
+from edgeplan.errors import DeviceError
+from edgeplan.opencl.building import variant
+from edgeplan.processors.cuda import CudaOptions, CudaProcessor
+
+
+class _Code(IntEnum):
+    """Results of the driver, as cuda-bindings names them."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_DEVICE_UNAVAILABLE = 46
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_INVALID_DEVICE = 101
+    CUDA_ERROR_ECC_UNCORRECTABLE = 214
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_LAUNCH_TIMEOUT = 702
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
+    CUDA_ERROR_UNKNOWN = 999
+
+
+def _driver(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> Driver:
+    """A driver whose functions return what is given."""
+    api = SimpleNamespace(CUresult=_Code, **{name: lambda *_, found=found: found for name, found in functions.items()})
+    monkeypatch.setattr(driver, "_bindings", lambda: (api, SimpleNamespace()))
+    return Driver("a GPU")
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (_Code.CUDA_ERROR_OUT_OF_MEMORY, "end other programs on this GPU"),
+        (_Code.CUDA_ERROR_DEVICE_UNAVAILABLE, "exclusive mode"),
+        (_Code.CUDA_ERROR_LAUNCH_TIMEOUT, "a watchdog ended the kernel"),
+        (_Code.CUDA_ERROR_ECC_UNCORRECTABLE, "run on another one"),
+        (_Code.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "install the NVIDIA driver again"),
+        (_Code.CUDA_ERROR_UNKNOWN, "look for the GPU in nvidia-smi"),
+    ],
+)
+def test_errors_of_the_driver_say_what_to_do(monkeypatch: pytest.MonkeyPatch, code: _Code, advice: str) -> None:
+    """Where it is called, and where it is asked whether all has run."""
+    found = _driver(monkeypatch, cuMemAlloc=(code,), cuStreamQuery=(code,))
+    for call in (lambda: found.call("cuMemAlloc", 1), lambda: found.done(None)):
+        with pytest.raises(DeviceError, match=code.name.removeprefix("CUDA_ERROR_")) as error:
+            call()
+        assert advice in str(error.value)
+
+
+def test_what_a_function_returns_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _driver(
+        monkeypatch,
+        none=(_Code.CUDA_SUCCESS,),
+        one=(_Code.CUDA_SUCCESS, 7),
+        two=(_Code.CUDA_SUCCESS, 7, 8),
+        cuStreamQuery=(_Code.CUDA_ERROR_NOT_READY,),
+    )
+    assert [found.call(name) for name in ("none", "one", "two")] == [None, 7, (7, 8)]
+    assert not found.done(None)
+
+
+def test_a_gpu_that_cannot_be_opened_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program has it for itself."""
+    _driver(
+        monkeypatch,
+        cuDeviceGet=(_Code.CUDA_SUCCESS, 0),
+        cuDeviceGetName=(_Code.CUDA_SUCCESS, b"some GPU\0"),
+        cuDevicePrimaryCtxRetain=(_Code.CUDA_ERROR_DEVICE_UNAVAILABLE,),
+    )
+    with pytest.raises(DeviceError, match="DEVICE_UNAVAILABLE") as error:
+        CudaProcessor(CudaOptions(), 16)
+    assert "some GPU" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [({"device": "first"}, "device is 'first'"), ({"multiprocessors": "-8"}, "is '-8'"), ({"sm": "8"}, "unknown option 'sm'")],
+)
+def test_options_that_do_not_fit_are_named(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(DeviceError, match=problem):
+        CudaOptions.of(given)
+    assert CudaOptions.of({"multiprocessors": "16"}) == CudaOptions(0, 16)
+
+
+def test_a_gpu_computes_on_no_core() -> None:
+    with pytest.raises(DeviceError, match="computes on no CPU cores"):
+        CudaProcessor.open({}, (0,), 16)
+
+
+def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file that is cut short, changed, or of another driver is compiled again."""
+    compiled: list[str] = []
+
+    def compile_(_self: Driver, name: str, _text: str, _options: list[str]) -> bytes:
+        compiled.append(name)
+        return b"machine code"
+
+    monkeypatch.setattr(building, "state_folder", lambda: tmp_path)
+    monkeypatch.setattr(Driver, "compiled", compile_)
+    monkeypatch.setattr(Driver, "compiler", "13.0")
+    asked = translated("empty", ())
+    found = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, 1), cuModuleGetFunction=(_Code.CUDA_SUCCESS, 2))
+
+    def load(identity: str = "one") -> int:
+        Modules(found, "sm_90", identity).function(asked, "empty")
+        return len(compiled)
+
+    assert [load(), load()] == [1, 1]
+    (kept,) = (tmp_path / "cuda").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1])
+    assert load() == 2
+    kept.write_bytes(whole[:-1] + b"?")
+    assert load() == 3
+    assert kept.read_bytes() == whole
+    assert load("another") == 4
+
+
+@pytest.mark.parametrize("source", ["conv_tiled", "linear_tiled", "conv_winograd", "conv_first", "pointwise", "window"])
+def test_sources_are_cuda_too(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """NVRTC compiles them without a GPU."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="the extra cuda is not installed")
+    try:
+        nvrtc.nvrtcVersion()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    found = _driver(monkeypatch)
+    found.nvrtc = nvrtc
+    asked = translated(source, (("B", 16), ("V", 4), ("R", 4), ("N", 1), ("GP", 64), ("GC", 64)))
+    assert asked.text.endswith(variant(source, ()).text)
+    assert found.compiled(asked.name, asked.text, ["--gpu-architecture=sm_90", *asked.options])
+    with pytest.raises(DeviceError, match="NVRTC cannot compile the kernel broken"):
+        found.compiled("broken", "__kernel", [])

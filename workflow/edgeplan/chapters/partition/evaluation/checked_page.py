@@ -1,0 +1,235 @@
+"""Plans that check themselves: what was measured of them, the figures of merit, the table and the page of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU
+from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
+from edgeplan.reporting import kit
+from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.chapter_report import ChapterReport
+from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
+from edgeplan.reporting.grade import Graded, graded
+from edgeplan.reporting.page import CardOf
+
+_ABOUT = (
+    "Each model is planned by a sweep of its own steps, with nothing known of the pair before. The plan is run beside each "
+    "processor alone and oneDNN on all cores, each in a process of its own, and the fastest is what a user gets."
+)
+_WITHIN = 0.15
+BARS = (
+    Bar(
+        "partition.speedup_over_best",
+        "checked plan over the best of CPU, GPU, oneDNN and stock engines on all cores, mean",
+        low=1.0,
+        aim="1.2",
+    ),
+    Bar(
+        "partition.slower_than_best_models",
+        "models whose checked plan is over 2 % slower than CPU, GPU or all cores on fresh runs, for certain",
+        high=0,
+        aim="0",
+    ),
+    Bar("partition.speedup_of_pairs", "plan for both over the better of its processors, mean", low=1.35, aim="1.45"),
+    Bar("partition.seconds_to_checked_plan", "s to a checked plan, largest", high=60, aim="20"),
+    Bar("partition.swept_within_15pct", "plans for both within 15 % of what their sweep says", low=0.85, aim="0.95"),
+)
+_CARDS = (
+    CardOf(
+        "checked plan over the best of CPU, GPU, oneDNN and stock engines on all cores",
+        ("partition.speedup_over_best",),
+        "times",
+        paper="over the GPU alone",
+    ),
+    CardOf("plan for both over the better of its processors", ("partition.speedup_of_pairs",), "times"),
+    CardOf("plan for both over the best of CPU, GPU and all cores", ("partition.speedup_over_alone",), "times"),
+    CardOf("most that both could gain over the best alone", ("partition.most_gain",), "times"),
+    CardOf("to a checked plan, at most", ("partition.seconds_to_checked_plan",), "s"),
+)
+
+
+@dataclass(frozen=True)
+class CheckedEvidence:
+    """Rows of the stage `partition_checked`.
+
+    Attributes:
+        pair: its name.
+        checked: one row a model and way, on fresh runs: model, way, median_ms, chosen (the way that was returned), stock (of a
+            stock engine), over_best (of the chosen way over the best other one but stock engines) with over_low and over_high,
+            seconds to the plan, planned_ms (as predicted), splits, steps, reason.
+        environment: of the machine.
+    """
+
+    pair: str
+    checked: pd.DataFrame
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def plans(self) -> pd.DataFrame:
+        """By model: the way that was returned, ms on fresh runs, and what others take.
+
+        Returns:
+            way, chosen (not a number where it did not run), planned (that on both processors), cpu, gpu, all_cores (the faster
+            layout), ours (the best of these three), stock, best (of these two), most_gain (`ours` over the least time in which
+            both could share all work), over_best with its interval, predicted, seconds, splits, reason.
+        """
+        rows = []
+        for model, own in self.checked.groupby("model", sort=False):
+            times, chosen = own.set_index("way")["median_ms"], own[own["chosen"] == 1]
+            alone = times[(own["stock"] == 0).to_numpy() & ~times.index.isin([PLANNED])]
+            cpu, gpu = alone[alone.index == CPU].min(), times.get(GPU, np.nan)
+            stock = own[own["stock"] == 1]["median_ms"].min()
+            first = own.iloc[0]
+            row = {"model": model, "way": next(iter(chosen["way"]), ""), "chosen": chosen["median_ms"].min()}
+            row |= {"planned": times.get(PLANNED, np.nan), CPU: cpu, GPU: gpu}
+            row |= {"all_cores": alone[alone.index.str.startswith(ALL_CORES)].min(), "ours": alone.min(), "stock": stock}
+            row |= {"best": pd.Series([alone.min(), stock]).min(), "most_gain": alone.min() * (1 / cpu + 1 / gpu)}
+            row |= {name: first[name] for name in ("over_best", "over_low", "over_high", "seconds", "splits", "reason")}
+            rows.append(row | {"predicted": first["planned_ms"]})
+        return pd.DataFrame(rows).set_index("model")
+
+
+def speedup_over_best(e: CheckedEvidence) -> Estimate:
+    """Geometric mean over models of the best time of CPU, GPU, oneDNN and stock engines on all cores / the checked plan's.
+
+    All are fresh runs. A plan that is one of these counts as that one.
+    """
+    known = e.plans.dropna(subset=["chosen", "best"])
+    return estimate(geomean, known["best"] / known["chosen"])
+
+
+def slower_than_best_models(e: CheckedEvidence) -> float:
+    """Models whose checked plan takes over 1.02 times as long as the best of CPU, GPU and oneDNN on all cores, for certain.
+
+    The whole 95 % interval of the ratio lies above, over turns of both on fresh runs. A plan that did not run is slower.
+    """
+    return float((e.plans["chosen"].isna() | (e.plans["over_low"] > SLOWER)).sum())
+
+
+def speedup_over_alone(e: CheckedEvidence) -> Estimate:
+    """Geometric mean of the best time of CPU, GPU and oneDNN on all cores / that of the plan for both processors.
+
+    It is over all models that have such a plan, whichever way was returned.
+    """
+    known = e.plans.dropna(subset=["planned", "ours"])
+    return estimate(geomean, known["ours"] / known["planned"])
+
+
+def speedup_of_pairs(e: CheckedEvidence) -> Estimate:
+    """Geometric mean of the time of the better processor of the pair / that of the plan for both."""
+    known = e.plans.dropna(subset=["planned", CPU, GPU])
+    return estimate(geomean, known[[CPU, GPU]].min(axis=1) / known["planned"])
+
+
+def seconds_to_checked_plan(e: CheckedEvidence) -> float:
+    """Max over models of the time from a model to its checked plan, with stock engines beside it."""
+    return float(e.plans["seconds"].max())
+
+
+def most_gain(e: CheckedEvidence) -> Estimate:
+    """Geometric mean over models of the best time of CPU, GPU and all cores * (1 / the CPU's + 1 / the GPU's)."""
+    return estimate(geomean, e.plans["most_gain"].dropna())
+
+
+def swept_within_15pct(e: CheckedEvidence) -> Estimate:
+    """Share of plans for both processors whose time on fresh runs is within 15 % of what the sweep predicted."""
+    known = e.plans.dropna(subset=["planned", "predicted"])
+    return estimate(np.mean, (known["planned"] / known["predicted"] - 1).abs() <= _WITHIN)
+
+
+_FIGURES: tuple[Callable[[CheckedEvidence], float | Estimate], ...] = (
+    *(speedup_over_best, slower_than_best_models, speedup_of_pairs, speedup_over_alone),
+    *(seconds_to_checked_plan, most_gain, swept_within_15pct),
+)
+
+
+def checked_metrics(e: CheckedEvidence) -> dict[str, float]:
+    """Return all figures that were measured, by key."""
+    return figures_of_merit({figure.__name__: figure for figure in _FIGURES}, e, "partition.")
+
+
+def plans(e: CheckedEvidence) -> pd.DataFrame:
+    """Plans that check themselves: who wins on each model, on fresh runs."""
+    f = e.plans
+    names = ("chosen", "planned", CPU, GPU, "all_cores", "stock", "predicted")
+    over = {"speedup over the best": f["best"] / f["chosen"], "of both processors": f["ours"] / f["planned"]}
+    shown = f.rename(columns={name: f"{name}_ms" for name in names}).drop(columns=["best", "ours"])
+    return shown.assign(**over).reset_index().round(4)
+
+
+def ways(e: CheckedEvidence) -> Any:
+    """Speedup of each way over the CPU alone, by model; and the most that both could gain."""
+    f = e.plans.dropna(subset=[CPU])
+    if f.empty:
+        raise kit.NotMeasuredError("no model ran on the CPU")
+    figure, (axis,) = canvas(9.0, 4.2)
+    places = np.arange(len(f))
+    shown = (("all_cores", "oneDNN, all cores"), (GPU, "GPU"), ("stock", "best stock engine"), ("planned", "plan for both"))
+    for number, (name, label) in enumerate(shown):
+        axis.bar(places + 0.2 * (number - 1.5), f[CPU] / f[name], 0.2, color=PALETTE[number], label=label)
+    most = f["most_gain"] * f[CPU] / f["ours"]
+    axis.plot(places, most, "_", color=INK, markersize=14, label="most that both could gain")
+    axis.axhline(1.0, color=INK, linewidth=0.8)
+    axis.set_xticks(places, list(f.index), rotation=60, ha="right", fontsize=7)
+    name_axes(axis, "", "speedup over the CPU alone")
+    legend(axis, 3)
+    return figure
+
+
+def findings(e: CheckedEvidence) -> tuple[str, ...]:
+    """Answer whether the pair is worth splitting models on, and say what did not run."""
+    f = e.plans
+    told = []
+    if f["most_gain"].notna().any():
+        most, found = most_gain(e).value, speedup_over_best(e).value
+        advice = "do not split here" if most < WORTH_SPLITTING else "a split may pay, where its check says so"
+        wins = ", ".join(f"{way} on {count}" for way, count in f["way"].value_counts().items() if way)
+        told.append(
+            f"Should I split on {e.pair}? Both processors could gain at most {most:.2f} times over the best alone: {advice}. "
+            f"Fastest of the ways that were checked: {wins}. The checked plan is {found:.2f} times as fast as the best of them "
+            "and of stock engines."
+        )
+    left = e.checked[(e.checked["reason"] != "") & (e.checked["way"] != "")]
+    told += (left["model"] + " (" + left["way"] + "): " + left["reason"] + ".").tolist()
+    lost = f[f["chosen"].isna()]
+    told += [f"{model} has no plan: {reason}." for model, reason in lost["reason"].items() if reason]
+    return tuple(told)
+
+
+def grade(e: CheckedEvidence) -> Graded | None:
+    """The grade of the figures, by what others did on the machine meanwhile."""
+    return graded(e.environment)
+
+
+CHECKED_TABLES: Mapping[str, kit.TableSpec[CheckedEvidence]] = kit.registry(
+    kit.TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
+)
+CHECKED_FIGURES: Mapping[str, kit.FigureSpec[CheckedEvidence]] = kit.registry(
+    kit.FigureSpec("partition_ways", "Ways to run each model, over the CPU alone", ways, ("plans",)),
+)
+CHECKED_REPORT = ChapterReport(
+    id="partition_checked",
+    title="Plans that check themselves",
+    about=_ABOUT,
+    headline="partition_ways",
+    unfolded=("partition_checked",),
+    cards=_CARDS,
+    bars=BARS,
+    tables=CHECKED_TABLES,
+    figures=CHECKED_FIGURES,
+    metrics=checked_metrics,
+    findings=lambda evidence, *_: findings(evidence),
+    grade=grade,
+    evidence=CheckedEvidence,
+    frames={"checked": ("model", "way", "median_ms", "chosen", "stock", "over_low", "reason")},
+)
+#: The stage `partition_checked_tables`.
+write = CHECKED_REPORT.write

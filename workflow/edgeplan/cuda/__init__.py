@@ -1,0 +1,9 @@
+"""CUDA runs the kernels of `opencl` on NVIDIA GPUs, whose OpenCL shares no memory while kernels run.
+
+Modules:
+
+* `building`: Builds the kernels for CUDA: the sources that OpenCL devices run, behind a prelude,
+  compiled by NVRTC and kept.
+* `driver`: Calls the CUDA driver and NVRTC through cuda-bindings; every error of theirs becomes one
+  of edgeplan's.
+"""

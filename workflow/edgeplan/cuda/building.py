@@ -1,0 +1,83 @@
+"""Builds the kernels for CUDA: the sources that OpenCL devices run, behind a prelude, compiled by NVRTC and kept.
+
+Machine code is kept in the state folder of the user, by the source, its options, the compiler and the driver. A file says what
+its code must hash to: one that was cut short or changed is compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgeplan.cuda.driver import Driver
+from edgeplan.errors import DeviceError, StoreError
+from edgeplan.opencl.building import ProgramSource, variant
+from edgeplan.support.files import state_folder, write_atomically
+
+_DIGEST_BYTES = 32
+_OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--diag-suppress=2473")
+
+
+@cache
+def translated(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
+    """Return a kernel file of `opencl/sources` with its macros, as CUDA C++."""
+    found = variant(source, defines)
+    prelude = Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
+    options = (*_OPTIONS, *(option for option in found.options if option.startswith("-D")))
+    return ProgramSource(name=found.name, text=prelude + found.text, options=options)
+
+
+class Modules:
+    """Modules hold the kernels of one context, compiled at most once on a machine.
+
+    Args:
+        driver: of the GPU, whose context is current.
+        architecture: of the GPU, such as "sm_90".
+        identity: of the driver: code that another one was given is not loaded.
+    """
+
+    def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
+        self._driver, self._architecture, self._identity = driver, architecture, identity
+        self._loaded: dict[ProgramSource, Any] = {}
+
+    def function(self, asked: ProgramSource, name: str) -> Any:
+        """Return a kernel.
+
+        Raises:
+            DeviceError: it cannot be compiled or loaded.
+        """
+        if asked not in self._loaded:
+            self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
+        return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
+
+    def close(self) -> None:
+        """Unload all; no kernel runs any more."""
+        while self._loaded:
+            _, module = self._loaded.popitem()
+            self._driver.call("cuModuleUnload", module)
+
+    def _code(self, asked: ProgramSource) -> bytes:
+        options = [f"--gpu-architecture={self._architecture}", *asked.options]
+        parts = (asked.text, *options, self._driver.compiler, self._identity)
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        path, kept = None, b""
+        with contextlib.suppress(StoreError, OSError):  # it is compiled, then
+            path = state_folder() / "cuda" / f"{key}.cubin"
+            kept = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
+            return kept[_DIGEST_BYTES:]
+        code = self._driver.compiled(asked.name, asked.text, options)
+        if not code:
+            raise DeviceError("NVRTC gave no code", where=asked.name, next_step="install another version of nvidia-cuda-nvrtc")
+        if path is not None:
+            _keep(path, hashlib.sha256(code).digest() + code)
+        return code
+
+
+def _keep(path: Path, content: bytes) -> None:
+    with contextlib.suppress(StoreError, OSError):  # it is compiled again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda file: file.write_bytes(content))

@@ -1,0 +1,502 @@
+"""Runs steps on NVIDIA GPUs as processors: the kernels of OpenCL devices through CUDA, on the whole GPU or a slice of it.
+
+Activations have a copy in the GPU's memory and one in the host's, which is pinned; the queue moves what crosses. It waits for
+counters, and sets them, by operations of the stream, which occupy no multiprocessor: the host polls them as it does those of a
+neighbour. A slice is a green context: so many of the GPU's multiprocessors, as a smaller GPU has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.cuda.building import Modules, translated
+from edgeplan.cuda.driver import Driver
+from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl import dispatch as dispatcher
+from edgeplan.opencl.launch import ArenaOffset, Dispatch, GpuNumbers, Launch, Memory
+from edgeplan.opencl.spaces import tensor_of
+from edgeplan.opencl.transforms import packed
+from edgeplan.processors.opencl import OpenclDispatcher
+from edgeplan.runtime.creation import ALIGNMENT
+from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.partitioned.crossing import is_view
+from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Region, Sharing
+from edgeplan.runtime.program import Program
+from edgeplan.runtime.transform import folded
+
+#: How long the host waits before it gives up.
+LIMIT_SECONDS = 20.0
+_WHERE = "the device file, field options"
+_FLOAT_BYTES = 4
+_VECTOR = 4
+_NS_PER_MS, _NS_PER_S = 1e6, 1e9
+_LARGE = 1 << 29  # a counter that nobody waits beyond
+_SPIN_SECONDS, _NAP_SECONDS = 0.002, 0.0001
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOptions:
+    """These options of a device file choose a GPU, or a slice of one.
+
+    Attributes:
+        device: number of the GPU, as nvidia-smi lists them.
+        multiprocessors: of the slice; 0: the whole GPU.
+    """
+
+    device: int = 0
+    multiprocessors: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> CudaOptions:
+        """Return options as device files write them, as text.
+
+        Raises:
+            DeviceError: an unknown option, or a value that is no number.
+        """
+        if unknown := sorted(given.keys() - {"device", "multiprocessors"}):
+            raise DeviceError(f"unknown option {unknown[0]!r}", where=_WHERE, next_step="known: device, multiprocessors")
+        for name, value in given.items():
+            if not (value.isascii() and value.isdigit() and int(value) < 1 << 16):
+                raise DeviceError(f"{name} is {value!r}", where=_WHERE, next_step=f"a number, as in {name}: '8'")
+        return cls(*(int(given.get(name, "0")) for name in ("device", "multiprocessors")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A command is a kernel with its arguments in place."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    arguments: int
+    keep: tuple[object, ...] = ()
+
+
+class CudaProcessor(Processor):
+    """This processor is one NVIDIA GPU, or a slice of one, with a queue in order.
+
+    Args:
+        options: which GPU, and how much of it.
+        block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
+        profiling: whether it notes when kernels start and end (`spans`).
+
+    Attributes:
+        driver: calls the CUDA driver.
+        stream: the queue.
+
+    Raises:
+        DeviceError: there is no such GPU, or its driver is not there or too old.
+    """
+
+    dispatcher = OpenclDispatcher
+
+    def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:
+        self.driver = driver = Driver()
+        self._profiling = profiling
+        self._device = driver.call("cuDeviceGet", options.device)
+        name = bytes(driver.call("cuDeviceGetName", 96, self._device)).split(b"\0")[0].decode(errors="replace")
+        driver.name = name
+        self._memories: dict[int, tuple[Buffer, int]] = {}  # by the host's address: the buffer, and the GPU's own
+        self._weights: dict[int, list[int]] = {}  # of the kernels on each of these memories
+        self._kept: list[int] = []  # what launches use between them
+        self._workspace, self._workspace_bytes = 0, 0
+        self._awaited: set[int] = set()
+        self._gave_up = False
+        self._timed: list[tuple[Any, Any]] = []  # begin and end of each kernel
+        self._recording = False
+        self._spare: list[Any] = []
+        self._base: tuple[Any, int] | None = None
+        self._graphs: list[tuple[Any, Any, list[tuple[Any, Any]]]] = []  # as made, as run, what is marked in it
+        self._closed = False
+        self._retained = driver.call("cuDevicePrimaryCtxRetain", self._device)
+        self._green: Any = None
+        try:
+            driver.call("cuCtxSetCurrent", self._retained)
+            units = self._attribute("MULTIPROCESSOR_COUNT")
+            self.stream, units = self._opened(options, units)
+            major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+            version = driver.call("cuDriverGetVersion")
+            self._modules = Modules(driver, f"sm_{major}{minor}", f"{name} {version}")
+            self.device_numbers = GpuNumbers(
+                units, _VECTOR, block, self._attribute("MAX_THREADS_PER_BLOCK"),
+                self._attribute("MAX_SHARED_MEMORY_PER_BLOCK"), self._attribute("TOTAL_CONSTANT_MEMORY"),
+            )  # fmt: skip
+            memory = int(driver.call("cuMemGetInfo")[1])
+        except BaseException:
+            self.close()
+            raise
+        told = f"{name}, {units} multiprocessors" if self._green is not None else name
+        self._capabilities = Capabilities(
+            told, f"CUDA {version // 1000}.{version % 1000 // 10}; NVRTC {driver.compiler}; {told}",
+            Sharing.mirrored, atomics=True, units=units, memory_bytes=memory,
+        )  # fmt: skip
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(self.driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.driver.call("cuDeviceGetAttribute", attribute, self._device))
+
+    def _opened(self, options: CudaOptions, units: int) -> tuple[Any, int]:
+        """The queue, and the multiprocessors that it has."""
+        driver, api, wanted = self.driver, self.driver.api, options.multiprocessors
+        if not wanted:
+            return driver.call("cuStreamCreate", api.CUstream_flags.CU_STREAM_NON_BLOCKING), units
+        if wanted > units:
+            raise DeviceError(
+                f"{wanted} multiprocessors are more than the {units} of {driver.name}",
+                where=_WHERE,
+                next_step=f"multiprocessors: '{units // 8 * 8}' or fewer",
+            )
+        whole = driver.call("cuDeviceGetDevResource", self._device, api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        groups, _, _ = driver.call("cuDevSmResourceSplitByCount", 1, whole, 0, wanted)
+        given = int(groups[0].sm.smCount)
+        if given != wanted:
+            raise DeviceError(
+                f"{driver.name} has no slices of {wanted} multiprocessors", where=_WHERE,
+                next_step=f"multiprocessors: '{given}'",
+            )  # fmt: skip
+        described = driver.call("cuDevResourceGenerateDesc", [groups[0]], 1)
+        flag = api.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        self._green = driver.call("cuGreenCtxCreate", described, self._device, flag)
+        driver.call("cuCtxSetCurrent", driver.call("cuCtxFromGreenCtx", self._green))
+        return driver.call("cuGreenCtxStreamCreate", self._green, api.CUstream_flags.CU_STREAM_NON_BLOCKING, 0), given
+
+    @classmethod
+    def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
+        """See `Processor`: the options are those of `CudaOptions`; it computes on no core.
+
+        Raises:
+            DeviceError: an option does not fit, cores are named, or there is no such GPU.
+        """
+        if cores:
+            raise DeviceError("a GPU computes on no CPU cores", where="the pair file", next_step="leave out its cores")
+        return cls(CudaOptions.of(options), block, profiling=profiling)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Describe the GPU, or the slice of it."""
+        return self._capabilities
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Return the GPU's numbers; see `Processor`."""
+        return asdict(self.device_numbers)
+
+    # Steps
+
+    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        """Return why there are no kernels for a step, or ""."""
+        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
+            return "values that are not of float32"
+        return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
+
+    def prepare(self, executable: Executable, index: int) -> Kernel:
+        """Dispatch a step, compile its kernels, read and pack its weights, and put all arguments in place.
+
+        Raises:
+            ModelError: the weights cannot be read, or the step is refused.
+            DeviceError: a kernel cannot be compiled, or memory does not suffice.
+        """
+        program, step = executable.program, executable.program.steps[index]
+        if is_view(program, step, self.device_numbers.block):
+            return Kernel("reshape.view", ())
+        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
+            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
+        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
+        if self.choose is not None:
+            chosen = self.choose(step, program.shapes, program.layouts)
+            found = chosen if isinstance(chosen, Dispatch) else found
+        values = np.zeros(1, np.float32)
+        if found.packing.elements:
+            values = packed(found.packing, folded(step, executable.read(index)))
+        memories = {
+            Memory.arena: self._own(executable.arena.address),
+            Memory.weights: self._constant(values, executable.arena.address),
+            Memory.workspace: self._workspace_of(found.workspace_elements),
+        }
+        commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
+        return Kernel(found.implementation, commands, found.features())
+
+    def empty(self) -> Kernel:
+        """Return a kernel of one work item.
+
+        Raises:
+            DeviceError: it cannot be compiled.
+        """
+        function = self._modules.function(translated("empty", ()), "empty")
+        return Kernel("empty", (_Command(function, (1, 1, 1), (1, 1, 1), 0),))
+
+    def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, int]) -> _Command:
+        function = self._modules.function(translated(launch.source, launch.defines), launch.kernel)
+        values: list[Any] = []
+        for argument in launch.arguments:
+            if isinstance(argument, Memory):
+                values.append(np.array(memories[argument], np.uint64))
+            elif isinstance(argument, ArenaOffset):
+                at = program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra
+                values.append(np.array(at, np.int32))
+            else:
+                values.append(np.array(argument, np.float32 if isinstance(argument, float) else np.int32))
+        addresses = np.array([value.ctypes.data for value in values], np.uint64)
+        local = (*launch.local_size, 1, 1)[:3]
+        grid = tuple(size // part for size, part in zip((*launch.global_size, 1, 1)[:3], local, strict=True))
+        return _Command(function, (grid[0], grid[1], grid[2]), (local[0], local[1], local[2]), addresses.ctypes.data,
+                        (addresses, *values))  # fmt: skip
+
+    # Memory
+
+    def allocate(self, size: int) -> Buffer:
+        """Allocate zeroed memory: pinned memory of the host, and a copy of its own for the GPU.
+
+        Raises:
+            DeviceError: either has not so much.
+        """
+        driver, whole = self.driver, max(size, ALIGNMENT)
+        flag = driver.api.CU_MEMHOSTALLOC_PORTABLE | driver.api.CU_MEMHOSTALLOC_DEVICEMAP
+        address = int(driver.call("cuMemHostAlloc", whole, flag))
+        try:
+            own = int(driver.call("cuMemAlloc", whole))
+        except DeviceError:
+            driver.call("cuMemFreeHost", address)
+            raise
+        data: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * whole).from_address(address))
+        data[:] = 0
+        driver.call("cuMemsetD8", own, 0, whole)
+        buffer = Buffer(data[:size], address)
+        self._memories[address] = buffer, own
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Return both copies; nobody may touch the buffer any more.
+
+        Raises:
+            DeviceError: the driver reports an error.
+        """
+        _, own = self._memories.pop(buffer.address)
+        for weights in self._weights.pop(buffer.address, ()):
+            self.driver.call("cuMemFree", weights)
+        end = buffer.address + max(len(buffer.data), ALIGNMENT)
+        self._awaited = {address for address in self._awaited if not buffer.address <= address < end}
+        self.driver.call("cuMemFree", own)
+        self.driver.call("cuMemFreeHost", buffer.address)
+
+    def _own(self, address: int) -> int:
+        if address not in self._memories:
+            raise DeviceError(
+                "activations lie in memory that this processor has not allocated",
+                where=self._capabilities.name,
+                next_step="give Executable an arena from CudaProcessor.allocate",
+            )
+        return self._memories[address][1]
+
+    def _constant(self, values: Any, arena: int) -> int:
+        flat = np.ascontiguousarray(values, np.float32)
+        found = int(self.driver.call("cuMemAlloc", flat.nbytes))
+        self._weights.setdefault(arena, []).append(found)
+        self.driver.call("cuMemcpyHtoD", found, flat.ctypes.data, flat.nbytes)
+        return found
+
+    def _workspace_of(self, elements: int) -> int:
+        """The memory that launches of one step use between them: one for all steps, which run one after the other."""
+        if (size := _FLOAT_BYTES * max(1, elements)) > self._workspace_bytes:
+            self._workspace, self._workspace_bytes = int(self.driver.call("cuMemAlloc", size)), size
+            self._kept.append(self._workspace)  # kernels that were prepared before use the smaller one
+        return self._workspace
+
+    def enqueue_in(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the GPU's copy; see `Processor`."""
+        self._move(buffer, region, inwards=True)
+
+    def enqueue_out(self, buffer: Buffer, region: Region) -> None:
+        """Have the queue move a region to the host's copy; see `Processor`."""
+        self._move(buffer, region, inwards=False)
+
+    def _move(self, buffer: Buffer, region: Region, *, inwards: bool) -> None:
+        at, width, rows, pitch = region
+        own, host = self._own(buffer.address) + at, buffer.address + at
+        if rows == 1 or pitch == width:
+            order = ("cuMemcpyHtoDAsync", own, host) if inwards else ("cuMemcpyDtoHAsync", host, own)
+            self.driver.call(*order, width * rows, self.stream)
+            return
+        api = self.driver.api
+        described = api.CUDA_MEMCPY2D()
+        here, there = api.CUmemorytype.CU_MEMORYTYPE_HOST, api.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        described.srcMemoryType, described.dstMemoryType = (here, there) if inwards else (there, here)
+        if inwards:
+            described.srcHost, described.dstDevice = host, own
+        else:
+            described.srcDevice, described.dstHost = own, host
+        described.srcPitch = described.dstPitch = pitch
+        described.WidthInBytes, described.Height = width, rows
+        self.driver.call("cuMemcpy2DAsync", described, self.stream)
+
+    # Running
+
+    def enqueue(self, kernel: Kernel) -> None:
+        """Run a kernel after all that were enqueued before.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
+        if self._profiling:
+            self._note_clocks()
+            begin = self._mark()
+        for command in kernel.handle:
+            self.driver.call("cuLaunchKernel", command.function, *command.grid, *command.group, 0, self.stream,
+                              command.arguments, 0)  # fmt: skip
+        if self._profiling:
+            self._timed.append((begin, self._mark()))
+
+    def _note_clocks(self) -> None:
+        """Note what both clocks show, before the first kernel that is timed."""
+        if self._base is None and not self._recording:
+            self._base = self._mark(), time.perf_counter_ns()
+
+    def _mark(self) -> Any:
+        driver = self.driver
+        event = self._spare.pop() if self._spare else driver.call("cuEventCreate", 0)
+        flag = driver.api.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL if self._recording else 0
+        driver.call("cuEventRecordWithFlags", event, self.stream, int(flag))
+        return event
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """Return when kernels ran by the host's clock, if the processor was made with `profiling`; see `Processor`.
+
+        Raises:
+            DeviceError: the driver does not tell.
+        """
+        if self._base is None:
+            return []
+        (base, at), timed = self._base, self._timed
+        self._base, self._timed = None, []
+        kept = {id(event) for _, _, marks in self._graphs for events in marks for event in events}
+        found = []
+        for events in timed:
+            begin, end = (at + int(self.driver.call("cuEventElapsedTime", base, event) * _NS_PER_MS) for event in events)
+            found.append((begin, end))
+        self._spare += [base, *(event for events in timed for event in events if id(event) not in kept)]
+        return found
+
+    def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
+        """Record the calls as a graph, which one call of the driver enqueues."""
+        driver, api = self.driver, self.driver.api
+        driver.call("cuStreamBeginCapture", self.stream, api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        timed, self._timed, self._recording = self._timed, [], True
+        try:
+            enqueue_all()
+        finally:
+            marks, self._timed, self._recording = self._timed, timed, False
+            graph = driver.call("cuStreamEndCapture", self.stream)
+        instance = driver.call("cuGraphInstantiate", graph, 0)
+        self._graphs.append((graph, instance, marks))
+
+        def enqueue_again() -> None:
+            if marks:
+                self._note_clocks()
+                self._timed += marks
+            driver.call("cuGraphLaunch", instance, self.stream)
+
+        return enqueue_again
+
+    def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
+        """Wait until all that was enqueued has run.
+
+        Raises:
+            DeviceError: the GPU reports a failure or does not answer in time, or waits for the host were given up.
+        """
+        if not self._done_within(limit_seconds):
+            self.give_up()
+            self._done_within(1.0)
+            self._gave_up = False
+            raise DeviceError(
+                f"the GPU has not finished within {limit_seconds:g} s",
+                where=self._capabilities.name,
+                next_step="run again; if it stays so, install another version of the driver",
+            )
+        if self._gave_up:
+            self._gave_up = False
+            raise DeviceError(
+                "waits for the host were given up",
+                where=self._capabilities.name,
+                next_step="run again with less other work on the machine",
+            )
+
+    def _done_within(self, limit_seconds: float) -> bool:
+        begin = time.monotonic()
+        while not self.driver.done(self.stream):
+            waited = time.monotonic() - begin
+            if waited > limit_seconds:
+                return False
+            if waited > _SPIN_SECONDS:
+                time.sleep(_NAP_SECONDS)
+        return True
+
+    # Counters in pinned memory
+
+    def enqueue_wait(self, counter_address: int, value: int) -> None:
+        """Have the queue wait until a counter, an int32 in memory from `allocate`, has reached a value; see `Processor`."""
+        self._awaited.add(self._word(counter_address))
+        flag = self.driver.api.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+        self.driver.call("cuStreamWaitValue32", self.stream, counter_address, value, flag)
+
+    def enqueue_signal(self, counter_address: int, value: int) -> None:
+        """Have the queue store a value in a counter once all that was enqueued before has run; see `Processor`."""
+        flag = self.driver.api.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT
+        self.driver.call("cuStreamWriteValue32", self.stream, self._word(counter_address), value, flag)
+
+    def _word(self, address: int) -> int:
+        for buffer, _ in self._memories.values():
+            if 0 <= address - buffer.address <= len(buffer.data) - _FLOAT_BYTES and address % _FLOAT_BYTES == 0:
+                return address
+        raise DeviceError(
+            "a counter lies in memory that this processor has not allocated",
+            where=self._capabilities.name,
+            next_step="place counters in a buffer from CudaProcessor.allocate",
+        )
+
+    def give_up(self) -> None:
+        """End all waits of the queue for counters now; `finish` then raises."""
+        self._gave_up = True
+        for address in tuple(self._awaited):
+            ctypes.c_int32.from_address(address).value = _LARGE
+
+    def close(self) -> None:
+        """Free everything, once what still runs has ended."""
+        if self._closed:
+            return
+        self._closed = True
+        driver = self.driver
+        with contextlib.suppress(DeviceError, AttributeError):  # it was said where it mattered, or was never opened
+            self.give_up()
+            self._done_within(LIMIT_SECONDS)
+        freed: list[tuple[str, Any]] = []
+        for graph, instance, marks in self._graphs:
+            freed += [("cuGraphExecDestroy", instance), ("cuGraphDestroy", graph)]
+            freed += [("cuEventDestroy", event) for events in marks for event in events]
+        freed += [("cuEventDestroy", event) for event in self._spare]
+        freed += [("cuMemFree", memory) for memory in (*self._kept, *(one for own in self._weights.values() for one in own))]
+        for buffer, own in self._memories.values():
+            freed += [("cuMemFree", own), ("cuMemFreeHost", buffer.address)]
+        for function, handle in freed:
+            with contextlib.suppress(DeviceError):
+                driver.call(function, handle)
+        with contextlib.suppress(DeviceError, AttributeError):
+            self._modules.close()
+            driver.call("cuStreamDestroy", self.stream)
+        with contextlib.suppress(DeviceError):
+            if self._green is not None:
+                driver.call("cuCtxSetCurrent", self._retained)
+                driver.call("cuGreenCtxDestroy", self._green)
+            driver.call("cuDevicePrimaryCtxRelease", self._device)
+        self._memories.clear()
+        self._awaited.clear()
