@@ -95,8 +95,8 @@ class ModelBench:
         for _ in range(_STEPS):
             try:
                 return self.planner.write(budget, Mode.back_to_back, self.subject.work / "plan-least")
-            except TooSmallError as error:  # runs took more: less than that is not worth a try
-                budget = max(budget + _STEP_BYTES, -(-(error.enough - MIB) // _STEP_BYTES) * _STEP_BYTES)
+            except TooSmallError as error:  # runs took more: less than what is enough for them is not worth a try
+                budget = max(budget + _STEP_BYTES, -(-error.enough // _STEP_BYTES) * _STEP_BYTES)
             except InfeasibleError:
                 budget += _STEP_BYTES
         return None
