@@ -326,7 +326,8 @@ def test_what_is_missing_is_told(workspace: Path) -> None:
 def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> None:
     """The registry, and the protocols of the chapter that keeps rows of it; those of its engine are for models by itself."""
     package = Path(edgeplan.__file__).parent
-    own = (package / "opencl", package / "engines/opencl", package / "processors/opencl.py")
+    own = [package / name for name in ("opencl", "engines/opencl", "processors/opencl.py")]
+    own += [package / name for name in ("cuda", "engines/cuda", "processors/cuda.py")]  # which runs the same kernels
     naming = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")

@@ -17,8 +17,8 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 54_100,
-    "code lines of tests": 31_500,
+    "code lines of workflow": 55_150,
+    "code lines of tests": 31_700,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
@@ -26,7 +26,7 @@ BARS = {
     "imports inside functions": 42,
     "walk, cold start: stays": 48,
     "walk, memory: stays": 66,
-    "walk, pair: stays": 33,
+    "walk, pair: stays": 44,
 }
 MODULES = {
     "low/__init__.py": """

@@ -181,7 +181,8 @@ def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
     merged = [path for stage in STAGES for path in stage.metrics]
     assert len(set(merged)) == len(merged)
     assert merged_figures(VALUES) == [
-        f"results/{target}/metrics.json" for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl")
+        f"results/{target}/metrics.json"
+        for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "pair-pocl", "pair-h200-8sm")
     ]
 
 

@@ -1,4 +1,4 @@
-"""What halves of layers gain where both processors have copies of the activations of their own, so that what crosses is moved.
+"""Halves of layers are timed where each processor has its own copy of the activations, so that what crosses is moved.
 
     python workflow/scripts/halves_without_sharing.py [--pair PAIR] [--runs N]
 

@@ -187,13 +187,7 @@ def _first_partition(results: Results) -> list[tuple[str, ...]]:
         told = ", ".join(f"{_mean(results.metrics[pair], key)} (`{pair}`)" for pair in pairs)
         rows.append(("[Partition](docs/partition.md), checked plans", what, told, "not given"))
     for pair in results.having("partition.speedup_vs_best"):
-        own, table = results.metrics[pair], results.table(pair, "partition_beside")
-        models = len([row for row in table if row["ours_ms"]])
-        faster = next(row for row in table if row["model"].startswith("models on which"))
-        counts = ", ".join(
-            f"{name} on {float(faster[f'speedup over {key}']):.0f} of {models}"
-            for name, key in (("oneDNN", "cpu, all cores"), ("the best stock engine", "the best stock engine"))
-        )
+        own = results.metrics[pair]
         what = "our plan's speed-up over the best of CPU, GPU, oneDNN and stock engines on all cores"
         rows += [
             (
@@ -202,7 +196,6 @@ def _first_partition(results: Results) -> list[tuple[str, ...]]:
                 f"{_mean(own, 'partition.speedup_vs_best')} (`{pair}`)",
                 "not given",
             ),
-            ("", "... models on which others on all cores are faster than our plan", counts, "not given"),
             (
                 "",
                 "... over the better processor alone",

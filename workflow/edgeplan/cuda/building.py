@@ -44,7 +44,7 @@ class Modules:
         self._loaded: dict[ProgramSource, Any] = {}
 
     def function(self, asked: ProgramSource, name: str) -> Any:
-        """Return a kernel.
+        """Return a kernel of a source.
 
         Raises:
             DeviceError: it cannot be compiled or loaded.

@@ -105,7 +105,7 @@ class Driver:
 
 @cache
 def _bindings() -> tuple[Any, Any]:
-    """Import cuda-bindings.
+    """Import cuda-bindings, and initialise the driver.
 
     Raises:
         DeviceError: they, the driver or the compiler are not installed.
@@ -119,7 +119,7 @@ def _bindings() -> tuple[Any, Any]:
             next_step="pip install 'edgeplan[cuda]'",
         ) from error
     try:
-        (error,) = api.cuInit(0)
+        (code,) = api.cuInit(0)
         nvrtc.nvrtcVersion()
     except RuntimeError as error:
         raise DeviceError(
@@ -127,7 +127,7 @@ def _bindings() -> tuple[Any, Any]:
             where="libcuda.so.1, libnvrtc.so",
             next_step="install the NVIDIA driver, and pip install 'edgeplan[cuda]'",
         ) from error
-    if int(error):
-        name = error.name.removeprefix("CUDA_ERROR_")
+    if int(code):
+        name = code.name.removeprefix("CUDA_ERROR_")
         raise DeviceError(f"cuInit reports {name}", where="the NVIDIA driver", next_step=_NEXT_STEPS.get(name, _AGAIN))
     return api, nvrtc

@@ -72,9 +72,9 @@ def dispatch(
         block = numbers.block
     rows, inner = source[0] if flat else math.prod(source[:-1]), ceil(channels, block) * block * pixels
     if tile is None and isinstance(numbers, GpuNumbers):
-        given = (rows, inner, columns, leading or columns)
+        product = (rows, inner, columns, leading or columns)
         flattened = {"transposed": step.integer("transposed"), "channels": channels, "pixels": pixels, "block": block}
-        return _grouped(given, post_ops.arguments(step, shapes), numbers, flattened)
+        return _grouped(product, post_ops.arguments(step, shapes), numbers, flattened)
     tile = tile or (ROW_TILES if rows == 1 else TILES)[numbers.vector]
     height, width = tile[0], tile[1] * numbers.vector
     tiles = ceil(columns, width)

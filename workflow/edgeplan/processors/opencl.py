@@ -285,7 +285,7 @@ class OpenclProcessor(Processor):
         return _Allocation(data, cl.SVM(data))
 
     def free(self, buffer: Buffer) -> None:
-        """Let go of memory."""
+        """Let go of memory from `allocate`."""
         self._memories = [memory for memory in self._memories if memory.data.ctypes.data != buffer.address]
 
     def _argument(self, buffer: Buffer) -> Any:

@@ -51,7 +51,7 @@ def is_view(program: Program | Partitioned, step: Step, block: int) -> bool:
 
 
 def crossings(partitioned: Partitioned, block: int, untouched: Collection[int] = ()) -> Moves:
-    """What crosses between the two lanes of a partition.
+    """Find the regions that cross between the two lanes of a partition.
 
     Args:
         partitioned: the partition.
@@ -137,7 +137,7 @@ class _State:
         self._there[lane, pieces], self._there[1 - lane, pieces] = True, False
 
     def lacking(self, reads: Sequence[Region], lane: int, written: dict[int, tuple[Region, ...]]) -> list[tuple[int, Region]]:
-        """What has to be moved before a lane reads regions, and who has written it; it is there from then on.
+        """Find regions that have to be moved before a lane reads others, and who has written them; they are there from then on.
 
         What one step has written is moved at once, if all of it still stands and the region that is read holds it.
         """

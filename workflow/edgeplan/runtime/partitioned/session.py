@@ -147,11 +147,11 @@ class PairSession(Session):
         self._calls.place([self.arena.address + at for at in placed.buffer_offset], segments)
         self.kernels = self._kernels(cpu)
         self.times: npt.NDArray[np.int64] = np.full((len(placed.lanes), 2), -1, np.int64)
-        moved_in, moved_out, arena = placed.moved_in, placed.moved_out, self.arena
-        if gpu.capabilities.sharing != Sharing.mirrored:
-            moved_in, moved_out, arena = ((),) * len(placed.lanes), ((),) * len(placed.lanes), None
-        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, moved_in, moved_out, strict=True)
-        items = [Item(*row, arena) for row in rows]
+        mirrored, nothing = gpu.capabilities.sharing == Sharing.mirrored, ((),) * len(placed.lanes)
+        moves = (placed.moved_in, placed.moved_out) if mirrored else (nothing, nothing)
+        rows = zip(placed.lanes, placed.needed, self.kernels, program.step_names, *moves, strict=True)
+        arena = self.arena if mirrored else None
+        items = [Item(lane, needed, kernel, name, ins, outs, arena) for lane, needed, kernel, name, ins, outs in rows]
         kind: type[Lanes] = PollingLanes if self.synchronisation == Synchronisation.polling else EventLanes
         if len(own) == len(placed.lanes):
             kind = HostLanes

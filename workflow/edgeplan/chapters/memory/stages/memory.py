@@ -262,6 +262,8 @@ def _with_newer(found: pd.DataFrame, again: TableStore, keys: Sequence[str]) -> 
         own, _, rest = name.partition("-")
         if own in keys:
             earlier = found["case"] == rest.rpartition("-")[0]
+            if found.loc[earlier, _WHEN].max() > newer[_WHEN].max():  # measured once more, as a part
+                continue
             place = int(earlier.to_numpy().argmax()) if earlier.any() else len(found)
             found = pd.concat([found[~earlier].iloc[:place], newer, found[~earlier].iloc[place:]], ignore_index=True)
     return found
