@@ -118,6 +118,7 @@ class OpenclProcessor(Processor):
         self.device_numbers = device_numbers(self.device, block, options)
         self._capabilities = _capabilities(self.device, options)
         self._memories: list[_Allocation] = []
+        self._moves: list[Any] = []  # events of moves that may not have ended: one that is let go of is waited for
         self._workspace: Any = None
         self._run_once: set[tuple[ProgramSource, str, tuple[int, ...]]] = set()
         self._tried: set[int] = set()
@@ -336,7 +337,7 @@ class OpenclProcessor(Processor):
                 "buffer_pitches": (pitch, 0), "host_pitches": (pitch, 0),
             }  # fmt: skip
         try:
-            self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape)
+            self._moves.append(self._cl.enqueue_copy(self._queue, *pair, is_blocking=False, **shape))
         except self._cl.Error as error:
             raise self._failed("cannot move activations", error) from error
 
@@ -410,6 +411,7 @@ class OpenclProcessor(Processor):
                 where=self._capabilities.name,
                 next_step="run again; if it stays so, install another version of the driver",
             )
+        self._moves.clear()
         self._check_waits()
 
     # Counters in fine-grained memory

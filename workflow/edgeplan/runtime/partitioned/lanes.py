@@ -128,15 +128,28 @@ class HostLanes(Lanes):
 
 
 class EventLanes(Lanes):
-    """The GPU's items are queued when what they wait for is done; the CPU waits for all that is queued where it needs some."""
+    """The GPU's items are queued when what they wait for is done; the CPU waits for all that is queued where it needs some.
+
+    It waits before more is queued that it does not need: a wait would be for that, too, and nothing would run side by side.
+    """
+
+    def __init__(self, cpu: Host, gpu: Processor, items: Sequence[Item], loop: Loop, limit_seconds: float) -> None:
+        super().__init__(cpu, gpu, items, loop, limit_seconds)
+        self._next_needed = [0] * len(items)  # by the CPU's next item
+        for k in range(len(items) - 2, -1, -1):
+            after = items[k + 1]
+            self._next_needed[k] = after.needed if after.lane == _CPU else self._next_needed[k + 1]
 
     def go(self) -> None:
         """Start both lanes; see `Lanes`."""
         gpu = self.gpu
         self.cpu.ready()
         queued = finished = number = 0
-        for item in self.items:
+        for item, next_needed in zip(self.items, self._next_needed, strict=True):
             if item.lane != _CPU:
+                if finished < next_needed <= queued:
+                    gpu.finish()
+                    finished = queued
                 item.enqueue(gpu)
                 gpu.flush()
                 queued += 1

@@ -25,6 +25,7 @@ _ABOUT = (
     "processor alone and oneDNN on all cores, each in a process of its own, and the fastest is what a user gets."
 )
 _WITHIN = 0.15
+_ROOM = 1.35  # above the bars, for the legend
 BARS = (
     Bar(
         "partition.speedup_over_best",
@@ -166,20 +167,26 @@ def plans(e: CheckedEvidence) -> pd.DataFrame:
 
 
 def ways(e: CheckedEvidence) -> Any:
-    """Speedup of each way over the CPU alone, by model; and the most that both could gain."""
-    f = e.plans.dropna(subset=[CPU])
+    """Speedup of each way over the best of CPU, GPU and all cores, by model; and the most that both could gain."""
+    f = e.plans.dropna(subset=["ours"])
     if f.empty:
-        raise kit.NotMeasuredError("no model ran on the CPU")
+        raise kit.NotMeasuredError("no model ran")
     figure, (axis,) = canvas(9.0, 4.2)
     places = np.arange(len(f))
-    shown = (("all_cores", "oneDNN, all cores"), (GPU, "GPU"), ("stock", "best stock engine"), ("planned", "plan for both"))
+    shown = (
+        (CPU, "CPU"),
+        (GPU, "GPU"),
+        ("all_cores", "oneDNN, all cores"),
+        ("stock", "best stock engine"),
+        ("planned", "plan for both"),
+    )
     for number, (name, label) in enumerate(shown):
-        axis.bar(places + 0.2 * (number - 1.5), f[CPU] / f[name], 0.2, color=PALETTE[number], label=label)
-    most = f["most_gain"] * f[CPU] / f["ours"]
-    axis.plot(places, most, "_", color=INK, markersize=14, label="most that both could gain")
+        axis.bar(places + 0.17 * (number - 2), f["ours"] / f[name], 0.17, color=PALETTE[number], label=label)
+    axis.plot(places, f["most_gain"], "_", color=INK, markersize=14, label="most that both could gain")
     axis.axhline(1.0, color=INK, linewidth=0.8)
+    axis.set_ylim(0, _ROOM * float(np.nanmax([f["most_gain"].max(), (f["ours"] / f["stock"]).max(), 1.0])))
     axis.set_xticks(places, list(f.index), rotation=60, ha="right", fontsize=7)
-    name_axes(axis, "", "speedup over the CPU alone")
+    name_axes(axis, "", "speedup over the best alone")
     legend(axis, 3)
     return figure
 
@@ -213,7 +220,7 @@ CHECKED_TABLES: Mapping[str, kit.TableSpec[CheckedEvidence]] = kit.registry(
     kit.TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
 )
 CHECKED_FIGURES: Mapping[str, kit.FigureSpec[CheckedEvidence]] = kit.registry(
-    kit.FigureSpec("partition_ways", "Ways to run each model, over the CPU alone", ways, ("plans",)),
+    kit.FigureSpec("partition_ways", "Ways to run each model, over the best alone", ways, ("plans",)),
 )
 CHECKED_REPORT = ChapterReport(
     id="partition_checked",
