@@ -146,7 +146,6 @@ def test_the_least_budget_for_a_slowdown_and_pictures(edgeplan: Edgeplan, place:
     made = edgeplan(*arguments, "--map", str(memory_map), "--max-slowdown", "900%")
     assert made.code == 0, made.err
     assert str(memory_map) in made.out
-    assert body_of(folder)["prediction"]["loaded_bytes"] > 0  # less than all weights stay
     budget = body_of(folder)["schedule"]["budget_bytes"]
     assert _peak(made.out) * _MIB <= budget + _MIB / 100
     svg = curve.read_text()
