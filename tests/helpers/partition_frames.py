@@ -16,7 +16,7 @@ from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import augmented
 from edgeplan.chapters.partition.learning.training import LAYER, OTHER, Trained, train
-from edgeplan.processors.opencl import OpenclDispatcher
+from edgeplan.opencl.processor import OpenclDispatcher
 
 DISPATCHER = OpenclDispatcher({"units": 1, "vector": 8, "block": 8, "work_group": 4096, "local_bytes": 0, "constant_bytes": 0})
 DISPATCH = DISPATCHER.features

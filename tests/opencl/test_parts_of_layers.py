@@ -12,7 +12,7 @@ from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.features import part_matrix, shape_matrix
 from edgeplan.chapters.partition.learning.predictors import augmented
 from edgeplan.opencl.launch import DeviceNumbers
-from edgeplan.processors.opencl import OpenclDispatcher
+from edgeplan.opencl.processor import OpenclDispatcher
 from edgeplan.runtime.processor import Dispatcher
 
 _NUMBERS = tuple(DeviceNumbers(*one) for one in ((1, 16, 16, 4096), (4, 4, 8, 256), (2, 8, 8, 64), (20, 4, 16, 32)))

@@ -20,6 +20,8 @@ Modules:
   or one and a factor a channel.
 * `post_ops`: Encodes post-operations for kernels: up to four, given by integers and floats when a
   kernel is launched.
+* `processor`: A processor that runs the kernels of `sources` dispatches steps alike, whichever
+  driver builds and launches them.
 * `products`: Chooses kernels for what transformers have beside linear layers: products of two
   activations, and normalised rows.
 * `spaces`: Describes tensors as kernels walk through them, whatever their layout: blocks of lanes,

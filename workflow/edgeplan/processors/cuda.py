@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,26 +19,19 @@ import numpy.typing as npt
 
 from edgeplan.cuda.building import Modules, translated
 from edgeplan.cuda.driver import Driver
-from edgeplan.errors import DeviceError, ModelError
-from edgeplan.graph.steps import Lowered, Step
-from edgeplan.opencl import dispatch as dispatcher
-from edgeplan.opencl.launch import ArenaOffset, Dispatch, GpuNumbers, Launch, Memory
-from edgeplan.opencl.spaces import tensor_of
-from edgeplan.opencl.transforms import packed
-from edgeplan.processors.opencl import OpenclDispatcher
+from edgeplan.errors import DeviceError
+from edgeplan.opencl.launch import GpuNumbers, Launch, Memory
+from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
-from edgeplan.runtime.partitioned.crossing import is_view
-from edgeplan.runtime.processor import Capabilities, Kernel, Processor, Region, Sharing
-from edgeplan.runtime.program import Program
-from edgeplan.runtime.transform import folded
+from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 
 #: How long the host waits before it gives up.
 LIMIT_SECONDS = 20.0
 _WHERE = "the device file, field options"
 _FLOAT_BYTES = 4
 _VECTOR = 4
-_NS_PER_MS, _NS_PER_S = 1e6, 1e9
+_NS_PER_MS = 1e6
 _LARGE = 1 << 29  # a counter that nobody waits beyond
 _SPIN_SECONDS, _NAP_SECONDS = 0.002, 0.0001
 
@@ -81,7 +74,7 @@ class _Command:
     keep: tuple[object, ...] = ()
 
 
-class CudaProcessor(Processor):
+class CudaProcessor(DispatchingProcessor):
     """This processor is one NVIDIA GPU, or a slice of one, with a queue in order.
 
     Args:
@@ -96,8 +89,6 @@ class CudaProcessor(Processor):
     Raises:
         DeviceError: there is no such GPU, or its driver is not there or too old.
     """
-
-    dispatcher = OpenclDispatcher
 
     def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:
         self.driver = driver = Driver()
@@ -180,51 +171,7 @@ class CudaProcessor(Processor):
             raise DeviceError("a GPU computes on no CPU cores", where="the pair file", next_step="leave out its cores")
         return cls(CudaOptions.of(options), block, profiling=profiling)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Describe the GPU, or the slice of it."""
-        return self._capabilities
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """Return the GPU's numbers; see `Processor`."""
-        return asdict(self.device_numbers)
-
     # Steps
-
-    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Return why there are no kernels for a step, or ""."""
-        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
-            return "values that are not of float32"
-        return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
-
-    def prepare(self, executable: Executable, index: int) -> Kernel:
-        """Dispatch a step, compile its kernels, read and pack its weights, and put all arguments in place.
-
-        Raises:
-            ModelError: the weights cannot be read, or the step is refused.
-            DeviceError: a kernel cannot be compiled, or memory does not suffice.
-        """
-        program, step = executable.program, executable.program.steps[index]
-        if is_view(program, step, self.device_numbers.block):
-            return Kernel("reshape.view", ())
-        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
-            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
-        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
-        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
-        if self.choose is not None:
-            chosen = self.choose(step, program.shapes, program.layouts)
-            found = chosen if isinstance(chosen, Dispatch) else found
-        values = np.zeros(1, np.float32)
-        if found.packing.elements:
-            values = packed(found.packing, folded(step, executable.read(index)))
-        memories = {
-            Memory.arena: self._own(executable.arena.address),
-            Memory.weights: self._constant(values, executable.arena.address),
-            Memory.workspace: self._workspace_of(found.workspace_elements),
-        }
-        commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
-        return Kernel(found.implementation, commands, found.features())
 
     def empty(self) -> Kernel:
         """Return a kernel of one work item.
@@ -235,17 +182,14 @@ class CudaProcessor(Processor):
         function = self._modules.function(translated("empty", ()), "empty")
         return Kernel("empty", (_Command(function, (1, 1, 1), (1, 1, 1), 0),))
 
-    def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, int]) -> _Command:
+    def _memories_of(self, executable: Executable, weights: Any, workspace: int) -> dict[Memory, Any]:
+        arena = executable.arena.address
+        found = (self._own(arena), self._constant(weights, arena), self._workspace_of(workspace))
+        return dict(zip((Memory.arena, Memory.weights, Memory.workspace), map(np.uint64, found), strict=True))
+
+    def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
         function = self._modules.function(translated(launch.source, launch.defines), launch.kernel)
-        values: list[Any] = []
-        for argument in launch.arguments:
-            if isinstance(argument, Memory):
-                values.append(np.array(memories[argument], np.uint64))
-            elif isinstance(argument, ArenaOffset):
-                at = program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra
-                values.append(np.array(at, np.int32))
-            else:
-                values.append(np.array(argument, np.float32 if isinstance(argument, float) else np.int32))
+        values = [np.array(argument) for argument in arguments]
         addresses = np.array([value.ctypes.data for value in values], np.uint64)
         local = (*launch.local_size, 1, 1)[:3]
         grid = tuple(size // part for size, part in zip((*launch.global_size, 1, 1)[:3], local, strict=True))

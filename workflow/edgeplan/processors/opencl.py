@@ -12,29 +12,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from edgeplan.errors import DeviceError, ModelError
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.errors import DeviceError
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, ProgramSource, variant
-from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory
-from edgeplan.opencl.launch import device_numbers as numbers_of
+from edgeplan.opencl.launch import DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory
 from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
-from edgeplan.opencl.spaces import tensor_of
-from edgeplan.opencl.transforms import packed
-from edgeplan.opencl.tuning import alternatives
+from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.opencl.widest import widest
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.executable import Buffer, Executable
-from edgeplan.runtime.partitioned.crossing import is_view
-from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Region, Shapes, Sharing
-from edgeplan.runtime.program import Program
-from edgeplan.runtime.transform import folded
+from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 
 #: How long the host, and kernels that wait for it, wait before they give up.
 LIMIT_SECONDS = 20.0
@@ -64,39 +56,7 @@ class _Allocation:
     argument: Any
 
 
-class OpenclDispatcher(Dispatcher):
-    """The white-box dispatcher works from the numbers of a device (`DeviceNumbers`)."""
-
-    features = FEATURES
-
-    def __init__(self, numbers: Mapping[str, int]) -> None:
-        self.device = numbers_of(numbers)
-        super().__init__(numbers)
-
-    def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
-        """Return the dispatcher's refusal; see `Dispatcher`."""
-        return dispatcher.refusal(step, shapes, layouts, self.device)
-
-    def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
-        """Return the dispatcher's choice; see `Dispatcher`.
-
-        Raises:
-            DeviceError: there are no kernels for it.
-        """
-        return dispatcher.dispatch(step, shapes, layouts, self.device)
-
-    def of_parts(
-        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
-    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
-        """Return names and features of all parts in one pass; see `Dispatcher`."""
-        return dispatcher.of_parts(step, shapes, layouts, self.device, outputs)
-
-    def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
-        """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
-        return alternatives(step, shapes, layouts, self.device)
-
-
-class OpenclProcessor(Processor):
+class OpenclProcessor(DispatchingProcessor):
     """This processor is one OpenCL device with a queue in order.
 
     Args:
@@ -108,8 +68,6 @@ class OpenclProcessor(Processor):
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
     """
-
-    dispatcher = OpenclDispatcher
 
     def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True) -> None:
         cl = pyopencl()
@@ -149,48 +107,7 @@ class OpenclProcessor(Processor):
         given = {**options, "cores": ",".join(map(str, cores))} if cores else options
         return cls(OpenclOptions.of(given), block, profiling=profiling)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Describe the device and what it can do."""
-        return self._capabilities
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """Return the device's numbers; see `Processor`."""
-        return asdict(self.device_numbers)
-
     # Steps
-
-    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
-        """Return why there are no kernels for a step, or ""."""
-        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
-            return "values that are not of float32"
-        return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
-
-    def prepare(self, executable: Executable, index: int) -> Kernel:
-        """Dispatch a step, build its kernels, read and pack its weights, and set all arguments.
-
-        The first step of an executable has the kernels of all of them tried in one process apart, if they were never built.
-        A kernel is run once, on whatever its activations hold, so that no run waits for code to be generated.
-
-        Raises:
-            ModelError: the weights cannot be read, or the step is refused.
-            DeviceError: a kernel cannot be built, or memory does not suffice.
-        """
-        program, step = executable.program, executable.program.steps[index]
-        if is_view(program, step, self.device_numbers.block):
-            return Kernel("reshape.view", ())
-        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
-            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
-        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
-        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
-        if self.choose is not None:
-            chosen = self.choose(step, program.shapes, program.layouts)
-            found = chosen if isinstance(chosen, Dispatch) else found
-        self._try_all(executable, found)
-        memories = self._memories_of(executable, index, found)
-        commands = tuple(self._command(program, step, launch, memories) for launch in found.launches)
-        return Kernel(found.implementation, commands, found.features())
 
     def empty(self) -> Kernel:
         """Return a kernel of one work item.
@@ -200,7 +117,8 @@ class OpenclProcessor(Processor):
         """
         return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
 
-    def _try_all(self, executable: Executable, found: Dispatch) -> None:
+    def _announce(self, executable: Executable, found: Dispatch) -> None:
+        """The first step of an executable has the kernels of all of them tried in one process apart, if never built."""
         if id(executable) in self._tried:
             return
         self._tried.add(id(executable))
@@ -211,30 +129,18 @@ class OpenclProcessor(Processor):
                 launches += dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers).launches
         self._programs.try_apart(variant(launch.source, launch.defines) for launch in launches)
 
-    def _memories_of(self, executable: Executable, index: int, found: Dispatch) -> dict[Memory, Any]:
-        values = np.zeros(1, np.float32)
-        if found.packing.elements:
-            values = packed(found.packing, folded(executable.program.steps[index], executable.read(index)))
-        arena, workspace = self._argument(executable.arena), self._workspace_of(found.workspace_elements)
-        return {Memory.arena: arena, Memory.weights: self._constant(values), Memory.workspace: workspace}
+    def _memories_of(self, executable: Executable, weights: Any, workspace: int) -> dict[Memory, Any]:
+        arena, between = self._argument(executable.arena), self._workspace_of(workspace)
+        return {Memory.arena: arena, Memory.weights: self._constant(weights), Memory.workspace: between}
 
-    def _command(self, program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> _Command:
+    def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
+        """Run once, on whatever its activations hold, so that no run waits for code to be generated."""
         asked = variant(launch.source, launch.defines)
         kernel = self._programs.kernel(asked, launch.kernel)
-        given: list[Any] = []
-        for argument in launch.arguments:
-            if isinstance(argument, Memory):
-                given.append(memories[argument])
-            elif isinstance(argument, ArenaOffset):
-                given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra))
-            elif isinstance(argument, float):
-                given.append(np.float32(argument))
-            else:
-                given.append(np.int32(argument))
         cl = self._cl
         try:
-            kernel.set_args(*given)
-            command = _Command(kernel, launch.global_size, launch.local_size, tuple(memories.values()))
+            kernel.set_args(*arguments)
+            command = _Command(kernel, launch.global_size, launch.local_size, tuple(arguments))
             key = (asked, launch.kernel, launch.local_size)
             if key not in self._run_once:
                 self._run_once.add(key)

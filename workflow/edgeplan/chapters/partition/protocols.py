@@ -18,7 +18,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("runtime/streaming", "build", "calls"),
                 "engines/pair.py",
                 *files_of("processors", "onednn", "opencl"),
-                *files_of("opencl", "building", "dispatch", "launch", "post_ops", "transforms", "convolutions", "linear"),
+                *files_of(
+                    "opencl", "building", "dispatch", "launch", "post_ops", "processor", "transforms", "convolutions", "linear"
+                ),
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
                 *files_of("runtime", "ranges", "native/partner"),
                 *files_of(
@@ -62,7 +64,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("runtime/partitioned", "build", "handshake", "lanes", "program", "sections", "session"),
                 *files_of("runtime/streaming", "build", "calls"),
                 *files_of("processors", "onednn", "opencl"),
-                *files_of("opencl", "batches", "building", "dispatch", "launch", "post_ops", "products", "transforms"),
+                *files_of(
+                    "opencl", "batches", "building", "dispatch", "launch", "post_ops", "processor", "products", "transforms"
+                ),
                 *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
                 *files_of("runtime", "ranges", "bands", "native/partner"),
                 *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),

@@ -1,0 +1,143 @@
+"""A processor that runs the kernels of `sources` dispatches steps alike, whichever driver builds and launches them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl import dispatch as dispatcher
+from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers
+from edgeplan.opencl.spaces import tensor_of
+from edgeplan.opencl.transforms import packed
+from edgeplan.opencl.tuning import alternatives
+from edgeplan.runtime.executable import Executable
+from edgeplan.runtime.partitioned.crossing import is_view
+from edgeplan.runtime.processor import Capabilities, Dispatcher, Kernel, Layouts, Processor, Shapes
+from edgeplan.runtime.program import Program
+from edgeplan.runtime.transform import folded
+
+_FLOAT_BYTES = 4
+
+
+class OpenclDispatcher(Dispatcher):
+    """The white-box dispatcher works from the numbers of a device (`DeviceNumbers`)."""
+
+    features = FEATURES
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self.device = device_numbers(numbers)
+        super().__init__(numbers)
+
+    def refusal(self, step: Step, shapes: Shapes, layouts: Layouts) -> str:
+        """Return the dispatcher's refusal; see `Dispatcher`."""
+        return dispatcher.refusal(step, shapes, layouts, self.device)
+
+    def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
+        """Return the dispatcher's choice; see `Dispatcher`.
+
+        Raises:
+            DeviceError: there are no kernels for it.
+        """
+        return dispatcher.dispatch(step, shapes, layouts, self.device)
+
+    def of_parts(
+        self, step: Step, shapes: Shapes, layouts: Layouts, outputs: Sequence[int]
+    ) -> tuple[list[str], npt.NDArray[np.float64]] | None:
+        """Return names and features of all parts in one pass; see `Dispatcher`."""
+        return dispatcher.of_parts(step, shapes, layouts, self.device, outputs)
+
+    def alternatives(self, step: Step, shapes: Shapes, layouts: Layouts) -> Mapping[str, Dispatch]:
+        """See `Dispatcher`: other tiles and kernels of convolutions and fully connected steps."""
+        return alternatives(step, shapes, layouts, self.device)
+
+
+class DispatchingProcessor(Processor):
+    """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them.
+
+    Attributes:
+        device_numbers: of the device.
+    """
+
+    dispatcher = OpenclDispatcher
+    device_numbers: DeviceNumbers
+    _capabilities: Capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Describe the device and what it can do."""
+        return self._capabilities
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Return the device's numbers; see `Processor`."""
+        return asdict(self.device_numbers)
+
+    def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
+        """Return why there are no kernels for a step, or ""."""
+        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
+            return "values that are not of float32"
+        return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
+
+    def prepare(self, executable: Executable, index: int) -> Kernel:
+        """Dispatch a step, build its kernels, read and pack its weights, and set all arguments.
+
+        Raises:
+            ModelError: the weights cannot be read, or the step is refused.
+            DeviceError: a kernel cannot be built, or memory does not suffice.
+        """
+        program, step = executable.program, executable.program.steps[index]
+        if is_view(program, step, self.device_numbers.block):
+            return Kernel("reshape.view", ())
+        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
+            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
+        leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
+        found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
+        if self.choose is not None:
+            chosen = self.choose(step, program.shapes, program.layouts)
+            found = chosen if isinstance(chosen, Dispatch) else found
+        self._announce(executable, found)
+        values = np.zeros(1, np.float32)
+        if found.packing.elements:
+            values = packed(found.packing, folded(step, executable.read(index)))
+        memories = self._memories_of(executable, values, found.workspace_elements)
+        commands = tuple(self._command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
+        return Kernel(found.implementation, commands, found.features())
+
+    def _announce(self, executable: Executable, found: Dispatch) -> None:
+        """Tell the driver which kernels are going to be built."""
+
+    @abstractmethod
+    def _memories_of(self, executable: Executable, weights: npt.NDArray[np.float32], workspace: int) -> Mapping[Memory, Any]:
+        """What kernels are given for memory: packed weights, and so many elements between the launches of a step.
+
+        Raises:
+            DeviceError: memory does not suffice.
+        """
+
+    @abstractmethod
+    def _command(self, launch: Launch, arguments: Sequence[Any]) -> object:
+        """A launch of a kernel with its arguments in place.
+
+        Raises:
+            DeviceError: the kernel cannot be built.
+        """
+
+
+def _arguments(program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> list[Any]:
+    """The arguments of a launch: memory as the driver takes it, numbers of 32 bits."""
+    given: list[Any] = []
+    for argument in launch.arguments:
+        if isinstance(argument, Memory):
+            given.append(memories[argument])
+        elif isinstance(argument, ArenaOffset):
+            given.append(np.int32(program.offsets[tensor_of(step, argument.role)] // _FLOAT_BYTES + argument.extra))
+        else:
+            given.append(np.float32(argument) if isinstance(argument, float) else np.int32(argument))
+    return given
