@@ -115,7 +115,7 @@ class DispatchingProcessor(Processor):
 
     @abstractmethod
     def _memories_of(self, executable: Executable, weights: npt.NDArray[np.float32], workspace: int) -> Mapping[Memory, Any]:
-        """What kernels are given for memory: packed weights, and so many elements between the launches of a step.
+        """Return the memory that kernels are given: packed weights, and so many elements between the launches of a step.
 
         Raises:
             DeviceError: memory does not suffice.
@@ -123,7 +123,7 @@ class DispatchingProcessor(Processor):
 
     @abstractmethod
     def _command(self, launch: Launch, arguments: Sequence[Any]) -> object:
-        """A launch of a kernel with its arguments in place.
+        """Return a launch of a kernel with its arguments in place.
 
         Raises:
             DeviceError: the kernel cannot be built.
