@@ -6,7 +6,7 @@ A new engine is one file that subclasses `Engine`, and one line in `registry.py`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -133,6 +133,10 @@ class Engine(ABC):
             NotImplementedError: the engine is a black box (`reports_nodes` is false).
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
+
+    def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
+        """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""
+        return None
 
     def executed(self, model: Path, graph: Graph) -> tuple[EngineNode, ...]:
         """Return the nodes that the engine runs for a model, without timing them."""

@@ -94,7 +94,7 @@ class Local:
         """Hold on to nothing: the engine ends with the process."""
 
     def _loads(self) -> References:
-        self._references = self._references or References()
+        self._references = self._references or References(self._loaded().reference_loads())
         return self._references
 
     def _loaded(self) -> Engine:
