@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from time import perf_counter_ns
 from types import MappingProxyType
 
@@ -25,9 +26,9 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Buffer, Executable, Worker
 from edgeplan.runtime.layouts import BLOCKED, size_bytes
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.crossing import dense
+from edgeplan.runtime.partitioned.crossing import dense, is_view_at
 from edgeplan.runtime.processor import Kernel, Region
-from edgeplan.runtime.program import Program, build_program, step_candidates
+from edgeplan.runtime.program import Program, activation_layouts, build_program, plan_buffers, step_candidates
 from edgeplan.runtime.session import PreparedSteps
 from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.scratch import ScratchFolder
@@ -48,6 +49,8 @@ class DispatchingEngine(Engine):
         super().__init__(settings)
         self._dnnl = Dnnl()
         self._program: tuple[Graph, Program] | None = None
+        self._asked: DispatchingProcessor | None = None  # what it would run
+        self._opening = Lock()
         self._references: tuple[Loaded, Loaded] | None = None
 
     @abstractmethod
@@ -65,6 +68,18 @@ class DispatchingEngine(Engine):
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         """Load a model on a processor that notes when kernels begin and end."""
         return _ProfiledDispatchedSession(self._loaded(model, graph, profiling=True), graph)
+
+    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Return the operators of each node; no weights are read and no kernel is built where the processor refuses no step."""
+        with self._opening:
+            processor = self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
+        lowered, block = _blocked_convolutions(lower(graph)), self._dnnl.info.block
+        layouts = activation_layouts(lowered, BLOCKED)
+        if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
+            return super().members(graph)
+        offsets, _ = plan_buffers(lowered, layouts, block)
+        views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
+        return tuple(step.members for step, view in zip(lowered.steps, views, strict=True) if not view)
 
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Return two loads of the processor: a convolution follows its clock, an activation of 16 MB its memory."""
@@ -92,8 +107,8 @@ class DispatchingEngine(Engine):
 
 
 def _reference_graphs() -> tuple[Graph, Graph]:
-    b = GraphBuilder("compute", (1, 256, 28, 28))
-    compute = b.build(b.conv(b.input, 256, 3))
+    b = GraphBuilder("compute", (1, 128, 28, 28))
+    compute = b.build(b.conv(b.input, 128, 3))
     b = GraphBuilder("bandwidth", (1, 256, 128, 128))
     return compute, b.build(b.relu(b.input))
 
