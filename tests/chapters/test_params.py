@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from edgeplan.chapters.estimate import profile
-from edgeplan.chapters.params import Params, load_params
+from edgeplan.chapters.params import Params, load_params, params_on
 from edgeplan.errors import ParamsError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
@@ -172,3 +172,31 @@ def test_a_wrong_value_for_cold_starts_is_named(tmp_path: Path, key: str, value:
 
 def test_cold_starts_are_of_the_known_models() -> None:
     assert SHIPPED["cold_start"]["models"] == list(COLD_START_MODELS)
+
+
+def _device(folder: Path, settings: dict[str, Any]) -> Path:
+    path = folder / "board.yaml"
+    path.write_text(yaml.safe_dump({"format_version": 2, "name": "board", "engine": "onednn", "settings": settings}))
+    return path
+
+
+def test_a_device_has_values_of_its_own(tmp_path: Path) -> None:
+    params = load_params(ROOT / "params.yaml")
+    own = params_on(params, _device(tmp_path, {"sampling": {"budget_seconds": 9.0}}))
+    assert own.model_dump()["sampling"] == params.model_dump()["sampling"] | {"budget_seconds": 9.0}
+    assert own.model_dump(exclude={"sampling"}) == params.model_dump(exclude={"sampling"})
+    assert params_on(params, _device(tmp_path, {})) is params
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"samplings": {"rounds": 1}}, "settings.samplings is nothing"),
+        ({"sampling": {"round": 1}}, "settings.sampling.round is nothing"),
+        ({"sampling": {"rounds": -1}}, r"settings\.sampling\.rounds: "),
+    ],
+)
+def test_a_devices_values_that_do_not_fit_are_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ParamsError, match=problem) as error:
+        params_on(load_params(ROOT / "params.yaml"), _device(tmp_path, settings))
+    assert "board.yaml" in str(error.value)

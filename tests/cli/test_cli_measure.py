@@ -22,8 +22,8 @@ from edgeplan.chapters.prediction.comparison import Measured, compare_kernels
 from edgeplan.chapters.prediction.model_prediction import KernelLatency, PredictedFor, Prediction
 from edgeplan.cli import app
 from edgeplan.cli import measure as cli_measure
-from edgeplan.engines.base import EngineNode
-from edgeplan.engines.registry import ENGINES
+from edgeplan.engines.base import EngineNode, EngineSettings
+from edgeplan.engines.registry import ENGINES, engine_class
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.names import named_file
@@ -83,6 +83,10 @@ def measured(*more: str) -> Result:
 
 @pytest.mark.parametrize("engine", by_day([*ENGINES], least=2))
 def test_each_engine_is_measured_beside_the_prediction(engine: str) -> None:
+    try:
+        engine_class(engine)(EngineSettings())
+    except DeviceError as error:
+        pytest.skip(error.what)
     device(engine)
     predictors()
     done = measured("--json")

@@ -157,7 +157,7 @@ def test_a_missing_onednn_library_says_how_to_install_it(monkeypatch: pytest.Mon
     assert "edgeplan[runtime]" in caught.value.next_step
 
 
-@pytest.mark.parametrize("name", sorted({*ENGINES} - {"onednn", "opencl"}))  # those load their libraries when made
+@pytest.mark.parametrize("name", sorted({*ENGINES} - {"onednn", "opencl", "cuda"}))  # those load their libraries when made
 def test_an_engine_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     module, install = ENGINES[name].session.partition(":")[0], ENGINES[name].install
     real = builtins.__import__
@@ -239,7 +239,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _check(path: Path, monkeypatch: pytest.MonkeyPatch, compute: list[float], beside: float = 1.0) -> DeviceCheck:
     class Scripted:
-        def __init__(self) -> None:
+        def __init__(self, _loads: object) -> None:
             self.index = 0
 
         def time(self, _runs: int) -> ReferenceTimes:

@@ -11,6 +11,7 @@ import pytest
 
 from edgeplan.cuda import building, driver
 from edgeplan.cuda.building import Modules, translated
+from edgeplan.cuda.contexts import Context
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import variant
@@ -126,6 +127,36 @@ def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.Mon
     assert load() == 3
     assert kept.read_bytes() == whole
     assert load("another") == 4
+
+
+def test_a_context_is_opened_once_and_ended_with_its_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors of one slice share it, and the kernels that were loaded into it."""
+    called: list[str] = []
+    found = _driver(monkeypatch)
+    answers = {"cuDeviceGetName": b"some GPU\0", "cuDeviceGetAttribute": 9, "cuDriverGetVersion": 13000, "cuModuleLoadData": 5}
+
+    def call(function: str, *_: Any) -> Any:
+        called.append(function)
+        return answers.get(function, 1)
+
+    monkeypatch.setattr(found, "call", call)
+    found.api.CUdevice_attribute = SimpleNamespace(
+        **{
+            f"CU_DEVICE_ATTRIBUTE_{name}": 1
+            for name in ("MULTIPROCESSOR_COUNT", "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
+        }
+    )
+    first, second = (Context.shared(found, 0, 0) for _ in range(2))
+    assert first is second
+    assert called.count("cuDevicePrimaryCtxRetain") == 1
+    first.close()
+    assert "cuDevicePrimaryCtxRelease" not in called
+    second.close()
+    assert called[-1] == "cuDevicePrimaryCtxRelease"
+    third = Context.shared(found, 0, 0)
+    assert third is not first
+    third.close()
+    assert called.count("cuDevicePrimaryCtxRetain") == 2
 
 
 @pytest.mark.parametrize("source", ["conv_tiled", "linear_tiled", "conv_winograd", "conv_first", "pointwise", "window"])

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import CHAPTERS
+from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.support.files import read_yaml
 
@@ -32,3 +33,28 @@ def load_params(path: Path) -> ChapterParams:
             what = f"params file: {name}.{min(left_out)}: Field required"
             raise ParamsError(what, where=str(path), next_step="correct the named fields")
     return params
+
+
+def params_on(params: ChapterParams, device: Path) -> ChapterParams:
+    """Return the params with the values that a device's file has of its own (`DeviceFile.settings`).
+
+    Raises:
+        DeviceError: there is no such device file, or it does not fit.
+        ParamsError: it names a section or a key that params.yaml has not, or a value is out of range.
+    """
+    own = load_device(device).settings
+    if not own:
+        return params
+    merged = params.model_dump()
+    for section, values in own.items():
+        known = merged.get(section)
+        if not isinstance(known, dict) or (unknown := sorted(values.keys() - known.keys())):
+            what = f"settings.{section}" if not isinstance(known, dict) else f"settings.{section}.{unknown[0]}"
+            raise ParamsError(f"{what} is nothing that params.yaml has", where=str(device), next_step="name what it has")
+        merged[section] = known | values
+    try:
+        return Params.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"settings.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ParamsError(what, where=str(device), next_step="correct the named field") from error

@@ -21,7 +21,7 @@ from typing import IO, Any
 from edgeplan.chapters.base import ChapterParams, Stage, load
 from edgeplan.chapters.check import check_params
 from edgeplan.chapters.code import CODE, code_digest, noted_code
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.params import load_params, params_on
 from edgeplan.chapters.registry import STAGES
 from edgeplan.errors import BusyError, EdgeplanError, ParamsError, StoreError
 from edgeplan.support.files import write_text
@@ -83,6 +83,8 @@ def _run(name: str, target: Mapping[str, str]) -> None:
         return path.format(**names)
 
     _require(at(path) for path in stage.inputs.values())
+    if "device" in stage.inputs:
+        params = params_on(params, Path(at(stage.inputs["device"])))
     if DVC_STAGE in os.environ:
         _require_wired(stage)
     outputs = [Path(at(path)) for path in stage.outputs.values()]

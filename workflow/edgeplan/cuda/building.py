@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Modules:
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
         self._driver, self._architecture, self._identity = driver, architecture, identity
         self._loaded: dict[ProgramSource, Any] = {}
+        self._lock = threading.Lock()
 
     def function(self, asked: ProgramSource, name: str) -> Any:
         """Return a kernel of a source.
@@ -49,8 +51,9 @@ class Modules:
         Raises:
             DeviceError: it cannot be compiled or loaded.
         """
-        if asked not in self._loaded:
-            self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
+        with self._lock:
+            if asked not in self._loaded:
+                self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
         return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
 
     def close(self) -> None:

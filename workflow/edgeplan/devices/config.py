@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -58,7 +58,7 @@ class DeviceFile(BaseModel):
     """Describes one device: an engine with its settings on named cores.
 
     Attributes:
-        format_version: version of this schema; 2 has boards, which a command reaches.
+        format_version: version of this schema; 2 has boards, which a command reaches, and settings of a device.
         name: the file's stem; names everything measured on the device.
         engine: name of a registered engine, or of one that is a processor of pairs alone.
         threads: threads of one inference.
@@ -71,6 +71,8 @@ class DeviceFile(BaseModel):
         emulated: whether the board may be an emulated one, whose times say nothing: for tests of the way there.
         gate: when the board is fit to measure.
         options: settings of the engine itself.
+        settings: values of params.yaml, by section, that hold on this device in place of those for all: a GPU behind a queue is
+            measured for minutes.
         big_cores: processors that execute a cold start; empty: all processors, as equal cores.
         little_cores: further processors that only prepare it; empty: some of the equal cores prepare until execution widens.
         little_ratio: preparation on a little core takes this many times its own duration, by waiting: stands for an asymmetric
@@ -96,6 +98,7 @@ class DeviceFile(BaseModel):
     emulated: bool = False
     gate: GateSettings = GateSettings()
     options: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
     big_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     little_cores: tuple[Annotated[int, Field(ge=0)], ...] = ()
     little_ratio: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1.0
@@ -109,7 +112,7 @@ class DeviceFile(BaseModel):
             raise ValueError("big_cores: needed beside little_cores")
         if self.little_ratio != 1 and not self.little_cores:
             raise ValueError("little_ratio: only with little_cores")
-        newer = {"machine", "architecture", "fingerprint", "emulated", "gate"} & self.model_fields_set
+        newer = {"machine", "architecture", "fingerprint", "emulated", "gate", "settings"} & self.model_fields_set
         if self.format_version < 2 and (newer or self.transport != "local"):
             raise ValueError(f"{', '.join(sorted(newer)) or 'transport'}: needs format_version: 2")
         return self

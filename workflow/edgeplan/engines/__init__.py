@@ -5,7 +5,8 @@ Modules:
 * `base`: This module declares the interface of inference engines; each subclasses `Engine` and is
   named in `registry.py`.
 * `cold`: Declares the interface of settings that are measured cold.
-* `cuda/`: An NVIDIA GPU, or a slice of one, is the second processor of a pair, through CUDA.
+* `cuda/`: An NVIDIA GPU, or a slice of one, is measured by itself through CUDA, and is the second
+  processor of a pair.
 * `description`: Descriptions tell the registry of an engine before anything of it is imported.
 * `litert/`: Starts LiteRT cold, from models that `lowering.py` writes.
 * `mapping`: Maps an engine's report to the original graph: which operators run in which node.

@@ -6,7 +6,7 @@ A new engine is one file that subclasses `Engine`, and one line in `registry.py`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.support.scratch import ScratchFolder
 
 Array = npt.NDArray[Any]
 Times = npt.NDArray[np.float64]
@@ -133,6 +135,19 @@ class Engine(ABC):
             NotImplementedError: the engine is a black box (`reports_nodes` is false).
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
+
+    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Return the operators of each node that the engine would run for a model; nothing is run."""
+        with (
+            ScratchFolder("executed") as folder,
+            self.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
+        ):
+            nodes, _ = session.profile([])
+        return tuple(node.members for node in nodes)
+
+    def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
+        """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""
+        return None
 
     def executed(self, model: Path, graph: Graph) -> tuple[EngineNode, ...]:
         """Return the nodes that the engine runs for a model, without timing them."""

@@ -102,14 +102,14 @@ def watch(device: DeviceFile, seconds: float) -> DeviceCheck:
         DeviceError: engine not installed, or a core that does not exist.
         BusyError: another process is measuring.
     """
-    device.load_engine()
+    engine = device.load_engine()
     version = device.engine_version()
     device.check_cores()  # a wrong file is told whatever else is measuring
     with machine_lock():
         state = environment()
         watch = Interference(sorted(os.sched_getaffinity(0)))
         device.pin()
-        references = References()
+        references = References(engine.reference_loads())
         windows, looks = list[ReferenceTimes](), list[float]()
         end = time.monotonic() + seconds
         while time.monotonic() < end:

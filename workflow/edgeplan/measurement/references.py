@@ -1,12 +1,15 @@
 """Times two reference loads beside every block, so that drift of the machine can be divided out.
 
-A matrix product follows the clock, a streaming product follows the memory bandwidth. Both use one thread.
+A matrix product follows the clock, a streaming product follows the memory bandwidth. Both use one thread. A processor that
+is not the host brings loads of its own (`Engine.reference_loads`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +28,14 @@ class ReferenceTimes:
 
 
 class References:
-    """References are two loads, allocated once."""
+    """References are two loads, allocated once.
 
-    def __init__(self) -> None:
-        rng = np.random.default_rng(0)
-        self._a: npt.NDArray[np.float32] = rng.random((_GEMM_SIZE, _GEMM_SIZE), dtype=np.float32)
-        self._b = self._a.copy()
-        self._product = np.empty_like(self._a)
-        self._source: npt.NDArray[np.float32] = rng.random(_STREAM_ELEMENTS, dtype=np.float32)
-        self._target = np.empty_like(self._source)
+    Args:
+        loads: the first follows the clock of what is measured, the second its memory; None: those of the host.
+    """
+
+    def __init__(self, loads: tuple[Callable[[], object], Callable[[], object]] | None = None) -> None:
+        self._compute, self._bandwidth = loads or _host_loads()
         self.time(3)
 
     def time(self, runs: int) -> ReferenceTimes:
@@ -43,10 +45,19 @@ class References:
         with threadpool_limits(1, "blas"):
             for _ in range(runs):
                 start = clock()
-                np.matmul(self._a, self._b, out=self._product)
+                self._compute()
                 middle = clock()
-                np.multiply(self._source, np.float32(1.5), out=self._target)
+                self._bandwidth()
                 end = clock()
                 compute.append(middle - start)
                 bandwidth.append(end - middle)
         return ReferenceTimes(min(compute) / 1e3, min(bandwidth) / 1e3)
+
+
+def _host_loads() -> tuple[Callable[[], object], Callable[[], object]]:
+    rng = np.random.default_rng(0)
+    left: npt.NDArray[np.float32] = rng.random((_GEMM_SIZE, _GEMM_SIZE), dtype=np.float32)
+    right, product = left.copy(), np.empty_like(left)
+    source: npt.NDArray[np.float32] = rng.random(_STREAM_ELEMENTS, dtype=np.float32)
+    target = np.empty_like(source)
+    return partial(np.matmul, left, right, out=product), partial(np.multiply, source, np.float32(1.5), out=target)

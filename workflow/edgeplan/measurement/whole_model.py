@@ -77,7 +77,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
             once = _time_of_one_run(engine, file, graph)
             without_nodes = _without_nodes(engine, file, graph)
             settings = _settings(seconds, once, counted=not without_nodes)
-            references = References()
+            references = References(engine.reference_loads())
             nominal = nominal_times(device.name, rows, references, settings.reference_runs)
             subject = Subject(graph, profiled=not without_nodes, file=file)
             ran, waited, throttled = time.process_time(), waited_ms(), throttled_ms()

@@ -110,6 +110,16 @@ class DispatchingProcessor(Processor):
         commands = tuple(self._command(launch, _arguments(program, step, launch, memories)) for launch in found.launches)
         return Kernel(found.implementation, commands, found.features())
 
+    def joined(self, kernels: Sequence[Kernel]) -> Kernel:
+        """Return a kernel that runs all commands of others, one after the other."""
+        return Kernel("joined", tuple(command for kernel in kernels for command in self.commands(kernel)))
+
+    @staticmethod
+    def commands(kernel: Kernel) -> tuple[Any, ...]:
+        """Return the launches of a kernel from `prepare`."""
+        assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
+        return kernel.handle
+
     def _announce(self, executable: Executable, found: Dispatch) -> None:
         """Tell the driver which kernels are going to be built."""
 

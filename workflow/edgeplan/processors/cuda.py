@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.cuda.building import Modules, translated
+from edgeplan.cuda.building import translated
+from edgeplan.cuda.contexts import Context
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.launch import GpuNumbers, Launch, Memory
@@ -74,6 +76,31 @@ class _Command:
     keep: tuple[object, ...] = ()
 
 
+class _Recording:
+    """A recording is a graph that one call of the driver enqueues; it is freed with the last reference to it."""
+
+    def __init__(self, processor: CudaProcessor, graph: Any, instance: Any, marks: list[tuple[Any, Any]]) -> None:
+        self._processor, self._graph, self._instance, self.marks = processor, graph, instance, marks
+
+    def __call__(self) -> None:
+        if self.marks:
+            self._processor._note_clocks()  # noqa: SLF001  a part of it
+            self._processor._timed += self.marks  # noqa: SLF001  likewise
+        self._processor.driver.call("cuGraphLaunch", self._instance, self._processor.stream)
+
+    def close(self) -> None:
+        """Free the graph; what it enqueued has ended."""
+        freed = [("cuGraphExecDestroy", self._instance), ("cuGraphDestroy", self._graph)] if self._graph is not None else []
+        freed += [("cuEventDestroy", event) for events in self.marks for event in events]
+        self._graph, self.marks = None, []
+        for function, handle in freed:
+            with contextlib.suppress(DeviceError):
+                self._processor.driver.call(function, handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class CudaProcessor(DispatchingProcessor):
     """This processor is one NVIDIA GPU, or a slice of one, with a queue in order.
 
@@ -93,9 +120,6 @@ class CudaProcessor(DispatchingProcessor):
     def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:
         self.driver = driver = Driver()
         self._profiling = profiling
-        self._device = driver.call("cuDeviceGet", options.device)
-        name = bytes(driver.call("cuDeviceGetName", 96, self._device)).split(b"\0")[0].decode(errors="replace")
-        driver.name = name
         self._memories: dict[int, tuple[Buffer, int]] = {}  # by the host's address: the buffer, and the GPU's own
         self._weights: dict[int, list[int]] = {}  # of the kernels on each of these memories
         self._kept: list[int] = []  # what launches use between them
@@ -106,59 +130,25 @@ class CudaProcessor(DispatchingProcessor):
         self._recording = False
         self._spare: list[Any] = []
         self._base: tuple[Any, int] | None = None
-        self._graphs: list[tuple[Any, Any, list[tuple[Any, Any]]]] = []  # as made, as run, what is marked in it
+        self._recordings: weakref.WeakSet[_Recording] = weakref.WeakSet()
         self._closed = False
-        self._retained = driver.call("cuDevicePrimaryCtxRetain", self._device)
-        self._green: Any = None
+        self._context = context = Context.shared(driver, options.device, options.multiprocessors)
         try:
-            driver.call("cuCtxSetCurrent", self._retained)
-            units = self._attribute("MULTIPROCESSOR_COUNT")
-            self.stream, units = self._opened(options, units)
-            major, minor = (self._attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-            version = driver.call("cuDriverGetVersion")
-            self._modules = Modules(driver, f"sm_{major}{minor}", f"{name} {version}")
+            self.stream = context.stream()
             self.device_numbers = GpuNumbers(
-                units, _VECTOR, block, self._attribute("MAX_THREADS_PER_BLOCK"),
-                self._attribute("MAX_SHARED_MEMORY_PER_BLOCK"), self._attribute("TOTAL_CONSTANT_MEMORY"),
+                context.units, _VECTOR, block, context.attribute("MAX_THREADS_PER_BLOCK"),
+                context.attribute("MAX_SHARED_MEMORY_PER_BLOCK"), context.attribute("TOTAL_CONSTANT_MEMORY"),
             )  # fmt: skip
             memory = int(driver.call("cuMemGetInfo")[1])
         except BaseException:
             self.close()
             raise
-        told = f"{name}, {units} multiprocessors" if self._green is not None else name
+        name, version = context.name, context.version
+        told = f"{name}, {context.units} multiprocessors" if context.is_slice else name
         self._capabilities = Capabilities(
             told, f"CUDA {version // 1000}.{version % 1000 // 10}; NVRTC {driver.compiler}; {told}",
-            Sharing.mirrored, atomics=True, units=units, memory_bytes=memory,
+            Sharing.mirrored, atomics=True, units=context.units, memory_bytes=memory,
         )  # fmt: skip
-
-    def _attribute(self, name: str) -> int:
-        attribute = getattr(self.driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(self.driver.call("cuDeviceGetAttribute", attribute, self._device))
-
-    def _opened(self, options: CudaOptions, units: int) -> tuple[Any, int]:
-        """The queue, and the multiprocessors that it has."""
-        driver, api, wanted = self.driver, self.driver.api, options.multiprocessors
-        if not wanted:
-            return driver.call("cuStreamCreate", api.CUstream_flags.CU_STREAM_NON_BLOCKING), units
-        if wanted > units:
-            raise DeviceError(
-                f"{wanted} multiprocessors are more than the {units} of {driver.name}",
-                where=_WHERE,
-                next_step=f"multiprocessors: '{units // 8 * 8}' or fewer",
-            )
-        whole = driver.call("cuDeviceGetDevResource", self._device, api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
-        groups, _, _ = driver.call("cuDevSmResourceSplitByCount", 1, whole, 0, wanted)
-        given = int(groups[0].sm.smCount)
-        if given != wanted:
-            raise DeviceError(
-                f"{driver.name} has no slices of {wanted} multiprocessors", where=_WHERE,
-                next_step=f"multiprocessors: '{given}'",
-            )  # fmt: skip
-        described = driver.call("cuDevResourceGenerateDesc", [groups[0]], 1)
-        flag = api.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
-        self._green = driver.call("cuGreenCtxCreate", described, self._device, flag)
-        driver.call("cuCtxSetCurrent", driver.call("cuCtxFromGreenCtx", self._green))
-        return driver.call("cuGreenCtxStreamCreate", self._green, api.CUstream_flags.CU_STREAM_NON_BLOCKING, 0), given
 
     @classmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
@@ -179,7 +169,7 @@ class CudaProcessor(DispatchingProcessor):
         Raises:
             DeviceError: it cannot be compiled.
         """
-        function = self._modules.function(translated("empty", ()), "empty")
+        function = self._context.modules.function(translated("empty", ()), "empty")
         return Kernel("empty", (_Command(function, (1, 1, 1), (1, 1, 1), 0),))
 
     def _memories_of(self, executable: Executable, weights: Any, workspace: int) -> dict[Memory, Any]:
@@ -188,7 +178,7 @@ class CudaProcessor(DispatchingProcessor):
         return dict(zip((Memory.arena, Memory.weights, Memory.workspace), map(np.uint64, found), strict=True))
 
     def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
-        function = self._modules.function(translated(launch.source, launch.defines), launch.kernel)
+        function = self._context.modules.function(translated(launch.source, launch.defines), launch.kernel)
         values = [np.array(argument) for argument in arguments]
         addresses = np.array([value.ctypes.data for value in values], np.uint64)
         local = (*launch.local_size, 1, 1)[:3]
@@ -291,11 +281,10 @@ class CudaProcessor(DispatchingProcessor):
         Raises:
             DeviceError: the driver refuses it.
         """
-        assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
         if self._profiling:
             self._note_clocks()
             begin = self._mark()
-        for command in kernel.handle:
+        for command in self.commands(kernel):
             self.driver.call("cuLaunchKernel", command.function, *command.grid, *command.group, 0, self.stream,
                               command.arguments, 0)  # fmt: skip
         if self._profiling:
@@ -323,7 +312,7 @@ class CudaProcessor(DispatchingProcessor):
             return []
         (base, at), timed = self._base, self._timed
         self._base, self._timed = None, []
-        kept = {id(event) for _, _, marks in self._graphs for events in marks for event in events}
+        kept = {id(event) for recording in self._recordings for events in recording.marks for event in events}
         found = []
         for events in timed:
             begin, end = (at + int(self.driver.call("cuEventElapsedTime", base, event) * _NS_PER_MS) for event in events)
@@ -341,16 +330,9 @@ class CudaProcessor(DispatchingProcessor):
         finally:
             marks, self._timed, self._recording = self._timed, timed, False
             graph = driver.call("cuStreamEndCapture", self.stream)
-        instance = driver.call("cuGraphInstantiate", graph, 0)
-        self._graphs.append((graph, instance, marks))
-
-        def enqueue_again() -> None:
-            if marks:
-                self._note_clocks()
-                self._timed += marks
-            driver.call("cuGraphLaunch", instance, self.stream)
-
-        return enqueue_again
+        recording = _Recording(self, graph, driver.call("cuGraphInstantiate", graph, 0), marks)
+        self._recordings.add(recording)
+        return recording
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
         """Wait until all that was enqueued has run.
@@ -424,9 +406,8 @@ class CudaProcessor(DispatchingProcessor):
             self.give_up()
             self._done_within(LIMIT_SECONDS)
         freed: list[tuple[str, Any]] = []
-        for graph, instance, marks in self._graphs:
-            freed += [("cuGraphExecDestroy", instance), ("cuGraphDestroy", graph)]
-            freed += [("cuEventDestroy", event) for events in marks for event in events]
+        for recording in tuple(self._recordings):
+            recording.close()
         freed += [("cuEventDestroy", event) for event in self._spare]
         freed += [("cuMemFree", memory) for memory in (*self._kept, *(one for own in self._weights.values() for one in own))]
         for buffer, own in self._memories.values():
@@ -435,12 +416,7 @@ class CudaProcessor(DispatchingProcessor):
             with contextlib.suppress(DeviceError):
                 driver.call(function, handle)
         with contextlib.suppress(DeviceError, AttributeError):
-            self._modules.close()
             driver.call("cuStreamDestroy", self.stream)
-        with contextlib.suppress(DeviceError):
-            if self._green is not None:
-                driver.call("cuCtxSetCurrent", self._retained)
-                driver.call("cuGreenCtxDestroy", self._green)
-            driver.call("cuDevicePrimaryCtxRelease", self._device)
+        self._context.close()
         self._memories.clear()
         self._awaited.clear()

@@ -256,7 +256,7 @@ class OpenclProcessor(DispatchingProcessor):
             DeviceError: the driver refuses it.
         """
         before = time.perf_counter_ns()
-        events = self.enqueue_timed(kernel)
+        events = tuple(map(self._launch, self.commands(kernel)))
         if self._profiling:
             self._timed.append((before, events))
 
@@ -280,15 +280,6 @@ class OpenclProcessor(DispatchingProcessor):
         except self._cl.Error as error:
             raise self._failed("the device does not tell when kernels ran", error) from error
         return found
-
-    def enqueue_timed(self, kernel: Kernel) -> tuple[Any, ...]:
-        """Enqueue a kernel as `enqueue` does; return the event of each launch.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
-        assert isinstance(kernel.handle, tuple)  # noqa: S101  from `prepare`
-        return tuple(map(self._launch, kernel.handle))
 
     def _launch(self, command: _Command) -> Any:
         try:

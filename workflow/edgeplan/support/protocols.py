@@ -113,6 +113,11 @@ def _measured(engine: str, name: str, earlier: tuple[str, ...], *more: str) -> P
     return Protocol(name, (*_MEASURING, f"engines/{engine}/session.py", *more), earlier)
 
 
+def _dispatched(engine: str, name: str, *more: str) -> Protocol:
+    sources = (f"engines/{engine}/session.py", "engines/opencl/dispatching.py", f"processors/{engine}.py", "opencl", *more)
+    return Protocol(name, (*_MEASURING, *sources, *_RUNTIME))
+
+
 def _mapped(engine: str, name: str) -> Protocol:
     return Protocol(name, _files("engines", "mapping", f"{engine}/nodes"))
 
@@ -129,14 +134,15 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "measure/onnxruntime": _measured("onnxruntime", "onnxruntime/2", ("a29787b50778deab",)),
         "measure/openvino": _measured("openvino", "openvino/2", ("8c2223949c86d63f",)),
         "measure/onednn": _measured("onednn", "onednn/3", ("onednn/2", "47e305f54f670757"), *_RUNTIME),
-        "measure/opencl": Protocol(
-            "opencl/1", (*_MEASURING, "engines/opencl/session.py", "opencl", "processors/opencl.py", *_RUNTIME)
-        ),
+        # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself
+        "measure/opencl": _dispatched("opencl", "opencl/2"),
+        "measure/cuda": _dispatched("cuda", "cuda/1", "cuda"),
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
-        "mapping/opencl": Protocol("opencl-nodes/1", ("engines/opencl/session.py",)),
+        "mapping/opencl": Protocol("opencl-nodes/1", _files("engines/opencl", "dispatching")),
+        "mapping/cuda": Protocol("cuda-nodes/1", _files("engines/opencl", "dispatching")),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep; since 3 Python calls no step of
         # later runs
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),

@@ -1,4 +1,9 @@
-"""An NVIDIA GPU, or a slice of one, is the second processor of a pair, through CUDA."""
+"""An NVIDIA GPU, or a slice of one, is measured by itself through CUDA, and is the second processor of a pair.
+
+Modules:
+
+* `session`: Runs a model on an NVIDIA GPU alone, or on a slice of one, through CUDA.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from edgeplan.engines.description import Description
 ENGINE = Description(
     "cuda",
     "pip install 'edgeplan[runtime,partition,cuda]'",
+    "edgeplan.engines.cuda.session:Cuda",
     processor="edgeplan.processors.cuda:CudaProcessor",
     wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
     architectures=("x86_64",),

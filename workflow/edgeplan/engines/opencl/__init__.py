@@ -2,8 +2,9 @@
 
 Modules:
 
-* `session`: Runs a model on an OpenCL device alone: f32, the kernels that the dispatcher chooses,
+* `dispatching`: Runs a model on a processor alone that dispatches kernels of its own: f32,
   activations in blocks of channels.
+* `session`: Runs a model on an OpenCL device alone.
 * `trial`: Tries vectors of one width in a process: a model of the kernels is run and checked by
   ONNX Runtime (`opencl.widest`).
 """

@@ -8,7 +8,7 @@ work meanwhile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,12 +42,19 @@ def dense(offset: int, size: int) -> Region:
 
 def is_view(program: Program | Partitioned, step: Step, block: int) -> bool:
     """Tell whether a reshape's output lies where its input does, so that nothing is done for it."""
+    shapes = program.shapes if isinstance(program, Program) else program.ranged.lowered.shapes
+    return is_view_at(step, shapes, program.layouts, program.offsets, block)
+
+
+def is_view_at(
+    step: Step, shapes: Mapping[str, tuple[int, ...]], layouts: Mapping[str, str], offsets: Mapping[str, int], block: int
+) -> bool:
+    """Tell of a step what `is_view` does, before there is a program."""
     if step.kind != "reshape":
         return False
-    shapes = program.shapes if isinstance(program, Program) else program.ranged.lowered.shapes
     source, output = step.inputs[0], step.outputs[0]
-    plain = all(same_bytes(shapes[t], program.layouts[t], "nchw", block) for t in (source, output))
-    return plain and program.offsets[source] == program.offsets[output]
+    plain = all(same_bytes(shapes[t], layouts[t], "nchw", block) for t in (source, output))
+    return plain and offsets[source] == offsets[output]
 
 
 def crossings(partitioned: Partitioned, block: int, untouched: Collection[int] = ()) -> Moves:

@@ -1,0 +1,29 @@
+"""Runs a model on an NVIDIA GPU alone, or on a slice of one, through CUDA."""
+
+from __future__ import annotations
+
+from edgeplan.cuda.driver import Driver
+from edgeplan.engines.base import EngineSettings
+from edgeplan.engines.opencl.dispatching import DispatchingEngine
+from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.processors.cuda import CudaOptions, CudaProcessor
+
+
+class Cuda(DispatchingEngine):
+    """This engine is an NVIDIA GPU; the options are those of `CudaOptions`."""
+
+    name = "cuda"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._options = CudaOptions.of(settings.options)
+        Driver()
+
+    @classmethod
+    def version(cls) -> str:
+        driver = Driver()
+        version = int(driver.call("cuDriverGetVersion"))
+        return f"{version // 1000}.{version % 1000 // 10}+nvrtc.{driver.compiler}"
+
+    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
+        return CudaProcessor(self._options, block, profiling=profiling)

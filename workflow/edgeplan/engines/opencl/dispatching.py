@@ -1,0 +1,339 @@
+"""Runs a model on a processor alone that dispatches kernels of its own: f32, activations in blocks of channels.
+
+Steps that the processor has no kernels for run on the host, through oneDNN, and their nodes say so: `host.` and its kernel.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from time import perf_counter_ns
+from types import MappingProxyType
+
+import numpy as np
+
+from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.steps import Lowered, Step
+from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.runtime.candidates import default
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.executable import Buffer, Executable, Worker
+from edgeplan.runtime.layouts import BLOCKED, size_bytes
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.crossing import dense, is_view_at
+from edgeplan.runtime.processor import Kernel, Region
+from edgeplan.runtime.program import Program, activation_layouts, build_program, plan_buffers, step_candidates
+from edgeplan.runtime.session import PreparedSteps
+from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.scratch import ScratchFolder
+
+_NS_PER_US = 1000.0
+#: Ends the name of an output before it is put in row-major order.
+_BLOCKED = ":blocked"
+#: Of the times that a profiled step may be given where the run as a whole took less than its steps did one by one.
+_LEAST_NS = 100.0
+
+
+class DispatchingEngine(Engine):
+    """This engine is a processor that dispatches kernels of its own; threads are the host's."""
+
+    reports_nodes = True
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._dnnl = Dnnl()
+        self._program: tuple[Graph, Program] | None = None
+        self._asked: DispatchingProcessor | None = None  # what it would run
+        self._opening = Lock()
+        self._references: tuple[Loaded, Loaded] | None = None
+
+    @abstractmethod
+    def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
+        """Open the processor; see `Processor.open`.
+
+        Raises:
+            DeviceError: it is not there.
+        """
+
+    def load(self, model: Path, graph: Graph) -> Session:
+        """Load a model on a processor that is opened for it."""
+        return _DispatchedSession(self._loaded(model, graph, profiling=False), graph)
+
+    def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
+        """Load a model on a processor that notes when kernels begin and end."""
+        return _ProfiledDispatchedSession(self._loaded(model, graph, profiling=True), graph)
+
+    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Return the operators of each node; no weights are read and no kernel is built where the processor refuses no step."""
+        with self._opening:
+            processor = self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
+        lowered, block = _blocked_convolutions(lower(graph)), self._dnnl.info.block
+        layouts = activation_layouts(lowered, BLOCKED)
+        if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
+            return super().members(graph)
+        offsets, _ = plan_buffers(lowered, layouts, block)
+        views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
+        return tuple(step.members for step, view in zip(lowered.steps, views, strict=True) if not view)
+
+    def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return two loads of the processor: a convolution follows its clock, an activation of 16 MB its memory."""
+        if self._references is None:
+            loads = []
+            with ScratchFolder("references") as folder:
+                for number, graph in enumerate(_reference_graphs()):
+                    path = save_onnx(graph, Path(folder) / f"{number}.onnx")
+                    loads.append(self._loaded(path, graph, profiling=False, moved=False))
+                    loads[-1].bind(random_inputs(graph))
+            self._references = loads[0], loads[1]
+        first, second = self._references
+        return first.run, second.run
+
+    def _loaded(self, model: Path, graph: Graph, *, profiling: bool, moved: bool = True) -> Loaded:
+        known = self._program  # one of another thread is as good
+        if known is None or known[0] is not graph:
+            known = self._program = graph, program_of(self._dnnl, model, graph, self.settings.threads)
+        processor = self.open(self._dnnl.info.block, profiling=profiling)
+        try:
+            return Loaded(self._dnnl, known[1], model.parent, processor, self.settings.threads, profiling, moved=moved)
+        except BaseException:
+            processor.close()
+            raise
+
+
+def _reference_graphs() -> tuple[Graph, Graph]:
+    b = GraphBuilder("compute", (1, 128, 28, 28))
+    compute = b.build(b.conv(b.input, 128, 3))
+    b = GraphBuilder("bandwidth", (1, 256, 128, 128))
+    return compute, b.build(b.relu(b.input))
+
+
+def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
+    """Build the program of a model with activations in blocks; the host computes its steps on so many threads.
+
+    Raises:
+        ModelError: an operator that has no steps, or weights that cannot be read.
+    """
+    lowered = _blocked_convolutions(lower(graph))
+    dnnl.set_threads(threads)
+    choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
+    return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)
+
+
+def _blocked_convolutions(lowered: Lowered) -> Lowered:
+    """Let convolutions write blocks where the model ends, too; a copy behind them makes the outputs row-major."""
+    ends = {step.outputs[0] for step in lowered.steps if step.kind == "conv"} & set(lowered.outputs)
+    names = {tensor: f"{tensor}{_BLOCKED}" for tensor in ends}
+    steps: list[Step] = []
+    for step in lowered.steps:
+        inputs, outputs = (tuple(names.get(tensor, tensor) for tensor in given) for given in (step.inputs, step.outputs))
+        posts = tuple(replace(post, tensor=names.get(post.tensor, post.tensor)) for post in step.post_ops)
+        steps.append(replace(step, inputs=inputs, outputs=outputs, post_ops=posts))
+        steps += [
+            Step(f"{tensor}:plain", "reshape", (), (names[tensor],), (tensor,)) for tensor in step.outputs if tensor in ends
+        ]
+    shapes = {**lowered.shapes, **{name: lowered.shapes[tensor] for tensor, name in names.items()}}
+    return replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
+
+
+class Loaded:
+    """A loaded program is prepared whole on a processor; the host runs what the processor refuses.
+
+    Kernels between two steps of the host are a segment, which is recorded and enqueued at once.
+
+    Args:
+        dnnl: the library of the host.
+        program: what to run.
+        folder: where the model file lies.
+        processor: runs it, and is closed with it.
+        threads: of the host.
+        profiling: whether the processor notes when kernels begin and end.
+        moved: whether a run moves inputs to the processor and outputs back, as one of a user does.
+    """
+
+    def __init__(
+        self, dnnl: Dnnl, program: Program, folder: Path, processor: DispatchingProcessor, threads: int,
+        profiling: bool = False, *, moved: bool = True,
+    ) -> None:  # fmt: skip
+        self.program, self.processor = program, processor
+        self._threads, self._moved = threads, moved
+        self._worker = Worker(dnnl, threads)
+        border = (program.inputs, program.outputs)
+        lowered = Lowered(program.name, program.steps, *border, program.shapes, program.types)
+        steps: list[Kernel | PreparedSteps] = []
+        with Executable(dnnl, program, folder, processor.allocate(program.arena_bytes)) as executable:
+            self._executable = executable
+            for index, step in enumerate(program.steps):
+                if processor.refuses(lowered, step, program.layouts):
+                    steps.append(PreparedSteps(executable, self._worker, threads, (index,)))
+                else:
+                    steps.append(processor.prepare(executable, index))
+        self.steps = tuple(steps)
+        self._order: list[list[int]] = []  # of the steps in what runs
+        self._joined = self._segments(lambda kernels: [processor.joined(kernels)] if profiling and kernels else kernels)
+        self._apart = self._segments(lambda kernels: kernels) if profiling else self._joined
+
+    def _segments(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[Callable[[], object]]:
+        """What runs, in order: recorded segments, and steps of the host, which return their nanoseconds."""
+        program, found = self.program, list[Callable[[], object]]()
+        order: list[list[int]] = [[]]
+        incoming: tuple[str, ...] = program.inputs if self._moved else ()
+        for index, (step, described) in enumerate(zip(self.steps, program.steps, strict=True)):
+            if isinstance(step, Kernel):
+                order[-1] += [index] if step.handle else []
+                continue
+            found += [self._recorded(incoming, of(self._kernels(order[-1])), described.reads), self._by_host(step)]
+            incoming = described.outputs
+            order += [[index], []]
+        self._order = order
+        return [*found, self._recorded(incoming, of(self._kernels(order[-1])), program.outputs if self._moved else ())]
+
+    def _kernels(self, indices: Iterable[int]) -> list[Kernel]:
+        return [step for step in map(self.steps.__getitem__, indices) if isinstance(step, Kernel)]
+
+    def _recorded(self, incoming: Iterable[str], kernels: list[Kernel], outgoing: Iterable[str]) -> Callable[[], object]:
+        processor, incoming, outgoing = self.processor, tuple(incoming), tuple(outgoing)
+
+        def enqueue_all() -> None:
+            self._move(incoming, processor.enqueue_in)
+            for kernel in kernels:
+                processor.enqueue(kernel)
+            self._move(outgoing, processor.enqueue_out)
+
+        enqueue = processor.recorded(enqueue_all)
+
+        def run() -> None:
+            enqueue()
+            processor.finish()
+
+        return run
+
+    def _by_host(self, step: PreparedSteps) -> Callable[[], object]:
+        def run() -> int:
+            self._worker.dnnl.set_threads(self._threads)
+            start = perf_counter_ns()
+            step.run()
+            return perf_counter_ns() - start
+
+        return run
+
+    def bind(self, inputs: Mapping[str, Array]) -> None:
+        """Copy the inputs to their place; the arena is reused while running."""
+        for name in self.program.inputs:
+            np.copyto(self._executable.activation(name), inputs[name])
+        if not self._moved:
+            self._move(self.program.inputs, self.processor.enqueue_in)
+
+    def _move(self, tensors: Iterable[str], enqueue: Callable[[Buffer, Region], None]) -> None:
+        program, block = self.program, self._worker.dnnl.info.block
+        for tensor in tensors:
+            size = size_bytes(program.shapes[tensor], program.layouts[tensor], block, program.dtype(tensor))
+            enqueue(self._executable.arena, dense(program.offsets[tensor], size))
+
+    def run(self) -> None:
+        """Run all steps on the bound inputs."""
+        for run in self._joined:
+            run()
+
+    def timed(self, inputs: Mapping[str, Array]) -> list[float]:
+        """Run all steps twice, and return the nanoseconds of each.
+
+        To mark where a step ends takes time of its own. So the steps of a segment are run once more with marks around them all,
+        and the difference is shared out among them: together they take what they take unmarked.
+        """
+        found = [0.0] * len(self.steps)
+        self.bind(inputs)
+        apart = self._noted(self._apart)
+        self.bind(inputs)
+        joined = self._noted(self._joined)
+        for indices, marked, whole in zip(self._order, apart, joined, strict=True):
+            if isinstance(marked, int):
+                found[indices[0]] = float(marked)
+                continue
+            assert not isinstance(whole, int)  # noqa: S101  the same segments
+            one_by_one, together = (sum(end - begin for begin, end in spans) for spans in (marked, whole))
+            beyond = (one_by_one - together) / max(1, len(indices))
+            for index, (begin, end) in zip(indices, marked, strict=True):
+                found[index] = max(_LEAST_NS, end - begin - beyond)
+        return found
+
+    def _noted(self, segments: Sequence[Callable[[], object]]) -> list[int | Sequence[tuple[int, int]]]:
+        found: list[int | Sequence[tuple[int, int]]] = []
+        for run in segments:
+            taken = run()
+            found.append(taken if isinstance(taken, int) else self.processor.spans())
+        return found
+
+    def outputs(self) -> dict[str, Array]:
+        """Return copies of the outputs of the last run."""
+        return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
+
+    def close(self) -> None:
+        """Close the processor."""
+        self._joined, self._apart = [], []
+        self.processor.close()
+
+
+class _DispatchedSession(Session):
+    def __init__(self, loaded: Loaded, graph: Graph) -> None:
+        self._loaded = loaded
+        self._inputs = random_inputs(graph)
+
+    def run(self) -> None:
+        self._loaded.bind(self._inputs)
+        self._loaded.run()
+
+    def outputs(self) -> Mapping[str, Array]:
+        return self._loaded.outputs()
+
+    def close(self) -> None:
+        self._loaded.close()
+
+
+class _ProfiledDispatchedSession(_DispatchedSession, ProfiledSession):
+    """This session asks the processor when each kernel began and ended."""
+
+    def __init__(self, loaded: Loaded, graph: Graph) -> None:
+        super().__init__(loaded, graph)
+        self._nodes, self._columns = _nodes(loaded, graph)
+        self._runs: list[list[float]] = []
+
+    def run(self) -> None:
+        self._runs.append(self._loaded.timed(self._inputs))
+
+    def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
+        runs = np.array(self._runs).reshape(len(self._runs), len(self._loaded.steps))[:, self._columns]
+        times = np.zeros((len(blocks), len(self._nodes)))
+        for row, (start, stop) in enumerate(blocks):
+            times[row] = np.median(runs[start:stop], axis=0) / _NS_PER_US
+        return self._nodes, times
+
+
+def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[int]]:
+    """Return the executed nodes, and the step that each is. A view, for which nothing runs, is none."""
+    nodes: list[EngineNode] = []
+    columns: list[int] = []
+    program = loaded.program
+    producers = {tensor: step for step in program.steps for tensor in step.outputs}
+    for index, (step, ready) in enumerate(zip(program.steps, loaded.steps, strict=True)):
+        if isinstance(ready, Kernel):
+            if ready.handle == ():
+                continue
+            implementation = ready.implementation
+        else:
+            if not any(ready.converts):
+                continue
+            implementation = f"host.{program.choices[index].kernel}"
+        layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
+        tensor = "" if step.members else step.inputs[0]
+        tensor = tensor.removesuffix(_BLOCKED)
+        while tensor and tensor not in graph.tensors:  # between the steps of one operator
+            tensor = producers[tensor].inputs[0]
+        nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))
+        columns.append(index)
+    return tuple(nodes), columns
