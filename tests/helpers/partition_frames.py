@@ -55,7 +55,7 @@ def trained(count: int = 60) -> Trained:
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
     """Rows of one layer."""
-    about = {"kind": kind, "name": name, "channels": 16, "outputs": 64, "predicted_us": np.nan, "ratio_ms": np.nan, **more}
+    about = {"kind": kind, "name": name, "channels": 16, "now": 16, "outputs": 64, "ratio_ms": np.nan, **more}
     return pd.DataFrame([{**about, "way": way, "us": value} for way, value in us.items()])
 
 

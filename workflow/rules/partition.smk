@@ -138,6 +138,7 @@ rule partition_eop:
         update("results/{pair}/partition/eop/sweeps.parquet"),
         update("results/{pair}/partition/eop/plans.parquet"),
         update("results/{pair}/partition/eop/key.parquet"),
+        update("results/{pair}/partition/eop/bounds.parquet"),
         update("results/{pair}/partition/eop/environment.json"),
     log:
         "work/logs/partition_eop-{pair}.log",
@@ -162,6 +163,7 @@ rule partition_eop_tables:
         "results/{pair}/partition/eop/sweeps.parquet",
         "results/{pair}/partition/eop/plans.parquet",
         "results/{pair}/partition/eop/key.parquet",
+        "results/{pair}/partition/eop/bounds.parquet",
         "results/{pair}/partition/eop/environment.json",
     output:
         update("results/chapters/{pair}/partition_eop.json"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.planned import write_folder
 from edgeplan.cli import app
+from edgeplan.engines.pair import open_pair
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -34,8 +37,9 @@ from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
+from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.fallback import TRIED, WATCHED
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Dimension, Extent
 
@@ -231,6 +235,29 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
     assert check.way in check.median_ms
     assert len(steps_ms) == len(planning.subject.lowered.steps)
     assert not any(folder.exists() for folder in folders.values())
+
+
+@needs_a_pair
+def test_a_plan_that_has_become_slow_is_held_against_its_first_processor(
+    pair: Opened, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder whose check says a millionth of a millisecond, as if all the machine were busy since; outputs stay right."""
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
+    planned = planning.planned(pair, tmp_path)
+    ways = planning.ways(pair, planned)
+    way = ways.get("planned") or ways["gpu"]
+    told = PairCheck("planned", {"planned": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
+    write_folder(replace(way, check=told), pair, tmp_path / "plan", ways["cpu"])
+    inputs = dict(planning.subject.inputs)
+    with caplog.at_level(logging.WARNING), open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
+        fallback = session.fallback
+        assert fallback is not None
+        found = [session.run(inputs) for _ in range(WATCHED + TRIED + 2)]
+    for name, first in found[0].items():
+        for later in found[1:]:
+            np.testing.assert_allclose(later[name], first, atol=1e-4 * np.abs(first).max())
+    assert fallback.fell_back == ("goes on alone" in caplog.text), "it says so where it falls back"
+    assert fallback._alone is not None, "the first processor was tried"
 
 
 @pytest.mark.skipif(len(_CORES) < 2, reason="two cores")

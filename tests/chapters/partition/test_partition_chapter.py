@@ -16,6 +16,7 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics, findings
+from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
@@ -347,6 +348,22 @@ def test_figures_of_merit_are_those_of_the_rows() -> None:
     assert found["partition.plan_seconds_max"] == 0.5
     assert found["partition.outputs_equal"] == 1
     assert "partition.predicted_within_15pct" not in found, "one model is not twelve"
+
+
+def test_plans_of_before_are_told_by_their_number() -> None:
+    whole = evidence()
+    assert not any("present predictors" in text for text in PARTITION_REPORT.page(whole, {}, {}, {}).findings)
+    layers = whole.layers.assign(now=[48 if way == "ours" and kind == "conv" else 16 for way, kind in _ways_and_kinds(whole)])
+    models = whole.models.assign(now_ms=8.0, now_splits=4.0)
+    told = evidence(layers=layers, models=models, environment={"cores": 2, "protocols": {"fresh": ["partition/3"]}})
+    text = " ".join(PARTITION_REPORT.page(told, {}, {}, {}).findings)
+    assert "(partition/3): the present predictors split 1 of 2 layers elsewhere, and plan 1 of 1 models otherwise." in text
+    same = evidence(models=whole.models.assign(now_ms=9.0, now_splits=4.0))
+    assert not any("present predictors" in text for text in PARTITION_REPORT.page(same, {}, {}, {}).findings)
+
+
+def _ways_and_kinds(of: PartitionEvidence) -> list[tuple[str, str]]:
+    return [*zip(of.layers["way"], of.layers["kind"], strict=True)]
 
 
 def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:

@@ -37,7 +37,7 @@ PARTITION_TABLES = tables_stage(
     _MEASURED,
     f"{_CHAPTERS}/partition",
 )
-_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
+_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key", "bounds")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
     "environment": f"{_MEASURED}/eop/environment.json"
 }
