@@ -15,6 +15,7 @@ from partition_models import MODELS, Saved
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
+from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics, findings
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
@@ -383,6 +384,25 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert checked_metrics(unsure)["partition.slower_than_best_models"] == 0, "its interval holds 1.02"
     failed = checked_evidence(checked=rows.query("model == 'two'").assign(median_ms=np.nan))
     assert checked_metrics(failed)["partition.slower_than_best_models"] == 1, "a plan that did not run is slower"
+
+
+def test_recurrent_variants_count_apart_from_the_models() -> None:
+    """All of them, or nothing is said; two are slower for certain, one plan did not run, and one is not sure."""
+    names = [*recurrent()]
+    assert len(names) == 28
+    (one,) = (rows for model, rows in checked_rows().groupby("model") if model == "one")
+    parts = [one.assign(model=name) for name in names]
+    parts[3], parts[4] = (part.assign(over_low=1.03, over_high=1.1) for part in parts[3:5])
+    parts[5] = parts[5].assign(over_low=1.01, over_high=1.1)
+    parts[6] = parts[6].assign(median_ms=np.nan)
+    whole = checked_evidence(checked=pd.concat([checked_rows(), *parts], ignore_index=True))
+    found = checked_metrics(whole)
+    assert found["eop.recurrent_slower"] == 3
+    without = checked_metrics(checked_evidence())
+    assert "eop.recurrent_slower" not in without
+    assert {name: value for name, value in found.items() if name != "eop.recurrent_slower"} == without
+    few = checked_evidence(checked=pd.concat([checked_rows(), *parts[:5]], ignore_index=True))
+    assert "eop.recurrent_slower" not in checked_metrics(few)
 
 
 def test_who_should_not_split_is_told() -> None:

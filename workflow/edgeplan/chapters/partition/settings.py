@@ -42,6 +42,7 @@ class PartitionSettings(Section):
         curve_points: channels at which a curve of a figure is measured.
         checked_pairs: on which plans check themselves; nothing has to be known of a pair for that.
         checked_models: that are planned so.
+        checked_recurrent: pairs on which the recurrent variants of EOP's Figure 9 are planned so, too.
         checked_turns: of each way to run such a model, interleaved, on fresh runs.
         eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
@@ -72,6 +73,7 @@ class PartitionSettings(Section):
     curve_points: Annotated[int, Field(ge=2, le=1000)]
     checked_pairs: list[DeviceName]
     checked_models: tuple[str, ...]
+    checked_recurrent: list[DeviceName]
     checked_turns: _Count
     eop: EopSettings
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.measuring.checked import checked_rows
 from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair
 from edgeplan.chapters.partition.measuring.rows import CHECKED, WHEN, NotThereError, PartitionRows
@@ -41,10 +42,14 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
     """
     pair, settings, folder = load_pair(pair_path), params.partition, (work / pair_path.stem).resolve()
 
+    models = {name: WORKLOADS[name] for name in settings.checked_models}
+    if pair.name in settings.checked_recurrent:
+        models |= recurrent()
+
     def planned(name: str) -> pd.DataFrame:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
+        model = save_workload(models[name](), folder / f"{name}.onnx", params.seed)
         frame = checked_rows(pair, model, settings.settings, settings.checked_turns)
         log.info("%s: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))
         return frame
@@ -53,7 +58,7 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
     with watched(rows, pair.cores):
         about = about_pair(pair, rows)
         store = PartitionRows(rows, about["identity"], CHECKED, "partition_checked", settings.lock_timeout_seconds)
-        for name in settings.checked_models:
+        for name in models:
             what = [name, params.seed, settings.checked_turns, settings.settings]
             try:
                 found.append(store.found("checked", what, partial(planned, name)).assign(model=name))
