@@ -9,6 +9,7 @@ rule partition_checked:
         "config/pairs/{pair}.yaml",
     output:
         update("results/{pair}/partition/checked/checked.parquet"),
+        update("results/{pair}/partition/checked/later.parquet"),
         update("results/{pair}/partition/checked/environment.json"),
     log:
         "work/logs/partition_checked-{pair}.log",
@@ -30,6 +31,7 @@ rule partition_checked_tables:
     """
     input:
         "results/{pair}/partition/checked/checked.parquet",
+        "results/{pair}/partition/checked/later.parquet",
         "results/{pair}/partition/checked/environment.json",
     output:
         update("results/chapters/{pair}/partition_checked.json"),

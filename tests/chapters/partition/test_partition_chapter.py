@@ -376,6 +376,10 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert found["partition.speedup_of_pairs"] == pytest.approx((16 / 10 * 20 / 16) ** 0.5, rel=1e-5)
     assert found["partition.seconds_to_checked_plan"] == 12
     assert found["partition.swept_within_15pct"] == 0.5, "10 and 16 where 9 was predicted"
+    assert found["partition.written_within_15pct"] == pytest.approx(2 / 3, rel=1e-5), "one that did not run is not"
+    assert found["partition.unscaled_within_15pct"] == 0
+    none = checked_evidence(later=checked_evidence().later.iloc[:0])
+    assert "partition.written_within_15pct" not in checked_metrics(none)
     table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")
     assert table["way"].tolist() == ["planned", "cpu, all cores (nhwc)", "gpu"]
     assert table.loc["one", "of both processors"] == pytest.approx(1.2)

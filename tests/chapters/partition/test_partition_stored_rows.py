@@ -54,6 +54,7 @@ def _same(rebuilt: Path, name: str, keys: list[str], *columns: str) -> None:
     pd.testing.assert_frame_equal(own, shipped, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_layers_and_models_are_those_that_were_measured(rebuilt: Path) -> None:
     _same(rebuilt, "layers", ["kind", "name", "way"], "channels", "outputs", "us")
     _same(rebuilt, "models", ["model", "way"], "median_ms", "predicted_ms", "splits", "reason")
@@ -64,6 +65,7 @@ def test_layers_and_models_are_those_that_were_measured(rebuilt: Path) -> None:
     assert planned["now_ms"].gt(0).all()
 
 
+@pytest.mark.slow
 def test_plans_of_eop_are_those_that_were_measured_and_their_bounds_are_of_now(rebuilt: Path) -> None:
     _same(rebuilt, "eop/plans", ["model", "way"], "median_ms", "predicted_ms", "reason")
     _same(rebuilt, "eop/key", ["model", "step"], "tuned_us", "grid_us")

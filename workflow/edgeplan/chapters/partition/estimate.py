@@ -25,7 +25,7 @@ def estimate(params: PartitionParams, engines: Sequence[str]) -> dict[str, float
     each = len(e.shares) * e.sweep_runs * _SWEEP_S + e.rounds * e.runs * _PLAN_S + 2 * e.search_seconds
     eop = len(e.models) * each + variants * _VARIANT_S
     checked = len(s.checked_pairs) * len(s.checked_models) * _CHECKED_S
-    checked += len(s.checked_recurrent) * len(recurrent()) * _VARIANT_S
+    checked += len(s.checked_fully) * len(recurrent()) * _VARIANT_S
     return {
         "plans that check themselves": checked,
         "splits of layers and models": len(s.pairs) * lipg,

@@ -45,11 +45,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 LATER: Mapping[str, Mapping[str, float | str]] = {"fresh": {"chosen_by": ""}}
 _BETWEEN = ", "
 #: Of plans that check themselves: the time of each way on fresh runs; its slowdown over the best other one, with its interval.
+#: And what the returned plan says that it takes (with the factor from running it, and without) and takes, minutes later, in
+#: each of some new processes.
 CHECKED: Mapping[str, tuple[str, ...]] = {
     "checked": (
         *("way", "median_ms", "chosen", "stock", "over_best", "over_low", "over_high"),
         *("seconds", "planned_ms", "splits", "steps", "reason"),
-    )
+    ),
+    "later": ("process", "written_ms", "unscaled_ms", "median_ms", "waited_s", "reason"),
 }
 
 
@@ -144,6 +147,11 @@ class PartitionRows:
             return stored.drop(columns=_OTHERS)
         store.commit({key: made.assign(**{_OTHERS: own})})
         return made
+
+    def has(self, kind: str, what: object) -> bool:
+        """Tell whether rows are stored, by any protocol where nothing may be measured."""
+        keys = [*self._keys(kind, what).values()]
+        return any(self.stores[kind].has(key) for key in (keys if stored_rows_only() else keys[:1]))
 
     def kept(self, kind: str, what: object, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """The rows of something that is computed from measured rows, kept beside them: made wherever they are not stored.
