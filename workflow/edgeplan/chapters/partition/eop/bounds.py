@@ -1,4 +1,4 @@
-"""How far our plans of measured costs may be from the best ones: planned anew from stored sweeps, with no device.
+"""Bounds say how far our plans of measured costs may be from the best ones: planned anew from stored sweeps, with no device.
 
 Sweeps are measured once; planners get better. So the gap that is shown is not the one that a plan had when it was measured.
 """

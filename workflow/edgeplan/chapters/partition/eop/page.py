@@ -57,7 +57,7 @@ def _made_anew(e: EopEvidence) -> str:
     times = pd.concat(both, axis=1, keys=["anew", "measured"]).dropna()
     if times.empty:
         return ""
-    ratio = geomean(times["anew"] / times["measured"])
+    ratio = geomean((times["anew"] / times["measured"]).to_numpy(float))
     return (
         f"Gaps are those of plans made anew from the stored sweeps; side by side, of {len(times)} models, they are predicted "
         f"to take {ratio:.3f} times as long as the plans that were measured."

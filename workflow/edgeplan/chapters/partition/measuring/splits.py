@@ -123,9 +123,9 @@ class SplitMeasuring:
                 "beside",
                 [[asdict(layer) for layer, _ in every], self.settings.grid_step, self.settings.sample_runs],
                 partial(self._timed, places, self.settings.sample_runs),
-                lambda stored, best=best: stored["channels"].tolist()[::3] == best,
+                partial(_of_splits, best),
             )
-            measured = rows["channels"].to_numpy(int)[::3].tolist()
+            measured = _beside_splits(rows)
             spans = [split_span_us(self.predictors, layer, split) for (layer, _), split in zip(every, measured, strict=True)]
             wholes = [min(found.whole_us) for _, found in every]
             taken, *alone = rows["us"].to_numpy(np.float64).reshape(-1, 3).T
@@ -251,6 +251,15 @@ class SplitMeasuring:
             beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
         parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
         return pd.concat(parts, ignore_index=True).fillna({"chosen_by": ""})
+
+
+def _beside_splits(rows: pd.DataFrame) -> list[int]:
+    """Return the channels of each split that rows of the kind "beside" are of."""
+    return [int(channels) for channels in rows["channels"].to_numpy()[::3]]
+
+
+def _of_splits(splits: list[int], rows: pd.DataFrame) -> bool:
+    return _beside_splits(rows) == splits
 
 
 def measured_splits(rows: pd.DataFrame, layers: int) -> list[dict[str, int]]:
