@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,28 @@ def test_cores_that_do_not_exist_are_told(tmp_path: Path) -> None:
     pair = load_pair(_file(tmp_path, **_processors(second={"cores": [beyond]})))
     with pytest.raises(DeviceError, match=f"core {beyond} does not exist on this machine.*\n.*field gpu.cores"):
         pair.check_cores()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores, one of which is withheld")
+def test_one_core_alone_is_too_few(tmp_path: Path) -> None:
+    """In a process of its own, which has one from its start, as in a container of one core."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    path = _file(tmp_path, **_processors({"cores": [first]}, {"cores": [second]}))
+    load_pair(path).check_cores()
+    code = f"""
+import os
+os.sched_setaffinity(0, [{first}])
+from edgeplan.devices.pairs import load_pair
+from edgeplan.errors import DeviceError
+try:
+    load_pair({str(path)!r}).check_cores()
+except DeviceError as error:
+    print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert f"core {second} may not be used by this process" in told
+    assert "field gpu.cores" in told
+    assert f"name cores among {first}; a pair of cores takes two" in told
 
 
 def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:

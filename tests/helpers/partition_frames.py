@@ -55,7 +55,7 @@ def trained(count: int = 60) -> Trained:
 
 def layer_rows(kind: str, name: str, us: dict[str, float], **more: float) -> pd.DataFrame:
     """Rows of one layer."""
-    about = {"kind": kind, "name": name, "channels": 16, "outputs": 64, "predicted_us": np.nan, "ratio_ms": np.nan, **more}
+    about = {"kind": kind, "name": name, "channels": 16, "now": 16, "outputs": 64, "ratio_ms": np.nan, **more}
     return pd.DataFrame([{**about, "way": way, "us": value} for way, value in us.items()])
 
 
@@ -85,9 +85,20 @@ def checked_rows() -> pd.DataFrame:
     return pd.DataFrame(rows).assign(reason="")
 
 
+def later_rows() -> pd.DataFrame:
+    """Three models, each in three processes later: one as it says, one by the median alone, and one that did not run."""
+    rows = [("one", 10.0, (10.0, 11.0, 10.5)), ("two", 12.0, (9.0, 13.0, 30.0)), ("three", 8.0, (np.nan,) * 3)]
+    return pd.DataFrame(
+        {"model": model, "process": float(k), "written_ms": says, "unscaled_ms": 7.0, "median_ms": ms, "waited_s": 600.0}
+        for model, says, times in rows
+        for k, ms in enumerate(times)
+    ).assign(reason="")
+
+
 def checked_evidence(**changes: Any) -> CheckedEvidence:
     """Three models, by hand."""
-    parts: dict[str, Any] = {"pair": "pair-test", "checked": checked_rows(), "environment": {"cores": 2, "fingerprint": "f"}}
+    parts: dict[str, Any] = {"pair": "pair-test", "checked": checked_rows(), "later": later_rows()}
+    parts |= {"environment": {"cores": 2, "fingerprint": "f"}}
     return CheckedEvidence(**(parts | changes))
 
 

@@ -9,6 +9,7 @@ rule partition_checked:
         "config/pairs/{pair}.yaml",
     output:
         update("results/{pair}/partition/checked/checked.parquet"),
+        update("results/{pair}/partition/checked/later.parquet"),
         update("results/{pair}/partition/checked/environment.json"),
     log:
         "work/logs/partition_checked-{pair}.log",
@@ -30,6 +31,7 @@ rule partition_checked_tables:
     """
     input:
         "results/{pair}/partition/checked/checked.parquet",
+        "results/{pair}/partition/checked/later.parquet",
         "results/{pair}/partition/checked/environment.json",
     output:
         update("results/chapters/{pair}/partition_checked.json"),
@@ -138,6 +140,7 @@ rule partition_eop:
         update("results/{pair}/partition/eop/sweeps.parquet"),
         update("results/{pair}/partition/eop/plans.parquet"),
         update("results/{pair}/partition/eop/key.parquet"),
+        update("results/{pair}/partition/eop/bounds.parquet"),
         update("results/{pair}/partition/eop/environment.json"),
     log:
         "work/logs/partition_eop-{pair}.log",
@@ -162,6 +165,7 @@ rule partition_eop_tables:
         "results/{pair}/partition/eop/sweeps.parquet",
         "results/{pair}/partition/eop/plans.parquet",
         "results/{pair}/partition/eop/key.parquet",
+        "results/{pair}/partition/eop/bounds.parquet",
         "results/{pair}/partition/eop/environment.json",
     output:
         update("results/chapters/{pair}/partition_eop.json"),

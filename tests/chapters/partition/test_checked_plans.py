@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given
@@ -24,9 +27,13 @@ from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckL
 from edgeplan.chapters.partition.checked.refining import refine, shifts
 from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
 from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.planned import write_folder
+from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
+from edgeplan.engines.pair import open_pair
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
@@ -34,10 +41,12 @@ from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule
+from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
+from edgeplan.runtime.partitioned.fallback import TRIED, WATCHED
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Dimension, Extent
+from edgeplan.support.store import STORED_ROWS_ONLY
 
 ROOT = Path(__file__).parents[3]
 _CORES = sorted(os.sched_getaffinity(0))[:2]
@@ -210,6 +219,41 @@ def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pai
     assert len(found.spans_ms) == len(folder.scheduled(PairSchedule).plan["steps"])
 
 
+@pytest.mark.slow
+@needs_a_pair
+def test_the_stage_plans_once_and_runs_plans_again_later(
+    workspace: Path, pair: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ways and later runs are stored; where nothing may be measured they are found, and so is a pair without later runs."""
+    del pair  # only whether it is there
+    document = yaml.safe_load((ROOT / "params.yaml").read_text())
+    small = {"checked_models": ["squeezenet"], "checked_turns": 1, "settings": [], "checked_later_seconds": 0.1}
+
+    def run_stage(**changes: object) -> tuple[pd.DataFrame, pd.DataFrame]:
+        document["partition"] |= small | changes
+        params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
+        path = workspace / "config/pairs/pair-pocl.yaml"
+        measure_checked(params, pair_path=path, rows=tmp_path / "rows", work=tmp_path / "work", measured=tmp_path / "measured")
+        return tuple(pd.read_parquet(tmp_path / f"measured/{name}.parquet") for name in ("checked", "later"))  # type: ignore[return-value]
+
+    monkeypatch.setattr("edgeplan.chapters.partition.stages.partition_checked.recurrent", dict)  # 28 more models
+    checked_first, none = run_stage(checked_fully=[])
+    assert len(none) == 0
+    assert {"model", "written_ms", "median_ms"} <= set(none)
+    checked_again, later = run_stage(checked_fully=["pair-pocl"])
+    assert checked_again.equals(checked_first), "ways are measured once"
+    assert later["process"].tolist() == [0, 1, 2]
+    assert (later["median_ms"] > 0).all(), later["reason"].tolist()
+    assert (later["written_ms"] > 0).all()
+    assert (later["waited_s"] >= 0.1).all()
+    assert not (tmp_path / "work").exists() or not any((tmp_path / "work").iterdir())
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    found = run_stage(checked_fully=["pair-pocl"])
+    assert [frame.to_dict("records") for frame in found] == [checked_first.to_dict("records"), later.to_dict("records")]
+    evidence = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured")
+    assert len(evidence.later) == 3
+
+
 @needs_a_pair
 def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, model: Path, tmp_path: Path) -> None:
     """Every folder that may become the plan is opened as `edgeplan run` opens it."""
@@ -231,6 +275,29 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
     assert check.way in check.median_ms
     assert len(steps_ms) == len(planning.subject.lowered.steps)
     assert not any(folder.exists() for folder in folders.values())
+
+
+@needs_a_pair
+def test_a_plan_that_has_become_slow_is_held_against_its_first_processor(
+    pair: Opened, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder whose check says a millionth of a millisecond, as if all the machine were busy since; outputs stay right."""
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
+    planned = planning.planned(pair, tmp_path)
+    ways = planning.ways(pair, planned)
+    way = ways.get("planned") or ways["gpu"]
+    told = PairCheck("planned", {"planned": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
+    write_folder(replace(way, check=told), pair, tmp_path / "plan", ways["cpu"])
+    inputs = dict(planning.subject.inputs)
+    with caplog.at_level(logging.WARNING), open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
+        fallback = session.fallback
+        assert fallback is not None
+        found = [session.run(inputs) for _ in range(WATCHED + TRIED + 2)]
+    for name, first in found[0].items():
+        for later in found[1:]:
+            np.testing.assert_allclose(later[name], first, atol=1e-4 * np.abs(first).max())
+    assert fallback.fell_back == ("goes on alone" in caplog.text), "it says so where it falls back"
+    assert fallback._alone is not None, "the first processor was tried"
 
 
 @pytest.mark.skipif(len(_CORES) < 2, reason="two cores")

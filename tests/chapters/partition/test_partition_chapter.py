@@ -15,7 +15,9 @@ from partition_models import MODELS, Saved
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
+from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics, findings
+from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
@@ -349,6 +351,22 @@ def test_figures_of_merit_are_those_of_the_rows() -> None:
     assert "partition.predicted_within_15pct" not in found, "one model is not twelve"
 
 
+def test_plans_of_before_are_told_by_their_number() -> None:
+    whole = evidence()
+    assert not any("present predictors" in text for text in PARTITION_REPORT.page(whole, {}, {}, {}).findings)
+    layers = whole.layers.assign(now=[48 if way == "ours" and kind == "conv" else 16 for way, kind in _ways_and_kinds(whole)])
+    models = whole.models.assign(now_ms=8.0, now_splits=4.0)
+    told = evidence(layers=layers, models=models, environment={"cores": 2, "protocols": {"fresh": ["partition/3"]}})
+    text = " ".join(PARTITION_REPORT.page(told, {}, {}, {}).findings)
+    assert "(partition/3): the present predictors split 1 of 2 layers elsewhere, and plan 1 of 1 models otherwise." in text
+    same = evidence(models=whole.models.assign(now_ms=9.0, now_splits=4.0))
+    assert not any("present predictors" in text for text in PARTITION_REPORT.page(same, {}, {}, {}).findings)
+
+
+def _ways_and_kinds(of: PartitionEvidence) -> list[tuple[str, str]]:
+    return [*zip(of.layers["way"], of.layers["kind"], strict=True)]
+
+
 def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     found = checked_metrics(checked_evidence())
     # Best of the others over what was returned: 11 / 10, all cores itself, 8 / 10.
@@ -358,6 +376,10 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert found["partition.speedup_of_pairs"] == pytest.approx((16 / 10 * 20 / 16) ** 0.5, rel=1e-5)
     assert found["partition.seconds_to_checked_plan"] == 12
     assert found["partition.swept_within_15pct"] == 0.5, "10 and 16 where 9 was predicted"
+    assert found["partition.written_within_15pct"] == pytest.approx(2 / 3, rel=1e-5), "one that did not run is not"
+    assert found["partition.unscaled_within_15pct"] == 0
+    none = checked_evidence(later=checked_evidence().later.iloc[:0])
+    assert "partition.written_within_15pct" not in checked_metrics(none)
     table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")
     assert table["way"].tolist() == ["planned", "cpu, all cores (nhwc)", "gpu"]
     assert table.loc["one", "of both processors"] == pytest.approx(1.2)
@@ -366,6 +388,25 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert checked_metrics(unsure)["partition.slower_than_best_models"] == 0, "its interval holds 1.02"
     failed = checked_evidence(checked=rows.query("model == 'two'").assign(median_ms=np.nan))
     assert checked_metrics(failed)["partition.slower_than_best_models"] == 1, "a plan that did not run is slower"
+
+
+def test_recurrent_variants_count_apart_from_the_models() -> None:
+    """All of them, or nothing is said; two are slower for certain, one plan did not run, and one is not sure."""
+    names = [*recurrent()]
+    assert len(names) == 28
+    (one,) = (rows for model, rows in checked_rows().groupby("model") if model == "one")
+    parts = [one.assign(model=name) for name in names]
+    parts[3], parts[4] = (part.assign(over_low=1.03, over_high=1.1) for part in parts[3:5])
+    parts[5] = parts[5].assign(over_low=1.01, over_high=1.1)
+    parts[6] = parts[6].assign(median_ms=np.nan)
+    whole = checked_evidence(checked=pd.concat([checked_rows(), *parts], ignore_index=True))
+    found = checked_metrics(whole)
+    assert found["eop.recurrent_slower"] == 3
+    without = checked_metrics(checked_evidence())
+    assert "eop.recurrent_slower" not in without
+    assert {name: value for name, value in found.items() if name != "eop.recurrent_slower"} == without
+    few = checked_evidence(checked=pd.concat([checked_rows(), *parts[:5]], ignore_index=True))
+    assert "eop.recurrent_slower" not in checked_metrics(few)
 
 
 def test_who_should_not_split_is_told() -> None:

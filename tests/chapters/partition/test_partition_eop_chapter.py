@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from partition_models import MODELS, Saved, images
 
 from edgeplan.chapters.partition.costs import ModelCosts
+from edgeplan.chapters.partition.eop.bounds import BOUNDS, bounds
 from edgeplan.chapters.partition.eop.costs import best_options, measured_costs
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
 from edgeplan.chapters.partition.eop.figures import EOP_FIGURES
@@ -17,7 +19,7 @@ from edgeplan.chapters.partition.eop.metrics import BARS, eop_metrics
 from edgeplan.chapters.partition.eop.operators import SAMPLED
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.eop.settings import EopSettings
-from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of
+from edgeplan.chapters.partition.eop.sweeps import SWEEP, SweptModel, subject_of, swept_layouts
 from edgeplan.chapters.partition.eop.tables import EOP_TABLES
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
 from edgeplan.chapters.partition.eop.ways import (
@@ -32,6 +34,7 @@ from edgeplan.chapters.partition.eop.ways import (
     as_predicted,
     ways,
 )
+from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT
@@ -76,7 +79,7 @@ def _contention() -> pd.DataFrame:
 def _costs(subject: SweptModel, us: float = 1000.0, handshake_ms: float = 0.002) -> ModelCosts:
     refused = [""] * len(subject.lowered.steps)
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": handshake_ms, "margin": 0.05, "contention": _contention()}
-    return measured_costs(subject, _swept(subject, us), refused, **given)  # type: ignore[arg-type]
+    return measured_costs(subject.lowered, subject.layouts, _swept(subject, us), refused, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["images", "three of them"])
@@ -113,7 +116,7 @@ def test_a_step_that_the_gpu_refuses_says_so(tmp_path: Path) -> None:
     swept = swept[~((swept["step"] == 0) & (swept["end"] != 1))]
     refused = ["no such kernel", *[""] * (len(subject.lowered.steps) - 1)]
     given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": 0.0, "margin": 0.0, "contention": _contention()}
-    costs = measured_costs(subject, swept, refused, **given)  # type: ignore[arg-type]
+    costs = measured_costs(subject.lowered, subject.layouts, swept, refused, **given)  # type: ignore[arg-type]
     assert costs.costs.steps[0].unsplittable == "the GPU has no kernel of it: no such kernel"
     assert list(costs.assigned[0]) == [0]
 
@@ -128,7 +131,7 @@ def _evidence(tmp_path: Path) -> EopEvidence:
     costs = _costs(subject)
     swept = _swept(subject, 1000.0).assign(name="n", operator="conv2d", of_paper="HW", refused="")
     rng = np.random.default_rng(0)
-    plans, sweeps, keys = [], [], []
+    plans, sweeps, keys, gaps = [], [], [], []
     about = [(m, "", "", 0) for m in ("inception_v3", "bert_base", "lstm_unrolled_batch16")]
     about += [
         ("LSTM batch 8", "figure_09", "batch", 8),
@@ -145,6 +148,8 @@ def _evidence(tmp_path: Path) -> EopEvidence:
         sweeps.append(swept.assign(**labels))
         key = pd.DataFrame([[0, "n", "dense", "HW1W2", 0.25, "linear", "linear", 1.03, 1.0, 2]], columns=list(COLUMNS["key"]))
         keys.append(key.assign(**labels))
+        anew = pd.DataFrame([[OURS, 6.0, 3.0, 0.1, 0.0, 5.0], [BESIDE, 4.0, 3.0, 2.0, 0.01, 5.0]], columns=list(BOUNDS))
+        gaps.append(anew.assign(**labels))
     sampled = [
         {
             "operator": one.operator,
@@ -158,7 +163,7 @@ def _evidence(tmp_path: Path) -> EopEvidence:
         for side in ("cpu", "gpu")
     ]
     assert costs.costs.steps
-    frames = [pd.concat(some, ignore_index=True) for some in (sweeps, plans, keys)]
+    frames = [pd.concat(some, ignore_index=True) for some in (sweeps, plans, keys, gaps)]
     return EopEvidence("pair", pd.DataFrame(sampled), *frames, {"cores": 2})
 
 
@@ -171,6 +176,8 @@ def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
     assert metrics["eop.slower_than_best_single_models"] == 0
     assert metrics["eop.outputs_equal"] == 1
     assert metrics["eop.plan_gap_max"] == pytest.approx(0.01)
+    assert metrics["eop.plan_seconds_max"] == 2
+    assert metrics["eop.recurrent_slower_unchecked"] == 0
     assert metrics["eop.pattern_share"] == pytest.approx(3 / 9)  # all is linear here; the paper calls three of nine so
     assert {bar.key for bar in BARS} <= set(metrics)
     tables, lacking = kit.make(EOP_TABLES, evidence)
@@ -203,13 +210,34 @@ def test_a_plan_that_failed_is_slower_and_told(tmp_path: Path) -> None:
     assert eop_metrics(evidence)["eop.failed_plans"] == 0
     lost = (evidence.plans["model"] == "bert_base") & (evidence.plans["way"] == BESIDE)
     evidence.plans.loc[lost, ["median_ms", "reason"]] = [np.nan, "the device is gone"]
-    found = EopEvidence("pair", *(getattr(evidence, name) for name in ("sampled", "sweeps", "plans", "key")), {})
+    found = EopEvidence("pair", *(getattr(evidence, name) for name in ("sampled", "sweeps", "plans", "key", "bounds")), {})
     metrics = eop_metrics(found)
     assert metrics["eop.failed_plans"] == 1
     assert metrics["eop.slower_than_best_single_models"] == pytest.approx(1 / 3, rel=1e-5)
     page = EOP_REPORT.page(found, {}, {}, metrics)
     assert any("the device is gone" in text for text in page.findings)
     assert "the better processor alone is over 2 % faster on 1 of 3" in page.findings[0]
+    assert "they are predicted to take 0.800 times as long as the plans that were measured" in page.findings[1]
+    slowed = (evidence.plans["figure"] == "figure_09") & (evidence.plans["way"] == BESIDE)
+    evidence.plans.loc[slowed, "median_ms"] = 8.2
+    assert eop_metrics(replace(evidence))["eop.recurrent_slower_unchecked"] == 2, "8.2 ms where the GPU takes 8"
+
+
+def test_bounds_follow_from_a_stored_sweep_and_the_graph_alone(tmp_path: Path) -> None:
+    """Costs of a model that is lowered without its file are those of the file, and their plans are within a proven gap."""
+    workload, costs = MODELS["images"](), _costs(_subject(tmp_path))
+    lowered = lowered_workload(workload)
+    given = {"block": _BLOCK, "names": _NAMES, "handshake_ms": 0.002, "margin": 0.05, "contention": _contention()}
+    swept = _swept(_subject(tmp_path), 1000.0)
+    again = measured_costs(lowered, swept_layouts(lowered), swept, [""] * len(lowered.steps), **given)  # type: ignore[arg-type]
+    assert again.content == costs.content
+    found = bounds(again.costs, 2.0).set_index("way")
+    assert found.loc[OURS, "plan_gap"] == 0, "in sequence the optimum is known"
+    assert 0 <= found.loc[BESIDE, "plan_gap"] < 0.3
+    assert found.loc[BESIDE, "predicted_ms"] <= found.loc[OURS, "predicted_ms"]
+    assert (found["plan_seconds"] >= 0).all()
+    branching = len(lowered.steps) > found["subgraphs"].iloc[0] >= 2
+    assert branching, "its branches are one subgraph"
 
 
 def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
@@ -227,6 +255,7 @@ def test_what_is_varied_is_built_as_named(tmp_path: Path) -> None:
 def test_unknown_models_are_refused() -> None:
     given = {"models": ["no such model"], "shares": [0.5], "sweep_runs": 1, "runs": 1, "rounds": 1, "margin": 0.0}
     given |= {"batches": [1, 2], "heights": [1, 2], "widths": [1, 2], "sample_runs": 1, "varied": False, "search_seconds": 1}
+    given |= {"bound_seconds": 1}
     with pytest.raises(ValueError, match="there is no model 'no such model'"):
         EopSettings.model_validate(given)
 

@@ -162,7 +162,9 @@ def test_samples_are_measured_once_and_found_again(
         samples(PartitionRows(tmp_path, ["another machine"]), None, _dispatcher(pair), settings, 5, pool)
 
 
-def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Path, tmp_path: Path) -> None:
+def test_layers_are_split_in_every_way(
+    predictors: Path, pair: Opened, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = _settings(grid_points=3, fresh_runs=2)
     measuring = SplitMeasuring(PartitionRows(tmp_path, pair.identity), pair, _loaded(predictors), settings, pool, 2.0)
     factors, errors = measuring.beside(_frame(settings))
@@ -194,6 +196,29 @@ def test_layers_are_split_in_every_way(predictors: Path, pair: Opened, pool: Pat
     ]
     assert list(dict.fromkeys(found["name"])) == [layer.name for layer in drawn]
     assert measuring.layers(7)["us"].equals(found["us"]), "found again"
+    assert (found["channels"] == found["now"]).all()
+    _rebuilt_by_other_predictors(measuring, found, (factors, errors), _frame(settings), monkeypatch)
+
+
+def _rebuilt_by_other_predictors(
+    measuring: SplitMeasuring, found: pd.DataFrame, learnt: object, training: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predictors that would split elsewhere find the rows where nothing may be measured, and not where it may."""
+    card = measuring.predictors.card
+    slow_cpu = {"fixed_share": dict.fromkeys(card.fixed_share, 0.1), "gain_errors": dict.fromkeys(("linear", "conv"), 1.0)}
+    others = replace(measuring.predictors, card=card.model_copy(update=slow_cpu))
+    with monkeypatch.context() as patch:
+        patch.setenv(STORED_ROWS_ONLY, "1")
+        stored = replace(measuring, pair=None, predictors=others)
+        again = stored.layers(7)
+        assert stored.beside(training)[0].keys() == {"linear", "conv"}
+        assert replace(measuring, pair=None).beside(training) == learnt
+    names = ["kind", "name", "way", "channels", "outputs", "us"]
+    assert again[names].equals(found[names]), "what was measured"
+    ours = again[again["way"] == "ours"]
+    assert ours["now"].isin([0, *ours["outputs"]]).all(), "no gain is beyond such an error"
+    with pytest.raises(AssertionError):
+        replace(measuring, pair=None, predictors=others).layers(7)  # these splits would have to be measured
 
 
 def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:

@@ -43,9 +43,16 @@ class Driver:
         """Call a function of the driver; return what it returns behind its error: nothing, one value, or several.
 
         Raises:
-            DeviceError: the driver reports an error.
+            DeviceError: the driver reports an error, or is too old to have the function.
         """
-        error, *found = getattr(self.api, function)(*given)
+        try:
+            error, *found = getattr(self.api, function)(*given)
+        except (AttributeError, RuntimeError) as lacking:  # cuda-bindings looks a function up when it is called first
+            raise DeviceError(
+                f"the NVIDIA driver or cuda-bindings is too old for {function}: {' '.join(str(lacking).split())[:200]}",
+                where=self.name,
+                next_step=_NEXT_STEPS["NOT_SUPPORTED"],
+            ) from lacking
         if int(error):
             raise self._failed(function, error.name.removeprefix("CUDA_ERROR_"))
         return found[0] if len(found) == 1 else tuple(found) or None

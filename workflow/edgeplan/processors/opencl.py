@@ -36,6 +36,15 @@ _CALIBRATION_LOOKS, _MOST_LOOKS, _CALIBRATIONS = 200_000, 1 << 40, 3
 _NS_PER_S = 1e9
 #: Kernels of counters that are kept with their arguments set.
 _MOST_COUNTER_KERNELS = 4096
+_SMALLER = "run a smaller model or part, or another device"
+#: What to do about an error of the driver, by the name of its code.
+_NEXT_STEPS = {
+    "DEVICE_NOT_AVAILABLE": "another program has the device for itself, or it is lost: end that, or look for it with clinfo",
+    "INVALID_COMMAND_QUEUE": "the driver gave the device up, as a watchdog does, or a fault: run again, or on another one",
+    "MEM_OBJECT_ALLOCATION_FAILURE": "run a smaller model, or end other programs on this device",
+    "OUT_OF_HOST_MEMORY": "run a smaller model, or end other programs on this machine",
+    "OUT_OF_RESOURCES": "end other programs on this device, or run a smaller model; a watchdog reports this, too",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,11 @@ class OpenclProcessor(DispatchingProcessor):
         made.data[:] = 0
         found = Buffer(made.data[:size], made.data.ctypes.data)
         self.enqueue_in(found, (0, size, 1, size))
-        self._queue.finish()
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            self.free(found)
+            raise self._failed(f"cannot fill {size} bytes", error) from error
         return found
 
     def _allocated(self, size: int) -> _Allocation:
@@ -288,8 +301,15 @@ class OpenclProcessor(DispatchingProcessor):
             raise self._failed("cannot run a kernel", error) from error
 
     def flush(self) -> None:
-        """See to it that what was enqueued is begun."""
-        self._queue.flush()
+        """See to it that what was enqueued is begun.
+
+        Raises:
+            DeviceError: the device reports a failure.
+        """
+        try:
+            self._queue.flush()
+        except self._cl.Error as error:
+            raise self._failed("the device fails", error) from error
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
         """Wait until all that was enqueued has run.
@@ -301,6 +321,7 @@ class OpenclProcessor(DispatchingProcessor):
         try:
             done = self._waiter.run(self._queue.finish, limit_seconds)
         except self._cl.Error as error:
+            self._ended_waits()  # of this run: the next one is not to be told of it
             raise self._failed("the device fails", error) from error
         if not done:
             raise DeviceError(
@@ -309,7 +330,12 @@ class OpenclProcessor(DispatchingProcessor):
                 next_step="run again; if it stays so, install another version of the driver",
             )
         self._moves.clear()
-        self._check_waits()
+        if self._ended_waits():
+            raise DeviceError(
+                f"a kernel has waited for the host longer than {LIMIT_SECONDS:g} s",
+                where=self._capabilities.name,
+                next_step="run again with less other work on the machine",
+            )
 
     # Counters in fine-grained memory
 
@@ -397,17 +423,13 @@ class OpenclProcessor(DispatchingProcessor):
         self._counter_kernels.clear()
         self._looks = min(_MOST_LOOKS, max(_CALIBRATION_LOOKS, int(_CALIBRATION_LOOKS * LIMIT_SECONDS / seconds)))
 
-    def _check_waits(self) -> None:
+    def _ended_waits(self) -> bool:
+        """Tell whether waits of kernels were given up since this was asked last."""
         if self._control is None:
-            return
+            return False
         flag = self._control.tensor(0, (1,), "int32")
-        if flag[0]:
-            flag[0] = 0
-            raise DeviceError(
-                f"a kernel has waited for the host longer than {LIMIT_SECONDS:g} s",
-                where=self._capabilities.name,
-                next_step="run again with less other work on the machine",
-            )
+        ended, flag[0] = bool(flag[0]), 0
+        return ended
 
     def close(self) -> None:
         """Free everything, once what still runs has ended."""
@@ -421,10 +443,9 @@ class OpenclProcessor(DispatchingProcessor):
         self._memories.clear()
 
     def _failed(self, what: str, error: BaseException) -> DeviceError:
+        code = self._cl.status_code.to_string(error.code, "") if isinstance(error, self._cl.Error) else ""
         return DeviceError(
-            f"OpenCL {what}: {reason(error)}",
-            where=self._capabilities.name,
-            next_step="run a smaller model or part, or another device",
+            f"OpenCL {what}: {reason(error)}", where=self._capabilities.name, next_step=_NEXT_STEPS.get(code, _SMALLER)
         )
 
 

@@ -37,7 +37,7 @@ PARTITION_TABLES = tables_stage(
     _MEASURED,
     f"{_CHAPTERS}/partition",
 )
-_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key")
+_EOP_FRAMES = ("sampled", "contention", "sweeps", "plans", "key", "bounds")
 _EOP_DOCUMENTS = {name: f"{_MEASURED}/eop/{name}.parquet" for name in _EOP_FRAMES} | {
     "environment": f"{_MEASURED}/eop/environment.json"
 }
@@ -63,7 +63,9 @@ EOP_TABLES = tables_stage(
     f"{_CHAPTERS}/partition_eop",
 )
 _CHECKED = f"{_MEASURED}/checked"
-_CHECKED_DOCUMENTS = {"checked": f"{_CHECKED}/checked.parquet", "environment": f"{_CHECKED}/environment.json"}
+_CHECKED_DOCUMENTS = {name: f"{_CHECKED}/{name}.parquet" for name in ("checked", "later")} | {
+    "environment": f"{_CHECKED}/environment.json"
+}
 CHECKED_PAIRS = Targets("partition.checked_pairs", wildcards=("pair",))
 CHECKED = Stage(
     name="partition_checked",

@@ -55,6 +55,12 @@ def predicted(predictors: PairPredictors, layer: LayerShape, step: int, variant:
     return Predicted((float(first[0]), float(second[0])), chosen, parts)
 
 
+def split_span_us(predictors: PairPredictors, layer: LayerShape, channels: int) -> float:
+    """Predict the time of the slower part of one split, without its handshake."""
+    parts = [times[1] for times in _times(predictors, layer, (channels,), OURS)]
+    return float(max(parts) * predictors.card.beside.get(layer.kind, 1.0))
+
+
 def _times(predictors: PairPredictors, layer: LayerShape, channels: Sequence[int], variant: str) -> tuple[Floats, Floats]:
     """Return the times of the whole layer, then of each split, on both lanes."""
     first = predictors.parts_us(0, layer, (layer.outputs, *channels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeplan.chapters.partition.eop.variants import VARIED
+from edgeplan.chapters.partition.eop.variants import VARIED, recurrent
 from edgeplan.chapters.partition.settings import PartitionParams
 
 # Typical of two cores of an AMD EPYC, not of this machine, as the committed rows tell.
@@ -25,6 +25,7 @@ def estimate(params: PartitionParams, engines: Sequence[str]) -> dict[str, float
     each = len(e.shares) * e.sweep_runs * _SWEEP_S + e.rounds * e.runs * _PLAN_S + 2 * e.search_seconds
     eop = len(e.models) * each + variants * _VARIANT_S
     checked = len(s.checked_pairs) * len(s.checked_models) * _CHECKED_S
+    checked += len(s.checked_fully) * len(recurrent()) * _VARIANT_S
     return {
         "plans that check themselves": checked,
         "splits of layers and models": len(s.pairs) * lipg,

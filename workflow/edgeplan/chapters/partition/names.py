@@ -14,3 +14,5 @@ DISPATCHER = "dispatcher"
 WORTH_SPLITTING = 1.05
 #: A way that takes so many times as long as another counts as slower.
 SLOWER = 1.02
+#: Makespans of one plan differ by less than this share, whatever the order of their sums.
+SAME_PLAN = 1e-6

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import onnx
 from msgspec.structs import replace
 
 from edgeplan.chapters.partition.costs import ModelCosts, assignments, model_costs, orders
 from edgeplan.chapters.partition.learning.predictors import OURS, PairPredictors
 from edgeplan.chapters.partition.measuring.opened import Opened, specs_of
 from edgeplan.errors import FormatError
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
-from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.read import from_onnx, load_onnx
+from edgeplan.graph.onnx.write import seeded
 from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
@@ -30,6 +33,7 @@ from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.build import write_weights
 from edgeplan.support.machine import fingerprint
+from edgeplan.workloads.registry import Workload
 
 #: What a partition document predicts: the rest is the schedule.
 _PREDICTED = ("makespan_ms", "lower_bound_ms", "better_single", "better_single_ms", "admitted_splits", "planning_ms")
@@ -102,6 +106,16 @@ def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
     """
     lowered = lower(load_onnx(model))
     return lowered, activation_layouts(lowered, BLOCKED)
+
+
+def lowered_workload(workload: Workload) -> Lowered:
+    """The steps of a model as `steps_of` reads them from its file, with no weights drawn and nothing written."""
+    drawn = seeded(workload) if isinstance(workload, Graph) else workload.seeded()
+    for tensor in drawn.model.graph.initializer:
+        if tensor.name in drawn.draws:  # as if its values lay beside the model, where nobody looks
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="weights")
+    return lower(from_onnx(drawn.model))
 
 
 def write_folder(planned: PlannedModel, pair: Opened, folder: Path, alone: PlannedModel | None = None) -> None:

@@ -76,5 +76,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             ),
             earlier=("eop/2",),
         ),
+        # plans made anew from the sweeps, with their bounds: computed, not measured
+        "eop_bounds": Protocol(
+            "eop-bounds/1",
+            (*files_of("chapters/partition/eop", "bounds", "costs"), "chapters/partition/costs.py", "planning/partition"),
+        ),
     }
 )

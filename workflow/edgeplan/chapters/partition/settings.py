@@ -42,7 +42,10 @@ class PartitionSettings(Section):
         curve_points: channels at which a curve of a figure is measured.
         checked_pairs: on which plans check themselves; nothing has to be known of a pair for that.
         checked_models: that are planned so.
+        checked_fully: pairs on which the recurrent variants of EOP's Figure 9 are planned so, too, and returned plans are run
+            again later.
         checked_turns: of each way to run such a model, interleaved, on fresh runs.
+        checked_later_seconds: after which such a plan is run in new processes, and held to what it says.
         eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -72,7 +75,9 @@ class PartitionSettings(Section):
     curve_points: Annotated[int, Field(ge=2, le=1000)]
     checked_pairs: list[DeviceName]
     checked_models: tuple[str, ...]
+    checked_fully: list[DeviceName]
     checked_turns: _Count
+    checked_later_seconds: Annotated[float, Field(ge=0, le=86400)]
     eop: EopSettings
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 

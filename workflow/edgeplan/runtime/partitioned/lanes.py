@@ -208,11 +208,14 @@ class PollingLanes(Lanes):
             gpu.enqueue_signal(other, signal)
 
     def _late(self) -> DeviceError:
-        at = self.loop.step
+        """Return the error of a GPU that did not come, with what its driver says of that when it is asked to end."""
+        at, done = self.loop.step, int(self._counters.tensor(ALIGNMENT, (1,), "int32")[0])
         where = f"before {self.items[self.on[_CPU][at]].name!r}" if at < len(self._needed) else "at the end"
-        return DeviceError(
-            f"{self.gpu.capabilities.name} did not come within {self.limit_seconds:g} s",
-            where=f"{where}; it has done {int(self._counters.tensor(ALIGNMENT, (1,), 'int32')[0])} of its "
-            f"{len(self.on[1 - _CPU])} steps",
-            next_step="open the partition again; if it stays so, run the model on one processor",
-        )
+        what = f"{self.gpu.capabilities.name} did not come within {self.limit_seconds:g} s"
+        step = "open the partition again; if it stays so, run the model on one processor"
+        self.gpu.give_up()
+        try:
+            self.gpu.finish()
+        except DeviceError as error:
+            what, step = f"{what}: {error.what}", error.next_step or step
+        return DeviceError(what, where=f"{where}; it has done {done} of its {len(self.on[1 - _CPU])} steps", next_step=step)

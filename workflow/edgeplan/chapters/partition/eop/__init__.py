@@ -2,6 +2,8 @@
 
 Modules:
 
+* `bounds`: Bounds say how far our plans of measured costs may be from the best ones: planned anew
+  from stored sweeps, with no device.
 * `contention`: This module measures by how much two different steps slow each other down, by what
   they are bound by.
 * `costs`: Sweeps to cost documents: every option of a step with the times it took in its model.

@@ -8,6 +8,7 @@ import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, Priced, costs_of
 from edgeplan.chapters.partition.eop.sweeps import SweptModel
+from edgeplan.graph.steps import Lowered
 from edgeplan.planning.partition.costs import SPLIT, PairCosts
 from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -17,7 +18,8 @@ _COMPUTE = frozenset({"conv", "fc", "matmul", "lstm", "gru", "lbr_gru"})
 
 
 def measured_costs(
-    subject: SweptModel,
+    lowered: Lowered,
+    layouts: Mapping[str, str],
     swept: pd.DataFrame,
     refused: Sequence[str],
     *,
@@ -30,7 +32,8 @@ def measured_costs(
     """The costs of a model.
 
     Args:
-        subject: the model.
+        lowered: its steps.
+        layouts: layout of every activation.
         swept: rows of `sweep`.
         refused: for each step why the GPU does not run it.
         block: channels of a block of the layout `blocked16`.
@@ -40,7 +43,7 @@ def measured_costs(
         contention: rows of `contention`.
     """
     by_step, priced = dict(iter(swept.groupby("step"))), list[Priced]()
-    for k, (step, why) in enumerate(zip(subject.lowered.steps, refused, strict=True)):
+    for k, (step, why) in enumerate(zip(lowered.steps, refused, strict=True)):
         options: list[dict[str, object]] = []
         places: list[Assignment] = []
         own = by_step[k]
@@ -60,8 +63,8 @@ def measured_costs(
         priced.append((entry, places))
     factors = contention.to_dict("records")
     return costs_of(
-        subject.lowered,
-        subject.layouts,
+        lowered,
+        layouts,
         block,
         priced,
         names=names,

@@ -27,6 +27,7 @@ class EopEvidence:
         sweeps: `sweeps.SWEEP` with name, operator, of_paper, refused, model, figure, setting, value.
         plans: one row a model and way: see `stages.partition_eop.COLUMNS`, with model, figure, setting, value.
         key: key operators, likewise.
+        bounds: our plans made anew from the sweeps: `bounds.BOUNDS`, with model, figure, setting, value.
         environment: of the machine.
     """
 
@@ -35,6 +36,7 @@ class EopEvidence:
     sweeps: pd.DataFrame
     plans: pd.DataFrame
     key: pd.DataFrame
+    bounds: pd.DataFrame
     environment: Mapping[str, Any]
 
     @cached_property

@@ -10,25 +10,24 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.eop.evidence import EopEvidence
+from edgeplan.chapters.partition.eop.variants import RECURRENT_FIGURE
 from edgeplan.chapters.partition.eop.ways import BESIDE, EOP, OURS
 from edgeplan.chapters.partition.names import ALL_CORES, SLOWER
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 
-#: The figure whose models are recurrent.
-_RECURRENT = "figure_09"
 BARS = (
     Bar("eop.speedup_vs_best", "speedup over the best of CPU, GPU, oneDNN on all cores, mean", low=1.0, aim="1.2"),
     Bar(
         "eop.slower_than_best_single_models", "share of models over 2 % slower than the better processor, ours", high=0, aim="0"
     ),
-    Bar("eop.slower_than_best_single_recurrent", "share of the recurrent variants of Figure 9 that are", high=0, aim="0"),
+    Bar("eop.recurrent_slower_unchecked", "recurrent variants of Figure 9, of 28, that are", high=2, aim="0"),
     Bar("eop.failed_plans", "plans that did not run", high=0),
     Bar("eop.ratio_time_over_grid", "key operators at EOP's ratio over their best ratio", high=1.05, aim="1.02"),
     Bar("eop.ours_over_eop", "our plans' time over EOP's", high=1.0, aim="0.9"),
     Bar("partition.branch_speedup", "Inception v3 side by side over in sequence", low=1.05, aim="1.15"),
-    Bar("eop.plan_seconds_max", "s to plan a model, largest", high=60, aim="5"),
-    Bar("eop.plan_gap_max", "plan over its bound, largest", high=0.05, aim="0.02"),
+    Bar("eop.plan_seconds_max", "s of processor time to plan a model, largest", high=60, aim="5"),
+    Bar("eop.plan_gap_max", "plan over its bound after 10 s of processor time, largest", high=0.04, aim="0.02"),
     Bar("eop.outputs_equal", "plans whose outputs are right", low=1.0),
 )
 
@@ -54,19 +53,13 @@ def speedup_vs(other: str) -> Callable[[EopEvidence], Estimate]:
     return lambda e: estimate(geomean, (e.beside[other] / e.beside["ours"])[e.beside["figure"] == ""].dropna())
 
 
-def slower(other: str, figure: str = "") -> Callable[[EopEvidence], float]:
+def slower(other: str) -> Callable[[EopEvidence], float]:
     """Share of the models that our plan slows by over 2 %, or does not run; of all, however far their rounds repeat.
 
     Args:
         other: what it is held against, a column of `EopEvidence.beside`.
-        figure: whose models; "" for the models themselves.
     """
-
-    def found(e: EopEvidence) -> float:
-        own = e.beside[(e.beside["figure"] == figure) & e.beside[other].notna()]
-        return float((~(own["ours"] <= SLOWER * own[other])).mean())
-
-    return found
+    return lambda e: float(_slower(_beside_of(e, other, ""), other).mean())
 
 
 def failed_plans(e: EopEvidence) -> float:
@@ -85,8 +78,31 @@ def outputs_equal(e: EopEvidence) -> float:
     return float((planned["error"].le(planned["tolerance"]) & (planned["reason"] == "")).mean())
 
 
-def _ours(e: EopEvidence) -> pd.DataFrame:
-    return e.plans[e.plans["way"].isin([OURS, BESIDE]) & (e.plans["reason"] == "")]
+def plan_seconds_max(e: EopEvidence) -> float:
+    """Max over models and both modes of the processor time in which a plan is made from a stored sweep."""
+    return float(e.bounds["plan_seconds"].max())
+
+
+def plan_gap_max(e: EopEvidence) -> float:
+    """Max over models and both modes of the makespan of a plan that is made from a stored sweep / its proven bound - 1."""
+    return float(e.bounds["plan_gap"].max())
+
+
+def recurrent_slower_unchecked(e: EopEvidence) -> float:
+    """Number of recurrent variants of Figure 9 that our plan slows by over 2 %, or does not run, by medians.
+
+    Checked plans of the same models are `eop.recurrent_slower`, of the stage `partition_checked`.
+    """
+    own = _beside_of(e, "single", RECURRENT_FIGURE)
+    return float(_slower(own, "single").sum()) if len(own) else math.nan
+
+
+def _beside_of(e: EopEvidence, other: str, figure: str) -> pd.DataFrame:
+    return e.beside[(e.beside["figure"] == figure) & e.beside[other].notna()]
+
+
+def _slower(own: pd.DataFrame, other: str) -> pd.Series[bool]:
+    return ~(own["ours"] <= SLOWER * own[other])
 
 
 _ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType(
@@ -98,10 +114,10 @@ _ALL: Mapping[str, Callable[[EopEvidence], float | Estimate]] = MappingProxyType
         "eop.ratio_time_over_grid": ratio_time_over_grid,
         "eop.ours_over_eop": ours_over_eop,
         "eop.slower_than_best_single_models": slower("single"),
-        "eop.slower_than_best_single_recurrent": slower("single", _RECURRENT),
         "partition.branch_speedup": branch_speedup("inception_v3"),
-        "eop.plan_seconds_max": lambda e: float(_ours(e)["plan_seconds"].max()),
-        "eop.plan_gap_max": lambda e: float(_ours(e)["plan_gap"].max()),
+        "eop.recurrent_slower_unchecked": recurrent_slower_unchecked,
+        "eop.plan_seconds_max": plan_seconds_max,
+        "eop.plan_gap_max": plan_gap_max,
         "eop.outputs_equal": outputs_equal,
     }
 )

@@ -62,7 +62,6 @@ def subject_of(name: str, model: Path, seed: int) -> SweptModel:
         ModelError: it cannot be read, or an operator is not supported.
     """
     lowered = lower(load_onnx(model))
-    images = any(step.kind == "conv" for step in lowered.steps)
     rng = np.random.default_rng(seed)
     inputs: dict[str, Array] = {}
     for tensor in lowered.inputs:
@@ -70,7 +69,13 @@ def subject_of(name: str, model: Path, seed: int) -> SweptModel:
         inputs[tensor] = (
             rng.integers(0, 2, shape).astype(dtype) if dtype is not None else rng.standard_normal(shape).astype(np.float32)
         )
-    return SweptModel(name, model, lowered, activation_layouts(lowered, BLOCKED if images else NCHW), inputs)
+    return SweptModel(name, model, lowered, swept_layouts(lowered), inputs)
+
+
+def swept_layouts(lowered: Lowered) -> Mapping[str, str]:
+    """The layouts in which a model is swept: images in blocks, all else row-major."""
+    images = any(step.kind == "conv" for step in lowered.steps)
+    return activation_layouts(lowered, BLOCKED if images else NCHW)
 
 
 def inside(subject: SweptModel) -> SweptModel:

@@ -38,7 +38,8 @@ def _family(model: str) -> str:
 
 
 def operators(e: EopEvidence) -> pd.DataFrame:
-    """Table 1: operators of a model. Here they are steps, with what is fused into them."""
+    """Table 1: subgraphs and operators of a model. Here operators are steps, with what is fused into them."""
+    subgraphs_of = e.bounds[e.bounds["figure"] == ""].groupby("model")["subgraphs"].first()
     rows, keys = [], e.key[e.key["figure"] == ""].groupby("model")["key_operators"].first()
     for model, own in e.wholes.groupby("model", sort=False):
         swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "")]
@@ -48,6 +49,7 @@ def operators(e: EopEvidence) -> pd.DataFrame:
         rows.append(
             {
                 "model": model,
+                "subgraphs": subgraphs_of.get(model, np.nan),
                 "steps": len(own),
                 "split over some dimension": splits["step"].nunique(),
                 "CPU only": refused["step"].nunique(),
@@ -65,12 +67,15 @@ def workloads(e: EopEvidence) -> pd.DataFrame:
     for model, own in e.own.groupby("model", sort=False):
         swept = e.sweeps[(e.sweeps["model"] == model) & (e.sweeps["figure"] == "") & (e.sweeps["refused"] != "")]
         splits = own.set_index("way")["splits"]
+        anew = e.bounds[(e.bounds["model"] == model) & (e.bounds["way"] == BESIDE)]
         why = swept.drop_duplicates("step")["refused"].value_counts()
         rows.append(
             {
                 "model": model,
                 "steps": int(own["steps"].iloc[0]),
                 **{f"splits of {way}": splits.get(way, np.nan) for way in (EQUAL, EOP, OURS, BESIDE)},
+                "gap, side by side": round(float(anew["plan_gap"].max()), 4),
+                "s of processor time": round(float(anew["plan_seconds"].max()), 2),
                 "steps on the CPU alone": "; ".join(f"{count} ({reason})" for reason, count in why.items()),
             }
         )

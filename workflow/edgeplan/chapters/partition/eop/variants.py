@@ -21,6 +21,8 @@ VARIED: Mapping[tuple[str, str, str], tuple[int, ...]] = MappingProxyType(
         ("figure_10", "layers", "BERT"): (1, 2, 4),
     }
 )
+#: The figure whose models are recurrent.
+RECURRENT_FIGURE = "figure_09"
 _BATCH, _VOCABULARY = 16, 32000
 _SETTINGS = {"batch": "batch", "input": "embedding", "layers": "layers", "heads": "heads"}
 
@@ -32,3 +34,9 @@ def variant(model: str, setting: str, value: int) -> tuple[str, Callable[[], Wor
     if model == "BERT":
         return name, partial(bert, name, tokens=1, vocabulary=_VOCABULARY, **sizes)
     return name, partial(unrolled_language_model, name, "LSTM" if model == "LSTM" else "GRU", **sizes)
+
+
+def recurrent() -> Mapping[str, Callable[[], Workload]]:
+    """Return the recurrent variants of figure 9 by name."""
+    named = [(model, setting, values) for (figure, setting, model), values in VARIED.items() if figure == RECURRENT_FIGURE]
+    return dict(variant(model, setting, value) for model, setting, values in named for value in values)

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.partition.names import ALL_CORES
+from edgeplan.chapters.partition.names import ALL_CORES, SAME_PLAN
 
 #: Ways to run a layer: whole on one processor, and split by different choices.
 CPU, GPU, SEARCH, OURS, PLAIN, EQUAL, FIXED, EVENTS = (
@@ -21,6 +22,7 @@ GREEDY = "greedy"
 LAYER_WAYS = (SEARCH, OURS, PLAIN, FIXED, EQUAL, EVENTS, ALL_CORES)
 #: Ways to run a model on the pair.
 PAIR_WAYS = (OURS, GREEDY, FIXED, EQUAL, CPU, GPU)
+FlagArray = npt.NDArray[np.bool_]
 #: Oracles below it gain too little to be a divisor.
 WORTH = 1.05
 
@@ -33,9 +35,11 @@ class PartitionEvidence:
         pair: its name.
         errors: of the predictors, `learning.training.Trained.errors`.
         importance: likewise.
-        layers: one row a layer and way: kind, name, way, channels (of the CPU), outputs, us, predicted_us, ratio_ms.
+        layers: one row a layer and way: kind, name, way, channels (of the CPU, as measured), now (as the present predictors
+            choose), outputs, us, ratio_ms.
         models: one row a model and way: model, way, median_ms, repeat (one half of the runs over the other), predicted_ms,
-            peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason.
+            peak_mib, cpu_ms, error, tolerance, splits, steps, plan_seconds, plan_gap, reason; of our plan now_ms and
+            now_splits, the prediction and the splits of the plan that the present predictors lead to.
         handshakes: synchronisation, least_us, median_us, note.
         curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
             say.
@@ -61,6 +65,20 @@ class PartitionEvidence:
             return us.iloc[:0]
         best = us[[CPU, GPU]].min(axis=1)
         return us.rdiv(best, axis=0)
+
+    @cached_property
+    def planned_before(self) -> tuple[FlagArray, FlagArray]:
+        """For each layer and each model whether our measured plan is none that the present predictors lead to.
+
+        Tables of before they said so have none of either.
+        """
+        none = np.zeros(0, np.bool_)
+        layers = self.layers[self.layers["way"] == OURS]
+        split = (layers["channels"] != layers["now"]).to_numpy(np.bool_) if "now" in layers else none
+        if "now_ms" not in self.planned:
+            return split, none
+        planned = self.planned[["predicted_ms", "now_ms", "splits", "now_splits"]].to_numpy(float).T
+        return split, ~np.isclose(planned[0], planned[1], rtol=SAME_PLAN) | (planned[2] != planned[3])
 
     @cached_property
     def tested(self) -> pd.DataFrame:

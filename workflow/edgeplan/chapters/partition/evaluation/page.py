@@ -39,9 +39,9 @@ _CARDS = (
 
 
 def findings(evidence: PartitionEvidence) -> tuple[str, ...]:
-    """Beside what a plan is slower, what dispatch features bring, and what could not be measured, and why."""
+    """Beside what a plan is slower, what dispatch features bring, which plans were measured, and what was not, and why."""
     noted = evidence.handshakes[evidence.handshakes["note"] != ""]
-    told = [text for text in (_beside(evidence), _dispatch(evidence)) if text]
+    told = [text for text in (_beside(evidence), _dispatch(evidence), _planned_before(evidence)) if text]
     told += ("Handshakes by " + noted["synchronisation"] + ": " + noted["note"] + ".").tolist()
     cores = evidence.environment.get("cores", 0)
     if cores < 3:  # one of them stands for the GPU
@@ -81,6 +81,20 @@ def _dispatch(e: PartitionEvidence) -> str:
     return (
         f"Dispatch features {way} {abs(found.value):.3f} of the search's gain on layers (95 %: {found.low:+.3f} to "
         f"{found.high:+.3f}): {share:.3f} with them, {share - found.value:.3f} by predictors of the shape alone."
+    )
+
+
+def _planned_before(e: PartitionEvidence) -> str:
+    """Say how many of the measured plans the present predictors would not lead to; nothing where all are the same."""
+    layers, models = e.planned_before
+    if not layers.any() and not models.any():
+        return ""
+    protocols = e.environment.get("protocols", {})
+    by = ", ".join(sorted({name for kind in ("fresh", "models") for name in protocols.get(kind, ())}))
+    elsewhere, otherwise = (f"{int(found.sum())} of {len(found)}" for found in (layers, models))
+    return (
+        f"What was measured are the plans of that time{f' ({by})' if by else ''}: the present predictors split "
+        f"{elsewhere} layers elsewhere, and plan {otherwise} models otherwise."
     )
 
 

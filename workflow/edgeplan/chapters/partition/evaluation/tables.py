@@ -182,8 +182,9 @@ _CLEARLY = 1.05
 
 
 def handshakes(e: PartitionEvidence) -> pd.DataFrame:
-    """Return the cost of a step of nothing, by synchronisation."""
+    """Return the cost of a step of nothing, by synchronisation; and by how much split layers take longer by events (5.5)."""
     f = e.handshakes
+    longer = {kind: _longer_by_events(e, kind) for kind in _KINDS}
     printed = dict(zip(("events", "polling"), paper.HANDSHAKE_US, strict=True))
     return pd.DataFrame(
         {
@@ -191,9 +192,18 @@ def handshakes(e: PartitionEvidence) -> pd.DataFrame:
             "least_us": f["least_us"].round(2),
             "median_us": f["median_us"].round(2),
             "paper_us": f["synchronisation"].map(printed),
+            **{f"{kind} over polling_us": f["synchronisation"].map({"events": longer[kind]}).round(2) for kind in _KINDS},
             "note": f["note"],
         }
     ).reset_index(drop=True)
+
+
+def _longer_by_events(e: PartitionEvidence, kind: str) -> float:
+    """Return the median over split layers of a kind of their time by events less that by polling, in us."""
+    rows = e.layers[(e.layers["kind"] == kind) & e.layers["way"].isin([OURS, EVENTS])]
+    split = rows[(rows["channels"] > 0) & (rows["channels"] < rows["outputs"])]
+    us = split.pivot_table(index="name", columns="way", values="us", aggfunc="first").reindex(columns=[OURS, EVENTS])
+    return float((us[EVENTS] - us[OURS]).median())
 
 
 def _layers_note(e: PartitionEvidence) -> str:

@@ -1,10 +1,15 @@
-"""Rows of a pair that are stored: by what was measured, found again by their keys."""
+"""Rows of a pair that are stored: by what was measured, found again by their keys.
+
+No key holds a plan. Rows of splits and of models say themselves what was planned when they were
+measured, so that tables are rebuilt from them whatever predictors would choose now. Where it may be
+measured, rows of another plan than the present one are measured anew.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -36,13 +41,29 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("plan_seconds", "plan_gap", "reason"),
     ),
 }
+#: Columns that came later, with their values in rows of before: the ways that chose a split (`join_ways`).
+LATER: Mapping[str, Mapping[str, float | str]] = {"fresh": {"chosen_by": ""}}
+_BETWEEN = ", "
 #: Of plans that check themselves: the time of each way on fresh runs; its slowdown over the best other one, with its interval.
+#: And what the returned plan says that it takes (with the factor from running it, and without) and takes, minutes later, in
+#: each of some new processes.
 CHECKED: Mapping[str, tuple[str, ...]] = {
     "checked": (
         *("way", "median_ms", "chosen", "stock", "over_best", "over_low", "over_high"),
         *("seconds", "planned_ms", "splits", "steps", "reason"),
-    )
+    ),
+    "later": ("process", "written_ms", "unscaled_ms", "median_ms", "waited_s", "reason"),
 }
+
+
+def join_ways(ways: Iterable[str]) -> str:
+    """Return the names of ways as the column `chosen_by` holds them."""
+    return _BETWEEN.join(ways)
+
+
+def split_ways(chosen_by: str) -> list[str]:
+    """Return the names that `join_ways` joined."""
+    return chosen_by.split(_BETWEEN) if chosen_by else []
 
 
 class NotThereError(Exception):
@@ -59,6 +80,9 @@ class PartitionRows:
         protocol: that they are measured by.
         wait_seconds: how long to wait while another process is measuring on this machine.
 
+    Attributes:
+        protocols: names of the protocols by which the rows were measured that were found, by kind.
+
     Raises:
         FormatError: a file is damaged.
     """
@@ -71,29 +95,48 @@ class PartitionRows:
         protocol: str = "partition",
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self.stores = {kind: table_store(folder / kind, *names, WHEN, later={_OTHERS: 0.0}) for kind, names in columns.items()}
+        self.stores = {
+            kind: table_store(folder / kind, *names, WHEN, later={_OTHERS: 0.0, **LATER.get(kind, {})})
+            for kind, names in columns.items()
+        }
         self.identity, self.protocol, self.wait_seconds = identity, protocol, wait_seconds
+        self.protocols: dict[str, set[str]] = {kind: set() for kind in columns}
 
-    def found(self, kind: str, what: object, measure: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    def found(
+        self,
+        kind: str,
+        what: object,
+        measure: Callable[[], pd.DataFrame],
+        as_planned: Callable[[pd.DataFrame], bool] = lambda _: True,
+    ) -> pd.DataFrame:
         """The rows of something, measured where they are not stored, or were measured beside other work that has left.
 
         Args:
             kind: in `COLUMNS`.
-            what: decides them, besides the pair and the protocol.
+            what: decides them, besides the pair and the protocol; no plan, which the rows themselves hold.
             measure: gives them, this machine to itself.
+            as_planned: tells whether stored rows are of the present plan; those of another one count where nothing may be
+                measured.
 
         Raises:
             NotThereError: they are not stored, and nothing may be measured.
             BusyError: another process is measuring on this machine, and did not end in time.
         """
-        store, (key, *earlier) = self.stores[kind], self._keys(kind, what)
-        known = (key, *earlier) if stored_rows_only() else (key,)
-        stored = next((rows for one in known if (rows := store.get(one)) is not None), None)
+        store, keys = self.stores[kind], self._keys(kind, what)
+        (name, key), *_ = keys.items()
+        if stored_rows_only():
+            name, key = next(((one, known) for one, known in keys.items() if store.has(known)), (name, key))
+        self.protocols[kind].add(name)
+        stored = store.get(key)
         share = 0.0 if stored is None else float(stored[_OTHERS].max())
-        if stored is not None and (stored_rows_only() or not worth_again(share)):
+        if stored is not None and stored_rows_only():
             return stored.drop(columns=_OTHERS)
         if stored_rows_only():
             raise NotThereError
+        if stored is not None and not as_planned(stored):
+            stored = None
+        if stored is not None and not worth_again(share):
+            return stored.drop(columns=_OTHERS)
         with machine_lock(self.wait_seconds):
             watch = Others()
             made = measure().assign(**{WHEN: time.time()})
@@ -105,9 +148,28 @@ class PartitionRows:
         store.commit({key: made.assign(**{_OTHERS: own})})
         return made
 
-    def _keys(self, kind: str, what: object) -> list[str]:
-        """Key what is measured now, then what tables may be built from besides."""
-        return [key_of([name, kind, self.identity, what], 16) for name in protocol(self.protocol).readable]
+    def has(self, kind: str, what: object) -> bool:
+        """Tell whether rows are stored, by any protocol where nothing may be measured."""
+        keys = [*self._keys(kind, what).values()]
+        return any(self.stores[kind].has(key) for key in (keys if stored_rows_only() else keys[:1]))
+
+    def kept(self, kind: str, what: object, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """The rows of something that is computed from measured rows, kept beside them: made wherever they are not stored.
+
+        Args:
+            kind: of the store's kinds.
+            what: decides them, besides the pair and the protocol.
+            make: computes them.
+        """
+        store, (key, *_) = self.stores[kind], [*self._keys(kind, what).values()]
+        if (stored := store.get(key)) is None:
+            stored = make().assign(**{WHEN: time.time(), _OTHERS: 0.0})
+            store.commit({key: stored})
+        return stored.drop(columns=_OTHERS)
+
+    def _keys(self, kind: str, what: object) -> dict[str, str]:
+        """Key by protocol what is measured now, then what tables may be built from besides."""
+        return {name: key_of([name, kind, self.identity, what], 16) for name in protocol(self.protocol).readable}
 
     def merge(self, kind: str) -> None:
         """Bring rows that were added together in one file."""

@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import sampling
-from edgeplan.chapters.partition.choosing import Predicted, at_share, choose, predicted
+from edgeplan.chapters.partition.choosing import at_share, choose, predicted, split_span_us
 from edgeplan.chapters.partition.layers import KINDS, LayerShape
 from edgeplan.chapters.partition.learning.features import Floats
 from edgeplan.chapters.partition.learning.predictors import OURS, PLAIN, PairPredictors, refused
 from edgeplan.chapters.partition.learning.training import layers_of
 from edgeplan.chapters.partition.measuring.chains import ChainPlace, ChainTimes, timed
 from edgeplan.chapters.partition.measuring.opened import Opened
-from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionRows
+from edgeplan.chapters.partition.measuring.rows import NotThereError, PartitionRows, join_ways, split_ways
 from edgeplan.chapters.partition.measuring.running import wide
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
 from edgeplan.chapters.partition.settings import PartitionSettings
@@ -33,6 +33,8 @@ _MIB = 1 << 20
 _PAIR_WAYS = "pair"
 #: What splits take beside each other is learnt from layers of at least so many FLOPs, and of so many chains.
 _WORTH_SPLITTING, _BESIDE_CHAINS = 4e6, 3
+#: Choosing is timed so often: other work only makes it longer.
+_TIMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,20 @@ class ChosenSplits:
     Attributes:
         layer: the layer.
         channels: of the CPU, by way.
-        predicted_us: of our choice.
-        ratio_ms: taken to predict all splits and to choose.
+        ratio_ms: taken to predict all splits and to choose, the least of a few times.
     """
 
     layer: LayerShape
     channels: Mapping[str, int]
-    predicted_us: float
     ratio_ms: float
+
+    @property
+    def places(self) -> Mapping[int, list[str]]:
+        """Return the different splits, each with the ways that choose it."""
+        found: dict[int, list[str]] = {channels: [] for channels in sorted(set(self.channels.values()))}
+        for way, channels in self.channels.items():
+            found[channels].append(way)
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,8 @@ class SplitMeasuring:
     def beside(self, training: pd.DataFrame) -> tuple[dict[str, float], dict[str, float]]:
         """Measure splits of training samples, each at its predicted ratio and whole on both processors in one chain.
 
+        Predictions are held against the splits that were measured, which others may have been predicted to be the best of.
+
         Args:
             training: rows of samples that predictors were trained on.
 
@@ -96,24 +106,31 @@ class SplitMeasuring:
             By kind: by how much a split takes longer than its slower part is predicted to, the layer whole taken for the
             measure, median; and by how much half of the predicted gains are off at most (`Card.gain_errors`).
         """
-        factors, errors = {}, {}
+        factors, errors, most = {}, {}, _BESIDE_CHAINS * self.settings.chain
         for kind in KINDS:
             some = [layer for layer in layers_of(training[training["kind"] == kind]) if layer.flops >= _WORTH_SPLITTING]
-            places, spans, wholes = [], [], []
-            for layer in some[: _BESIDE_CHAINS * self.settings.chain]:
-                every = predicted(self.predictors, layer, self.settings.grid_step)
-                if every.channels:
-                    best = int(np.argmin(every.spans_us))
-                    places += [ChainPlace(layer, channels) for channels in (every.channels[best], layer.outputs, 0)]
-                    spans.append(float(every.spans_us[best]))
-                    wholes.append(min(every.whole_us))
-            if not places:
+            every = [(layer, predicted(self.predictors, layer, self.settings.grid_step)) for layer in some[:most]]
+            every = [(layer, found) for layer, found in every if found.channels]
+            if not every:
                 continue
-            key = [[[asdict(p.layer), p.channels] for p in places], self.settings.sample_runs]
-            rows = self.rows.found("beside", key, partial(self._timed, places, self.settings.sample_runs))
-            split_us, *whole_us = rows["us"].to_numpy(np.float64).reshape(-1, 3).T
+            best = [found.channels[int(np.argmin(found.spans_us))] for _, found in every]
+            places = [
+                ChainPlace(layer, channels)
+                for (layer, _), split in zip(every, best, strict=True)
+                for channels in (split, layer.outputs, 0)
+            ]
+            rows = self.rows.found(
+                "beside",
+                [[asdict(layer) for layer, _ in every], self.settings.grid_step, self.settings.sample_runs],
+                partial(self._timed, places, self.settings.sample_runs),
+                partial(_of_splits, best),
+            )
+            measured = _beside_splits(rows)
+            spans = [split_span_us(self.predictors, layer, split) for (layer, _), split in zip(every, measured, strict=True)]
+            wholes = [min(found.whole_us) for _, found in every]
+            taken, *alone = rows["us"].to_numpy(np.float64).reshape(-1, 3).T
             factors[kind], errors[kind] = beside_and_error(
-                np.array(spans), np.array(wholes), split_us, np.minimum(*whole_us), self.handshake_us
+                np.array(spans), np.array(wholes), taken, np.minimum(*alone), self.handshake_us
             )
         self.rows.merge("beside")
         return factors, errors
@@ -129,10 +146,12 @@ class SplitMeasuring:
     def _chosen(self, layer: LayerShape) -> ChosenSplits:
         step, card = self.settings.grid_step, self.predictors.card
         margin = self.predictors.margin(layer.kind)
-        began = time.perf_counter()
-        found = predicted(self.predictors, layer, step)
-        ours = choose(found, layer.outputs, self.handshake_us, margin)
-        ratio_ms = (time.perf_counter() - began) * 1e3
+        taken = []
+        for _ in range(_TIMED):
+            began = time.perf_counter()
+            found = predicted(self.predictors, layer, step)
+            ours = choose(found, layer.outputs, self.handshake_us, margin)
+            taken.append((time.perf_counter() - began) * 1e3)
         plain = choose(predicted(self.predictors, layer, step, PLAIN), layer.outputs, self.handshake_us, margin)
         channels = {
             SIDES[0]: layer.outputs,
@@ -143,7 +162,7 @@ class SplitMeasuring:
             "fixed": at_share(layer.outputs, card.fixed_share[layer.kind], step),
             "equal": at_share(layer.outputs, 0.5, step),
         }
-        return ChosenSplits(layer, channels, _span(found, ours, layer.outputs, self.handshake_us), ratio_ms)
+        return ChosenSplits(layer, channels, min(taken))
 
     def _searched(self, layer: LayerShape) -> int:
         """The fastest of all splits and both processors: all of them a few times, then the best of them again."""
@@ -179,20 +198,29 @@ class SplitMeasuring:
         return pd.concat(parts, ignore_index=True)
 
     def _fresh(self, some: Sequence[ChosenSplits]) -> Iterator[pd.DataFrame]:
-        """Run what was chosen in new sessions: all different splits in a chain, then by events, on all cores."""
-        key = [[[asdict(c.layer), sorted(set(c.channels.values())), c.channels[OURS]] for c in some], self.settings.fresh_runs]
+        """Run what was chosen in new sessions: all different splits in a chain, then by events, on all cores.
+
+        Rows tell the splits that were measured; the column `now` tells what the present predictors choose.
+        """
+        key = [[asdict(c.layer) for c in some], self.settings.grid_step, self.settings.fresh_runs]
+        chosen_now = [dict(one.channels) for one in some]
         try:
-            found = self.rows.found("fresh", key, lambda: self._fresh_rows(some))
+            found = self.rows.found(
+                "fresh", key, lambda: self._fresh_rows(some), lambda stored: measured_splits(stored, len(some)) == chosen_now
+            )
         except NotThereError:
             return
-        for k, chosen in enumerate(some):
-            own = found[found["layer"] == k]
+        splits = measured_splits(found, len(some))
+        if not all(OURS in one for one in splits):  # rows of before they said so
+            return
+        for k, (chosen, channels) in enumerate(zip(some, splits, strict=True)):
+            own, outputs = found[found["layer"] == k], chosen.layer.outputs
             pair = own[own["way"] == _PAIR_WAYS].set_index("channels")["us"]
-            us = {way: float(pair[channels]) for way, channels in chosen.channels.items()}
-            channels = dict(chosen.channels)
+            us = {way: float(pair[channels[way]]) for way in chosen.channels if way in channels}
+            now = dict(chosen.channels)
             for way in (EVENTS, ALL_CORES):
                 others = own[own["way"] == way]
-                channels[way] = chosen.channels[OURS] if way == EVENTS else chosen.layer.outputs
+                channels[way], now[way] = (channels[OURS], now[OURS]) if way == EVENTS else (outputs, outputs)
                 us[way] = float(others["us"].iloc[0]) if len(others) else us[OURS]
             yield pd.DataFrame(
                 {
@@ -200,9 +228,9 @@ class SplitMeasuring:
                     "name": chosen.layer.name,
                     "way": list(us),
                     "channels": [channels[way] for way in us],
-                    "outputs": chosen.layer.outputs,
+                    "now": [now[way] for way in us],
+                    "outputs": outputs,
                     "us": list(us.values()),
-                    "predicted_us": [chosen.predicted_us if way == OURS else np.nan for way in us],
                     "ratio_ms": [chosen.ratio_ms if way == OURS else np.nan for way in us],
                 }
             )
@@ -210,9 +238,9 @@ class SplitMeasuring:
     def _fresh_rows(self, some: Sequence[ChosenSplits]) -> pd.DataFrame:
         assert self.pair is not None  # noqa: S101  or nothing may be measured
         pair, runs = self.pair, self.settings.fresh_runs
-        of = [(k, c) for k, one in enumerate(some) for c in sorted(set(one.channels.values()))]
-        found = self._timed([ChainPlace(some[k].layer, c) for k, c in of], runs)
-        parts = [found.assign(layer=[k for k, _ in of], way=_PAIR_WAYS)]
+        of = [(k, c, join_ways(ways)) for k, one in enumerate(some) for c, ways in one.places.items()]
+        found = self._timed([ChainPlace(some[k].layer, c) for k, c, _ in of], runs)
+        parts = [found.assign(layer=[k for k, *_ in of], way=_PAIR_WAYS, chosen_by=[ways for *_, ways in of])]
         split = [k for k, one in enumerate(some) if 0 < one.channels[OURS] < one.layer.outputs]
         if split:
             places = [ChainPlace(some[k].layer, some[k].channels[OURS]) for k in split]
@@ -222,7 +250,29 @@ class SplitMeasuring:
         with _on_all_cores(pair) as cpu:
             beside = timed(pair, places, self.folder, runs, cpu=cpu, synchronisation=Synchronisation.events)
         parts.append(part_rows(places, beside).assign(layer=range(len(some)), way=ALL_CORES))
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(parts, ignore_index=True).fillna({"chosen_by": ""})
+
+
+def _beside_splits(rows: pd.DataFrame) -> list[int]:
+    """Return the channels of each split that rows of the kind "beside" are of."""
+    return [int(channels) for channels in rows["channels"].to_numpy()[::3]]
+
+
+def _of_splits(splits: list[int], rows: pd.DataFrame) -> bool:
+    return _beside_splits(rows) == splits
+
+
+def measured_splits(rows: pd.DataFrame, layers: int) -> list[dict[str, int]]:
+    """Return for each layer its channels on the CPU by way, as stored rows hold them.
+
+    Args:
+        rows: of the kind "fresh".
+        layers: how many the rows are of.
+    """
+    found: list[dict[str, int]] = [{} for _ in range(layers)]
+    for layer, channels, ways in rows[["layer", "channels", "chosen_by"]].itertuples(index=False, name=None):
+        found[int(layer)] |= dict.fromkeys(split_ways(ways), int(channels))
+    return found
 
 
 def beside_and_error(
@@ -246,13 +296,6 @@ def _fastest(rows: pd.DataFrame, count: int) -> list[int]:
     """Channels of the fastest splits."""
     order = np.argsort(rows["us"].to_numpy())[:count]
     return [int(c) for c in rows["channels"].to_numpy()[order]]
-
-
-def _span(found: Predicted, channels: int, outputs: int, handshake_us: float) -> float:
-    """Return the predicted time of a choice."""
-    if channels in (0, outputs):
-        return found.whole_us[0 if channels else 1]
-    return float(found.spans_us[found.channels.index(channels)]) + handshake_us
 
 
 def part_rows(places: Sequence[ChainPlace], found: ChainTimes) -> pd.DataFrame:

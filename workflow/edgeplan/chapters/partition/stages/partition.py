@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
@@ -13,27 +12,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import fixed_share
+from edgeplan.chapters.partition.costs import model_costs
 from edgeplan.chapters.partition.layers import KINDS
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import Trained, layers_of, train
 from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.curves import curves as measured_curves
-from edgeplan.chapters.partition.measuring.models import ModelJob, measured
+from edgeplan.chapters.partition.measuring.models import OURS, ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_pair, opened
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
+from edgeplan.chapters.partition.names import SAME_PLAN
+from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import PartitionParams, PartitionSettings
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import others_share, watched
+from edgeplan.planning.partition.planner import plan
+from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
+from edgeplan.runtime.program import activation_layouts
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
@@ -43,6 +49,8 @@ log = logging.getLogger(__name__)
 _HANDSHAKE_STEPS = 20
 #: A median that is more than so many times the least is of a machine on which others work.
 _LONGEST_HANDSHAKE = 2.0
+#: Columns that tell what would be planned now.
+_NOW = ("now_ms", "now_splits")
 
 
 def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:
@@ -72,6 +80,12 @@ def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, w
         write_parquet(frame, measured / f"{name}.parquet")
     write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _same_plan(rows: pd.DataFrame, now: tuple[float, int]) -> bool:
+    """Tell whether rows of a model are of a plan, by its makespan and its splits; one that did not run says no makespan."""
+    (ours,) = rows[rows["way"] == OURS][["predicted_ms", "splits"]].to_numpy(float)
+    return bool(np.isnan(ours[0]) or (np.isclose(ours[0], now[0], rtol=SAME_PLAN) and ours[1] == now[1]))
 
 
 class _Run:
@@ -161,19 +175,32 @@ class _Run:
         self.trained = replace(self.trained, predictors=replace(predictors, card=predictors.card.model_copy(update=values)))
 
     def _models(self) -> pd.DataFrame:
+        """Rows of all models; those of our plan tell what is planned now: now_ms, now_splits."""
         found = []
-        shares = json.dumps(self.trained.predictors.card.fixed_share, sort_keys=True)
         for name in self.settings.models:
-            what = [name, self.seed, self.settings.model_runs, self.settings.settings, shares, self.trained.predictors.digest]
+            now = self._planned_now(name)
+            what = [name, self.seed, self.settings.model_runs, self.settings.settings]
             try:
-                rows = self.rows.found("models", what, partial(self._model, name))
+                rows = self.rows.found("models", what, partial(self._model, name), partial(_same_plan, now=now))
             except NotThereError:
                 log.warning("no rows of %s: it is left out, since nothing may be measured", name)
                 continue
-            found.append(rows.assign(model=name))
+            ours = rows["way"] == OURS
+            found.append(
+                rows.assign(model=name, now_ms=np.where(ours, now[0], np.nan), now_splits=np.where(ours, now[1], np.nan))
+            )
         if not found:
             raise nothing_stored(LACKING, self._rows_path)
         return pd.concat(found, ignore_index=True)
+
+    def _planned_now(self, name: str) -> tuple[float, int]:
+        """Return the makespan in ms and the splits of the plan that the present predictors lead to; no device is needed."""
+        lowered = lowered_workload(WORKLOADS[name]())
+        layouts, (cpu, gpu) = activation_layouts(lowered, BLOCKED), self.about["names"]
+        waits = str(self.about["synchronisation"])
+        costs = model_costs(lowered, layouts, self.trained.predictors, names=(cpu, gpu), synchronisation=waits)
+        made = plan(costs.costs, "sequential")
+        return made.makespan_ms, sum(step.on == "split" for step in made.steps)
 
     def _saved(self, name: str) -> Path:
         """A model's file, in a folder of its own."""
@@ -204,4 +231,5 @@ class _Run:
             "synchronisation": f"{self.about['synchronisation']}: {self.about['why']}",
             "layers_by_rule": rules,
             "measured_at": time.strftime("%Y-%m-%d", time.gmtime(when)),
+            "protocols": {kind: sorted(names) for kind, names in self.rows.protocols.items()},
         }

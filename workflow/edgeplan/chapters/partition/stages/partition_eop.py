@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.chapters.partition.costs import ModelCosts, model_costs
+from edgeplan.chapters.partition.eop.bounds import BOUNDS, bounds
 from edgeplan.chapters.partition.eop.contention import contention as measured_contention
 from edgeplan.chapters.partition.eop.costs import at_ratios, best_options, measured_costs
 from edgeplan.chapters.partition.eop.operators import REPEATS, SAMPLED, SampledOperator, dimension_of, operator_of
@@ -28,6 +29,7 @@ from edgeplan.chapters.partition.eop.sweeps import (
     session_of,
     subject_of,
     sweep,
+    swept_layouts,
     timed_steps,
 )
 from edgeplan.chapters.partition.eop.variants import VARIED, variant
@@ -37,11 +39,13 @@ from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.running import Runner, on_all_cores, on_pair, tolerance
 from edgeplan.chapters.partition.names import ALL_CORES, SIDES
+from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
@@ -70,6 +74,8 @@ COLUMNS = {
         *("tuned_us", "grid_us", "key_operators"),
     ),
 }
+#: Columns of rows that are computed from them.
+COMPUTED = {"bounds": BOUNDS}
 #: Of the largest magnitude: a dozen softmaxes and normalised rows on the CPU alone are 0.9e-5 from ONNX Runtime's.
 _DEEP = 3e-5
 _HANDSHAKES, _HANDSHAKE_STEPS = 50, 20
@@ -97,7 +103,7 @@ def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: P
     with watched(rows, pair.cores):
         run = _Run(pair, params, rows, folder, load(predictors, pair))
         run.go()
-    for name in COLUMNS:
+    for name in (*COLUMNS, *COMPUTED):
         write_parquet(getattr(run, name), measured / f"{name}.parquet")
     write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
@@ -110,6 +116,7 @@ class _Run:
         self.predictors, self.settings, self.seed = predictors, params.partition.eop, params.seed
         self.pair, self.folder, self._path, self._about = pair, folder, rows, about_pair(pair, rows)
         self.rows = PartitionRows(rows, self._about["identity"], COLUMNS, "eop", params.partition.lock_timeout_seconds)
+        self.computed = PartitionRows(rows, self._about["identity"], COMPUTED, "eop_bounds")
 
     def go(self) -> None:
         """Measure in the order in which one needs the other; then what was measured goes into one file of each kind."""
@@ -124,7 +131,7 @@ class _Run:
         models = [(name, WORKLOADS[name], "", "", 0) for name in self.settings.models]
         for (figure, setting, model), values in VARIED.items() if self.settings.varied else ():
             models += [(*variant(model, setting, value), figure, setting, value) for value in values]
-        parts: dict[str, list[pd.DataFrame]] = {"sweeps": [], "plans": [], "key": []}
+        parts: dict[str, list[pd.DataFrame]] = {"sweeps": [], "plans": [], "key": [], "bounds": []}
         for name, build, figure, setting, value in models:
             try:
                 found = self._model(name, build)
@@ -136,9 +143,11 @@ class _Run:
         if not parts["plans"]:
             raise nothing_stored(LACKING, self._path)
         joined = {kind: pd.concat([f for f in some if len(f)] or some, ignore_index=True) for kind, some in parts.items()}
-        self.sweeps, self.plans, self.key = joined["sweeps"], joined["plans"], joined["key"]
+        self.sweeps, self.plans, self.key, self.bounds = (joined[kind] for kind in parts)
         for kind in COLUMNS:
             self.rows.merge(kind)
+        for kind in COMPUTED:
+            self.computed.merge(kind)
 
     def environment(self) -> dict[str, Any]:
         """State of the machine that measured, with which library and driver, and when the newest row was."""
@@ -184,7 +193,7 @@ class _Run:
         s = self.settings
         what = [name, self.seed, list(s.shares), s.sweep_runs]
         factors = [round(float(f), 2) for f in self.contention[["cpu_factor", "gpu_factor"]].to_numpy().ravel()]
-        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors, self.predictors.digest]
+        planned = [*what, s.margin, s.runs, s.rounds, s.search_seconds, factors]
         path = self.folder / f"{len(name)}.onnx"
 
         @cache
@@ -195,7 +204,8 @@ class _Run:
         failed = swept["dimension"].eq("failed")
         if failed.any():
             lost = {"way": WAYS[0], "reason": str(swept.loc[failed, "refused"].iloc[0])}
-            return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), "key": _frame([], "key")}
+            nothing = {"key": _frame([], "key"), "bounds": pd.DataFrame(columns=list(BOUNDS))}
+            return {"sweeps": swept[~failed], "plans": _frame([lost], "plans"), **nothing}
 
         @cache
         def costs() -> tuple[ModelCosts, Mapping[str, Planned], Eop]:
@@ -210,7 +220,9 @@ class _Run:
         plans = self.rows.found("plans", planned, lambda: self._plans(subject(), costs()[1]))
         key = self.rows.found("key", planned, lambda: self._key(subject(), *costs()))
         path.unlink(missing_ok=True)
-        return {"sweeps": swept, "plans": plans, "key": key}
+        planned_anew = [*what, s.margin, s.bound_seconds, factors]
+        found = self.computed.kept("bounds", planned_anew, lambda: self._bounds(name, build, swept))
+        return {"sweeps": swept, "plans": plans, "key": key, "bounds": found}
 
     def _swept(self, subject: SweptModel) -> pd.DataFrame:
         try:
@@ -233,16 +245,34 @@ class _Run:
     def _costs(self, subject: SweptModel, swept: pd.DataFrame) -> ModelCosts:
         with opened(self.pair) as pair:
             over = handshake(*pair.processors, pair.synchronisation, _HANDSHAKES, _HANDSHAKE_STEPS)
-            return measured_costs(
-                subject,
-                swept,
-                on_gpu(pair, subject),
-                block=pair.block,
-                names=pair.names,
-                handshake_ms=over.median_us / 1e3,
-                margin=self.settings.margin,
-                contention=self.contention.drop(columns=[WHEN], errors="ignore"),
-            )
+            return self._of_sweep(subject.lowered, subject.layouts, swept, on_gpu(pair, subject), over.median_us)
+
+    def _of_sweep(
+        self, lowered: Lowered, layouts: Mapping[str, str], swept: pd.DataFrame, refused: Sequence[str], handshake_us: float
+    ) -> ModelCosts:
+        cpu, gpu = self._about.get("names", SIDES)  # rows of before do not tell
+        return measured_costs(
+            lowered,
+            layouts,
+            swept,
+            refused,
+            block=self.predictors.dispatcher.block,
+            names=(cpu, gpu),
+            handshake_ms=handshake_us / 1e3,
+            margin=self.settings.margin,
+            contention=self.contention.drop(columns=[WHEN], errors="ignore"),
+        )
+
+    def _bounds(self, name: str, build: Callable[[], Workload], swept: pd.DataFrame) -> pd.DataFrame:
+        """Plan a model anew from its stored sweep."""
+        lowered = lowered_workload(build())
+        why = swept.drop_duplicates("step").set_index("step")["refused"]
+        refused = [str(why[k]) for k in range(len(lowered.steps))]
+        handshake_us = min(self.predictors.card.handshake_us.values())  # pairs wait in the best way that they can
+        costs = self._of_sweep(lowered, swept_layouts(lowered), swept, refused, handshake_us)
+        found = bounds(costs.costs, self.settings.bound_seconds)
+        log.info("%s: %s", name, found.to_dict("records"))
+        return found
 
     def _predicted(self, subject: SweptModel) -> Planned:
         """Return what EOP's algorithms make of costs that the pair's predictors give."""
