@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: Packages of the foundation and modules beside them, the lowest first: each imports those before it alone.
 FLOORS = (
     *("terminal", "errors", "progress", "writable", "support", "workspace", "graph", "zoo", "workloads", "planning", "runtime"),
-    *("opencl", "cuda", "processors", "engines", "opening", "devices"),
+    *("opencl", "cuda", "processors", "engines", "gpu_start", "opening", "devices"),
     *("measurement", "predictors", "profiling", "reporting", "testing"),
 )
 #: Where the command gets its folder, and the classes of what an inference answers.

@@ -1,0 +1,121 @@
+"""Starts a plan of a GPU in a process of its own, `python -m edgeplan.gpu_start.worker`: a job on stdin, a result on stdout.
+
+Drivers look up no code of earlier processes, so that nothing is found but what the plan folder holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from edgeplan.gpu_start.opened import host_processors, open_gpu, without_driver_caches
+from edgeplan.gpu_start.session import GpuSession
+from edgeplan.runtime.folder import GPU_START, read_folder
+from edgeplan.runtime.gpu_program import GpuProgram
+from edgeplan.support.machine import fingerprint
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.workers import work_apart
+
+_TIMEOUT_SECONDS = 600.0
+_MS_PER_S = 1e3
+
+
+class GpuStartJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job asks for one cold start, and inferences after it.
+
+    Attributes:
+        folder: of the plan.
+        inputs: an .npz of the inputs.
+        outputs: file to write the first outputs to, .npz; "" for none.
+        warm_runs: inferences after the first.
+        pinned: whether the host's threads keep off the processors that the device computes on.
+        scratch: an empty folder for what the driver unpacks; "" for its own.
+    """
+
+    folder: str
+    inputs: str
+    outputs: str = ""
+    warm_runs: int = 0
+    pinned: bool = True
+    scratch: str = ""
+
+
+class GpuStartResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A result tells the times of a start, in ms.
+
+    Attributes:
+        library_ms: to load the binding, the driver and the compiler, and to look for the device.
+        context_ms: to make a context and a queue.
+        cold_ms: from an open processor to the first outputs: the plan folder is read, all is prepared and executed.
+        warm_ms: of each inference after it.
+        stages_ms: parts of the cold start (`session.STAGES`), sums over all threads.
+        code_problem: why kernels were compiled although the plan keeps their code; "" if none was.
+    """
+
+    library_ms: float
+    context_ms: float
+    cold_ms: float
+    warm_ms: tuple[float, ...]
+    stages_ms: dict[str, float]
+    code_problem: str
+
+
+def start_gpu(job: GpuStartJob) -> GpuStartResult:
+    """Start a plan cold in a fresh process.
+
+    Raises:
+        ColdRunError: the process failed.
+    """
+    with ScratchFolder("gpu-start") as folder:
+        return work_apart(__name__, msgspec.structs.replace(job, scratch=str(folder)), GpuStartResult, "a cold start on a GPU",
+                          _TIMEOUT_SECONDS)  # fmt: skip
+
+
+def started(job: GpuStartJob) -> GpuStartResult:
+    """Start a plan cold in this process; see `start_gpu`."""
+    import numpy as np  # noqa: PLC0415  behind the drivers' variables
+
+    folder = Path(job.folder)
+    with np.load(job.inputs, allow_pickle=False) as given:
+        inputs = {name: given[name] for name in given.files}
+    machine = fingerprint()
+    opened = open_gpu(cast("GpuProgram", read_folder(folder, GPU_START).program).device)
+    if job.pinned:
+        os.sched_setaffinity(0, host_processors(opened.processor))
+    gc.collect()
+    gc.freeze()
+    began = time.perf_counter()
+    with GpuSession(read_folder(folder, GPU_START), opened.processor, machine) as session:
+        outputs = session.run(inputs)
+        cold_ms = (time.perf_counter() - began) * _MS_PER_S
+        if job.outputs:
+            np.savez(job.outputs, allow_pickle=False, **outputs)
+        warm = []
+        for _ in range(job.warm_runs):
+            began = time.perf_counter()
+            session.run(inputs)
+            warm.append((time.perf_counter() - began) * _MS_PER_S)
+        return GpuStartResult(
+            opened.library_ms, opened.context_ms, cold_ms, tuple(warm), dict(session.stages_ms()), session.code_problem
+        )
+
+
+def main() -> None:
+    """Do the job on stdin, answer on stdout."""
+    stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries may print
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=GpuStartJob)
+    without_driver_caches(job.scratch)
+    result = started(job)
+    stdout.write(msgspec.json.encode(result).decode())
+    stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
