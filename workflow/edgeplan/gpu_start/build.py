@@ -1,4 +1,4 @@
-"""Writes the plan folder of a cold start on a GPU: the program, packed weights that are kept, and the machine code of kernels."""
+"""Writes the plan folder of a cold start on a GPU: program, packed weights that are kept, machine code of kernels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from edgeplan.graph.model_file import model_sha256
 from edgeplan.gpu_start.code_cache import write_codes
 from edgeplan.gpu_start.model import GpuModel
-from edgeplan.gpu_start.session import argument_of, launch_of, library_version
+from edgeplan.gpu_start.session import launch_of, library_version
 from edgeplan.gpu_start.weights import WeightFiles, packed_of
-from edgeplan.opencl.building import ProgramSource
+from edgeplan.graph.model_file import model_sha256
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.folder import GPU_START, PROGRAM_NAME, MadeFor, encoded, replacing, write_plan
 from edgeplan.runtime.gpu_program import (
@@ -25,11 +24,8 @@ from edgeplan.runtime.gpu_program import (
     GpuSchedule,
     GpuStep,
 )
-from edgeplan.runtime.processor import Kernel
 from edgeplan.support.digests import sha256
 from edgeplan.support.machine import fingerprint
-
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ def write_gpu_folder(
         choices: by step.
         schedule: of the plan.
         prediction: likewise.
-        processor: that it is for, opened late: it compiles the kernels.
+        processor: that it is for, opened late, on which these kernels have run: it gives their machine code.
         folder: to write, where another plan may lie.
 
     Returns:
@@ -68,7 +64,7 @@ def write_gpu_folder(
 
     Raises:
         ModelError: weights cannot be read.
-        DeviceError: a kernel cannot be compiled.
+        DeviceError: the driver does not give the code of a kernel.
         StoreError: the folder cannot be written.
     """
     steps = [model.step(index, choice.kernel) for index, choice in enumerate(choices)]
@@ -81,7 +77,10 @@ def write_gpu_folder(
         program = model.with_steps(_packed(model, steps, kept, work / PACKED_NAME))
         (work / PROGRAM_NAME).write_bytes(encoded(program))
         if schedule.code:
-            write_codes(work / CODE_NAME, processor.code_identity, rehearsed_codes(processor, program))
+            launches = [launch_of(launch) for step in program.steps for launch in step.launches]
+            sources = dict.fromkeys(map(processor.source_of, launches))
+            codes = {source: processor.code_of(source) for source in sources}
+            write_codes(work / CODE_NAME, processor.code_identity, codes)
         names = (PROGRAM_NAME, PACKED_NAME) if program.packed_bytes else (PROGRAM_NAME,)
         write_plan(work, GPU_START, made_for, schedule, prediction, names)
     return program
@@ -106,22 +105,3 @@ def _packed(model: GpuModel, steps: Sequence[GpuStep], kept: Sequence[bool], pat
     finally:
         files.close()
     return found
-
-
-def rehearsed_codes(processor: DispatchingProcessor, program: GpuProgram) -> dict[ProgramSource, bytes]:
-    """Compile the kernels of a program and run each step once, on zeros: source -> machine code, whole.
-
-    Raises:
-        DeviceError: one cannot be compiled or run.
-    """
-    most = max((step.weights.elements for step in program.steps if step.weights is not None), default=1)
-    sizes = {"arena": program.arena_bytes, "workspace": program.workspace_bytes, "weights": _FLOAT_BYTES * most}
-    memories = {name: processor.own_memory(size) for name, size in sizes.items()}
-    found = dict.fromkeys(processor.source_of(launch_of(launch)) for step in program.steps for launch in step.launches)
-    for source in found:
-        processor.compile(source)
-    for step in program.steps:
-        launches = [(launch_of(one), [argument_of(given, memories) for given in one.arguments]) for one in step.launches]
-        processor.enqueue(Kernel(step.implementation, tuple(processor.command(*one) for one in launches)))
-    processor.finish()
-    return {source: processor.code_of(source) for source in found}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edgeplan.engines.opencl.session import program_of
 from edgeplan.errors import ModelError
+from edgeplan.gpu_start.weights import sources_of
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered, Step
-from edgeplan.gpu_start.weights import sources_of
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory
 from edgeplan.opencl.spaces import tensor_of
@@ -79,12 +79,12 @@ class GpuModel:
         """Return the program of a plan with these steps."""
         program = self.program
         workspace = max((d.workspace_elements for kernels in self.kernels for d in kernels.values()), default=0)
-        borders = [
+        inputs, outputs = (
             tuple(Border(name, tuple(program.shapes[name]), program.offsets[name]) for name in names)
             for names in (program.inputs, program.outputs)
-        ]
-        size, room = max(1, program.scratch_offset), _FLOAT_BYTES * max(1, workspace)
-        return GpuProgram(program.name, self.device, tuple(steps), *borders, size, aligned(room), self.sources)
+        )
+        size, room = max(1, program.scratch_offset), aligned(_FLOAT_BYTES * max(1, workspace))
+        return GpuProgram(program.name, self.device, tuple(steps), inputs, outputs, size, room, self.sources)
 
 
 def gpu_model(dnnl: Dnnl, model: Path, graph: Graph, device: DeviceSpec, numbers: DeviceNumbers) -> GpuModel:
@@ -102,9 +102,29 @@ def gpu_model(dnnl: Dnnl, model: Path, graph: Graph, device: DeviceSpec, numbers
     """
     program = program_of(dnnl, model, graph, 1)
     lowered = Lowered(program.name, program.steps, program.inputs, program.outputs, program.shapes, program.types)
-    kernels = tuple(_kernels(program, lowered, step, numbers) for step in program.steps)
+    kernels = _worth_compiling([_kernels(program, lowered, step, numbers) for step in program.steps])
     names = sorted({location.file for location in program.weights.values()})
     return GpuModel(model, device, program, kernels, tuple(names), sources_of(model, names))
+
+
+def _worth_compiling(kernels: Sequence[dict[str, Dispatch]]) -> tuple[dict[str, Dispatch], ...]:
+    """Leave out kernels that differ from the dispatcher's own by tiles alone which no step of the model is compiled for.
+
+    Each of them would be one more source to compile and to load, for a step or two.
+    """
+    compiled = {source for found in kernels if found for source in _sources(found[OWN])}
+    return tuple(
+        {
+            name: one
+            for name, one in found.items()
+            if name == OWN or one.implementation != found[OWN].implementation or _sources(one) <= compiled
+        }
+        for found in kernels
+    )
+
+
+def _sources(found: Dispatch) -> set[tuple[str, tuple[tuple[str, int], ...]]]:
+    return {(launch.source, launch.defines) for launch in found.launches}
 
 
 def _kernels(program: Program, lowered: Lowered, step: Step, numbers: DeviceNumbers) -> dict[str, Dispatch]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import DeviceError
-from edgeplan.runtime.gpu_program import DeviceSpec, GpuProgram
 from edgeplan.gpu_start.session import GpuSession
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.folder import PlanFolder
+from edgeplan.runtime.gpu_program import DeviceSpec, GpuProgram
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:

@@ -20,6 +20,11 @@ import numpy as np
 
 from edgeplan.errors import DeviceError, EdgeplanError, FormatError, StoreError
 from edgeplan.gpu_start.code_cache import CodeCache, write_codes
+from edgeplan.gpu_start.weights import WeightFiles, packed_of
+from edgeplan.opencl.building import ProgramSource, sources_digest
+from edgeplan.opencl.launch import Launch, Memory
+from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.gpu_program import (
     CODE_NAME,
     MEMORIES,
@@ -30,11 +35,6 @@ from edgeplan.runtime.gpu_program import (
     PlannedLaunch,
     problem_of,
 )
-from edgeplan.gpu_start.weights import WeightFiles, packed_of
-from edgeplan.opencl.building import ProgramSource, sources_digest
-from edgeplan.opencl.launch import Launch, Memory
-from edgeplan.runtime.bringing import Bringer
-from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Kernel
@@ -72,9 +72,7 @@ class GpuSession(Session):
         try:
             plan.require_here(machine, library_version(), "", driver=processor.capabilities.version)
             self.program, self.schedule = plan.program_of(GpuProgram), plan.scheduled(GpuSchedule)
-            if problem := problem_of(self.program, self.schedule):
-                raise FormatError(f"the plan does not fit: {problem}", where=str(plan.path / PLAN_NAME),
-                                  next_step=plan_again(GPU_START))  # fmt: skip
+            _require_fitting(self.program, self.schedule, plan)
             super().__init__(self.program.inputs, plan.path)
             if self.program.packed_bytes:
                 plan.require_whole(PACKED_NAME)
@@ -238,7 +236,7 @@ class GpuSession(Session):
         return self._ready(index)
 
     def _settle(self) -> None:
-        """Behind the first inference: record what later ones enqueue, and write code that was compiled for want of a whole one."""
+        """Record what later inferences enqueue, and write the code again that had to be compiled in the first one."""
         kernels = [kernel for kernel in self._kernels if kernel is not None and kernel.handle]
 
         def enqueue_all() -> None:
@@ -247,7 +245,9 @@ class GpuSession(Session):
 
         self._again = self._processor.recorded(enqueue_all)
         if self.code_problem:
-            _log.warning("%s %s: kernels were compiled, and it is written again", self._plan.path / CODE_NAME, self.code_problem)
+            _log.warning(
+                "%s %s: kernels were compiled, and it is written again", self._plan.path / CODE_NAME, self.code_problem
+            )
             with contextlib.suppress(StoreError, DeviceError):  # compiled again next time
                 codes = {source: self._processor.code_of(source) for source in self._loaded}
                 write_codes(self._plan.path / CODE_NAME, self._processor.code_identity, codes)
@@ -265,6 +265,12 @@ class GpuSession(Session):
             with contextlib.suppress(EdgeplanError):
                 close()
         self._closing.clear()
+
+
+def _require_fitting(program: GpuProgram, schedule: GpuSchedule, plan: PlanFolder) -> None:
+    if problem := problem_of(program, schedule):
+        what = f"the plan does not fit: {problem}"
+        raise FormatError(what, where=str(plan.path / PLAN_NAME), next_step=plan_again(GPU_START))
 
 
 def argument_of(argument: int | str, memories: Mapping[str, Any]) -> Any:

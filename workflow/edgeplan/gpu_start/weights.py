@@ -1,4 +1,4 @@
-"""Reads the weights of a step: packed ones from the plan folder, or the model's, which are then packed as its kernels read them."""
+"""Reads the weights of a step: packed ones of the plan folder, or the model's, which are then packed for its kernels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
-from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
 from edgeplan.opencl.launch import Packing
 from edgeplan.opencl.transforms import packed
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
+from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
 from edgeplan.runtime.transform import folded, values_of
 from edgeplan.support.files import files_sha256
 
@@ -30,7 +30,6 @@ class WeightFiles:
     Args:
         program: whose weights are read.
         folder: of the plan.
-        model: the model's file where it is not where it was planned; its other files lie beside it.
 
     Raises:
         ModelError: a file is missing, or another one than was planned.

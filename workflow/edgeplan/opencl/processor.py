@@ -176,7 +176,7 @@ class DispatchingProcessor(Processor):
             DeviceError: the driver refuses it.
         """
 
-    def enter(self) -> None:  # noqa: B027  most drivers know no current device
+    def enter(self) -> None:
         """Let the calling thread compile, load and upload; the thread that opened the processor needs no leave."""
 
     @abstractmethod

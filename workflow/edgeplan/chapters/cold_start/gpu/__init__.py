@@ -1,1 +1,1 @@
-"""Cold starts on a GPU: what each step costs there, the plan, and the starts of plans and of stock engines in fresh processes."""
+"""Cold starts on a GPU (NNV12, section 3.4): what each step costs there, the plan, and starts in fresh processes."""

@@ -130,7 +130,10 @@ GPU_PLANNERS: Mapping[str, Callable[[GpuCosts, Search], GpuOutcome]] = MappingPr
 def _in_sequence(costs: GpuCosts, steps: Sequence[Sequence[GpuCandidate]], *, compiled: bool) -> GpuOutcome:
     chosen = tuple(min(step, key=lambda one: one.preparation_ms(compiled=compiled) + one.first_ms) for step in steps)
     total = costs.start_ms + sum(one.preparation_ms(compiled=compiled) + one.first_ms for one in chosen)
-    return GpuOutcome(chosen, (tuple(range(len(steps))),), True, not compiled, total, total, "in sequence")
+    queues = (tuple(range(len(steps))),)
+    return GpuOutcome(
+        chosen, queues, in_sequence=True, code=not compiled, makespan_ms=total, lower_bound_ms=total, note="in sequence"
+    )
 
 
 def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
@@ -140,8 +143,15 @@ def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
     chosen = tuple(step[k] for step, k in zip(steps, found.schedule.choice, strict=True))
     queues = tuple(found.schedule.queue(q) for q in range(costs.threads))
     alone = not any(queues)
-    times = (costs.start_ms + found.makespan_ms, costs.start_ms + found.lower_bound_ms)
-    return GpuOutcome(chosen, (tuple(range(len(steps))),) if alone else queues, alone, True, *times, found.note)
+    return GpuOutcome(
+        chosen,
+        (tuple(range(len(steps))),) if alone else queues,
+        in_sequence=alone,
+        code=True,
+        makespan_ms=costs.start_ms + found.makespan_ms,
+        lower_bound_ms=costs.start_ms + found.lower_bound_ms,
+        note=found.note,
+    )
 
 
 def _undominated(step: Sequence[GpuCandidate]) -> tuple[GpuCandidate, ...]:
