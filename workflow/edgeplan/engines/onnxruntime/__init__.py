@@ -32,6 +32,9 @@ ENGINE = Description(
             "onnxruntime-prepacked": Setting(
                 f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
             ),
+            "onnxruntime-cuda": Setting(
+                "edgeplan.engines.onnxruntime.cuda_cold:OnnxRuntimeCuda", "onnxruntime", "ONNX Runtime, CUDA"
+            ),
             "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
             "onnxruntime-offline": Setting(
                 "edgeplan.engines.onnxruntime.offline:OnnxRuntimeOffline",

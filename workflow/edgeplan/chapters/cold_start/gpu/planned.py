@@ -49,6 +49,11 @@ class GpuPlan:
     prediction: GpuPrediction
 
     @property
+    def schedule(self) -> GpuSchedule:
+        """Return who prepares what, as the folder tells it."""
+        return self.plan.scheduled(GpuSchedule)
+
+    @property
     def plan(self) -> PlanFolder:
         """Read the plan folder."""
         return read_folder(self.folder, GPU_START)
