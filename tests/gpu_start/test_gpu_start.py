@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, KEPT, KERNEL
 from edgeplan.cli import app
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
-from edgeplan.errors import DeviceError, EdgeplanError, FormatError, ModelError
+from edgeplan.errors import DeviceError, FormatError, ModelError
 from edgeplan.gpu_start.code_cache import CodeCache, write_codes
 from edgeplan.gpu_start.opened import open_gpu
 from edgeplan.gpu_start.session import GpuSession, launch_of
@@ -286,14 +285,3 @@ def test_the_commands_plan_and_run(planned: Planned, tmp_path: Path) -> None:
     assert found.difference <= _TOLERANCE
     assert len(found.warm_ms) == 1
     assert len(run(folder, cold=True).cold_ms) == 1
-
-
-@pytest.fixture(autouse=True)
-def _errors_have_their_parts() -> Iterator[None]:
-    """Whatever is refused here says where, and what to do next."""
-    try:
-        yield
-    except EdgeplanError as error:
-        assert error.where
-        assert error.next_step
-        raise

@@ -27,8 +27,8 @@ from edgeplan.runtime.folder import GPU_START, PlanFolder, read_folder
 from edgeplan.runtime.gpu_program import DeviceSpec, GpuPrediction, GpuSchedule
 from edgeplan.writable import require_writable
 
-#: Threads that prepare, at most: more wait for each other in the interpreter.
-MOST_THREADS = 4
+#: Threads that prepare, at most: more wait for each other in the interpreter, and the bound of their plans is looser.
+MOST_THREADS = 2
 _MS_PER_S = 1e3
 
 
