@@ -90,7 +90,7 @@ class WeightFiles:
             raise ModelError(what, where=where, next_step="check the disk, then run again") from error
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files that are held open."""
         for descriptor in (*self._files.values(), *([self._packed] if self._packed >= 0 else [])):
             os.close(descriptor)
         self._files, self._packed = {}, -1

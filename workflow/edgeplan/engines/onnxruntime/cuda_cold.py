@@ -13,6 +13,7 @@ from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")
 
+_ERRORS_ONLY = 3
 _PROVIDER = "CUDAExecutionProvider"
 #: Products in f32 as on other devices; convolutions by the algorithm that cuDNN advises, not the best of all that it tries.
 _OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
@@ -33,7 +34,9 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
         return _CudaSession(self._require_gpu(self._session(str(artefact.main), threads)), inputs)
 
     def _session(self, model: str | bytes, threads: int) -> Any:
-        return self._ort.InferenceSession(model, self._options(threads), [(_PROVIDER, dict(_OPTIONS)), "CPUExecutionProvider"])
+        options = self._options(threads)
+        options.log_severity_level = _ERRORS_ONLY
+        return self._ort.InferenceSession(model, options, [(_PROVIDER, dict(_OPTIONS)), "CPUExecutionProvider"])
 
     @staticmethod
     def _require_gpu(session: Any) -> Any:

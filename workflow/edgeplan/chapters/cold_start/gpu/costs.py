@@ -51,7 +51,7 @@ class CostMeter:
         self._measured: dict[object, tuple[GpuCandidate, ...]] = {}
 
     def costs(self, threads: int) -> GpuCosts:
-        """Measure all candidates.
+        """Measure all candidates of all steps.
 
         Args:
             threads: that will prepare.

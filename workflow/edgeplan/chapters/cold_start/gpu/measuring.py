@@ -14,8 +14,8 @@ import pandas as pd
 
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on
 from edgeplan.chapters.cold_start.gpu.settings import GpuStartSettings
-from edgeplan.checking import reference_apart
 from edgeplan.devices.config import DeviceFile
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError
 from edgeplan.gpu_start.session import STAGES
 from edgeplan.measurement.process.child import prepare_offline, run_cold
@@ -71,7 +71,7 @@ class GpuStartBench:
         values = random_inputs({border.name: border.shape for border in _program(plans[0]).inputs}, self.seed)
         inputs, outputs, expected = (self.work / f"{name}.npz" for name in ("inputs", "outputs", "expected"))
         np.savez(inputs, allow_pickle=False, **values)
-        reference, _ = reference_apart(model, values)
+        reference = reference_outputs(model, values)
         np.savez(expected, allow_pickle=False, **reference)
         wanted = [reference[border.name] for border in _program(plans[0]).outputs]
 

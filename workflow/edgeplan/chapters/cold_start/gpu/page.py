@@ -185,7 +185,7 @@ def stages(e: GpuStartEvidence) -> pd.DataFrame:
 
 
 def ablation(e: GpuStartEvidence) -> pd.DataFrame:
-    """What each technique takes off a start (Figure 13): page cache warm, medians."""
+    """Times of a start by technique (Figure 13): page cache warm, medians."""
     cold = e.of_state(CACHED)
     known = [name for name in _ABLATION if name in cold.columns]
     if len(known) < len(_ABLATION):

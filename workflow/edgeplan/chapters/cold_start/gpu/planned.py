@@ -11,6 +11,7 @@ from pathlib import Path
 from edgeplan.chapters.cold_start.gpu.costs import CostMeter
 from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, OPTIMAL, GpuCosts, GpuOutcome
 from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.registry import PROCESSORS, face
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.gpu_start.build import StepChoice, write_gpu_folder
 from edgeplan.gpu_start.model import GpuModel, gpu_model
@@ -55,7 +56,7 @@ class GpuPlan:
 
     @property
     def plan(self) -> PlanFolder:
-        """Read the plan folder."""
+        """Read the plan folder that was written."""
         return read_folder(self.folder, GPU_START)
 
 
@@ -145,7 +146,9 @@ def gpu_device(name: str) -> DeviceFile | None:
         DeviceError: there is no such device.
     """
     found = load_device(name)
-    return found if found.engine in ("opencl", "cuda") else None
+    if found.engine not in PROCESSORS:
+        return None
+    return found if issubclass(face(PROCESSORS, found.engine, "processor", "processor"), DispatchingProcessor) else None
 
 
 def refuse_for_gpu(given: Mapping[str, bool]) -> None:

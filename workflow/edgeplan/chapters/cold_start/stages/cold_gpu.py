@@ -89,7 +89,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
 
 
 def _about(device: DeviceFile, rows: Path) -> dict[str, object]:
-    """What rows are of: the machine, the device and its driver; of stored rows where nothing may be measured.
+    """Rows are of the machine, the device and its driver; where nothing may be measured, as stored rows say.
 
     Raises:
         StoreError: nothing may be measured, and there are no rows.
