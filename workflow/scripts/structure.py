@@ -38,7 +38,6 @@ KINDS = {
     ),
     "cold start on a GPU": (
         *("runs._run_gpu", "cli.gpu_start", "gpu_start", "runtime.gpu_program", "measurement.process.gpu_starts"),
-        "opencl",
     ),
     "memory": ("runs._run_budgets", "cli.memory", "cli.run_memory", "chapters.memory", "runtime.streaming"),
     "pair": ("runs._run_pair", "engines.pair", "cli.run_pair", "chapters.partition", "runtime.partitioned", "processors"),

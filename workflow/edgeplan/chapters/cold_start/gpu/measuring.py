@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +90,17 @@ class GpuStartBench:
             way, compiled = plan.schedule.planner, not plan.schedule.code
             repeats = min(self.settings.repeats, self.settings.compiled_repeats) if compiled else self.settings.repeats
             for state in self.settings.states:
-                starts += [(way, False, state, k, lambda p=plan, s=state: of_plan(p, s)) for k in range(repeats)]
+                starts += [(way, False, state, k, partial(of_plan, plan, state)) for k in range(repeats)]
         rows, stock = [], self._stock(model, expected, values)
         for name, start in stock.items():
             if isinstance(start, str):
                 rows.append({"way": name, "stock": 1.0, "reason": start})
                 continue
             for state in self.settings.states:
-                starts += [(name, True, state, k, lambda f=start, s=state: f(s)) for k in range(self.settings.repeats)]
+                starts += [(name, True, state, k, partial(start, state)) for k in range(self.settings.repeats)]
         random.Random(self.seed).shuffle(starts)  # noqa: S311  an order, no secret
-        for way, is_stock, state, repeat, start_once in starts:
-            row: dict[str, Any] = {"way": way, "stock": float(is_stock), "state": state, "repeat": repeat}
+        for way, is_stock, asked, repeat, start_once in starts:
+            row: dict[str, Any] = {"way": way, "stock": float(is_stock), "state": asked, "repeat": repeat}
             try:
                 rows.append(row | start_once())
             except EdgeplanError as error:

@@ -90,9 +90,7 @@ class GpuStartEvidence:
 
     def of_state(self, state: str) -> pd.DataFrame:
         """Return the starts of our plans in a state of the page cache, by model; nothing where none was made."""
-        if state not in self.cold.index.get_level_values("state"):
-            return self.cold.droplevel("state").iloc[:0]
-        return self.cold.xs(state, level="state")
+        return self.cold[self.cold.index.get_level_values("state") == state].droplevel("state")
 
     def optimal(self) -> pd.DataFrame:
         """Return the optimal plans by model."""
@@ -123,7 +121,7 @@ def speedup_over_default(e: GpuStartEvidence) -> Estimate:
 
 def speedup_over_best_stock(e: GpuStartEvidence) -> Estimate:
     """Geometric mean of the best stock setting's start on this GPU over the optimal plan's, page cache warm."""
-    best = e.stock.xs(CACHED, level="state").min(axis=1)
+    best = e.stock[e.stock.index.get_level_values("state") == CACHED].droplevel("state").min(axis=1)
     return estimate(geomean, (best / e.of_state(CACHED)[OPTIMAL]).dropna())
 
 
@@ -261,7 +259,8 @@ def findings(e: GpuStartEvidence) -> tuple[str, ...]:
             "once a process, which no start below counts."
         )
     failed = e.starts[e.starts["reason"] != ""].drop_duplicates(["model", "way", "reason"])
-    told += [f"{row.model}{f' ({row.way})' if row.way else ''}: {row.reason}." for row in failed.itertuples()]
+    for model, way, why in failed[["model", "way", "reason"]].astype(str).to_numpy().tolist():
+        told.append(f"{model}{f' ({way})' if way else ''}: {why}.")
     return tuple(told)
 
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -54,12 +55,12 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
         for name in settings.models:
             what = settings.model_dump(exclude={"devices", "models", "lock_timeout_seconds"})
             key = key_of([protocol("cold_gpu").name, about["identity"], name, params.seed, what], 16)
-            kept = {kind: store.get(key) for kind, store in stores.items()}
-            whole = all(frame is not None for frame in kept.values())
+            kept = {kind: frame for kind, store in stores.items() if (frame := store.get(key)) is not None}
+            whole = len(kept) == len(stores)
             if not whole and stored_rows_only():
                 log.warning("no rows of %s: it is left out, since nothing may be measured", name)
                 continue
-            share = max((float(frame[_OTHERS].max()) for frame in kept.values() if frame is not None), default=0.0)
+            share = max((float(frame[_OTHERS].max()) for frame in kept.values()), default=0.0)
             if not whole or (not stored_rows_only() and worth_again(share)):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
@@ -73,7 +74,6 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
                     store.commit({key: kept[kind]})
                 log.info("%s: %s", name, kept["starts"].groupby(["way", "state"])["cold_ms"].median().round(2).to_dict())
             for kind, frame in kept.items():
-                assert frame is not None  # noqa: S101  stored or made
                 frames[kind].append(frame.assign(model=name))
         for store in stores.values():
             store.merge()
@@ -88,7 +88,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
     write_json(measured / "environment.json", machine)
 
 
-def _about(device: DeviceFile, rows: Path) -> dict[str, object]:
+def _about(device: DeviceFile, rows: Path) -> dict[str, Any]:
     """Rows are of the machine, the device and its driver; where nothing may be measured, as stored rows say.
 
     Raises:
