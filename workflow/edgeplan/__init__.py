@@ -19,6 +19,8 @@ Modules:
 * `errors`: Defines the errors edgeplan raises on purpose.
 * `front`: The front of a model: its plans that no other plan beats in first inference, later
   inferences and memory at once.
+* `gpu_start/`: Cold starts on a GPU (NNV12, section 3.4): kernels are loaded or compiled, weights
+  packed and uploaded, while others run.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
 * `measurement/`: Measures subjects on a device: references, blocks, the lock and the row store.

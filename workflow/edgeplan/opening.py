@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeplan.runtime.folder import COLD_START, MEMORY, PlanFolder, read_folder
+from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PlanFolder, read_folder
 from edgeplan.runtime.plan_session import Session, in_fork
 
 _forked = False
@@ -51,6 +51,10 @@ def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, 
         from edgeplan.runtime.streaming.memory_session import MemorySession
 
         return MemorySession(found)
+    if found.kind == GPU_START:
+        from edgeplan.gpu_start.opened import open_gpu_start
+
+        return open_gpu_start(found)
     from edgeplan.engines.pair import open_pair
 
     return open_pair(found)

@@ -21,7 +21,7 @@ from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.opening import open_plan
-from edgeplan.runtime.folder import COLD_START, MEMORY, PARTITION, PlanFolder, read_folder
+from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
@@ -31,6 +31,7 @@ from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, re
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from edgeplan.gpu_start.session import GpuSession
     from edgeplan.runtime.cold_executor import ColdSession
     from edgeplan.runtime.partitioned.session import PairSession
     from edgeplan.runtime.streaming.memory_session import MemorySession
@@ -54,7 +55,8 @@ class Run:
     Attributes:
         plan: what was run: its kind, what it was made for, its schedule and prediction.
         outputs: of the last inference in this process, by name; empty if all ran in fresh ones.
-        cold_ms: time of each cold start, opening the plan included; of plans of cold starts alone.
+        cold_ms: time of each cold start, opening the plan included; of plans of cold starts alone. On a GPU it begins once the
+            driver is loaded and the device open.
         warm_ms: time of each other inference.
         stages_ms: of the cold start in this process, sums over all processors.
         continuous: whether the plan has kernels of its own for later inferences.
@@ -159,7 +161,7 @@ def run(
     _require_apart(cold=cold, given=inputs is not None, check=check)
     program = found.program
     read_ms = (time.perf_counter() - began) * 1e3
-    cores = _cores(found, str(device)) if device else ()
+    cores = _cores(found, str(device)) if device and found.kind != GPU_START else ()
     values: dict[str, Any]
     if inputs is None:
         values = random_inputs_of(program.inputs)
@@ -167,6 +169,10 @@ def run(
         values = read_inputs(Path(inputs), program.inputs)
     else:
         values = checked_inputs(inputs, program.inputs)
+    if cold and found.kind == GPU_START:
+        from edgeplan.measurement.process.gpu_starts import starts_apart  # noqa: PLC0415  each kind loads its own
+
+        return Run(found, cold_ms=starts_apart(found, values, repeat, evicted=evicted))
     if cold:
         from edgeplan.measurement.process.starts import start_apart  # noqa: PLC0415  its values are checked by pydantic
 
@@ -178,6 +184,8 @@ def run(
     with open_plan(found, cores) as session:
         if found.kind == COLD_START:
             made, first = _run_cold(cast("ColdSession", session), values, repeat, read_ms)
+        elif found.kind == GPU_START:
+            made, first = _run_gpu(cast("GpuSession", session), values, repeat, read_ms)
         elif found.kind == MEMORY:
             made, first = _run_budgets(cast("MemorySession", session), values, repeat, sizes)
         else:
@@ -197,8 +205,8 @@ def _require_fitting(kind: str, *, repeat: int, cold: bool, evicted: bool, budge
     Raises:
         ParamsError: names the argument.
     """
-    names = {COLD_START: "a cold start", MEMORY: "memory", PARTITION: "a pair"}
-    if kind != COLD_START and (cold or evicted):
+    names = {COLD_START: "a cold start", GPU_START: "a cold start on a GPU", MEMORY: "memory", PARTITION: "a pair"}
+    if kind not in (COLD_START, GPU_START) and (cold or evicted):
         what = f"a plan of {names[kind]} has no cold starts"
         raise ParamsError(what, where="--cold, --evicted", next_step="leave the option out")
     if kind != MEMORY and budgets:
@@ -273,6 +281,20 @@ def _run_cold(
     cold = (read_ms + session.cold_ms,)
     made = {"outputs": last, "cold_ms": cold, "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
     return made | {"continuous": session.continuous}, first
+
+
+def _run_gpu(
+    session: GpuSession, values: Mapping[str, Array], repeat: int, read_ms: float
+) -> tuple[dict[str, Any], Mapping[str, Array]]:
+    """Start a plan of a GPU cold and run it warm after it; return what `Run` holds of that, and the first outputs."""
+    first = last = session.run(values)
+    times = []
+    for _ in range(repeat - 1):
+        began = time.perf_counter()
+        last = session.run(values)
+        times.append((time.perf_counter() - began) * 1e3)
+    made = {"outputs": last, "cold_ms": (read_ms + session.cold_ms,), "warm_ms": tuple(times)}
+    return made | {"stages_ms": session.stages_ms()}, first
 
 
 def _run_budgets(

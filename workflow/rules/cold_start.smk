@@ -71,3 +71,61 @@ rule cold_tables:
         "work/benchmarks/cold_tables-{device}.tsv"
     shell:
         "edgeplan stage cold_tables --device {wildcards.device}"
+
+
+rule cold_gpu:
+    """
+    Cold starts on a GPU, planned model by model and started in fresh processes; rows are kept by model.
+    """
+    input:
+        "config/devices/{device}.yaml",
+    output:
+        update("results/{device}/cold_gpu/starts.parquet"),
+        update("results/{device}/cold_gpu/plans.parquet"),
+        update("results/{device}/cold_gpu/environment.json"),
+    log:
+        "work/logs/cold_gpu-{device}.log",
+    benchmark:
+        "work/benchmarks/cold_gpu-{device}.tsv"
+    threads: cores_taken
+    resources:
+        device=measuring_here,
+        gres=machine_asked,
+    params:
+        seed=config["seed"],
+        cold_gpu=config["cold_gpu"],
+    shell:
+        "edgeplan stage cold_gpu --device {wildcards.device}"
+
+
+rule cold_gpu_tables:
+    """
+    What was measured, the figures of merit, tables, a figure and the page of a device.
+    """
+    input:
+        "results/{device}/cold_gpu/starts.parquet",
+        "results/{device}/cold_gpu/plans.parquet",
+        "results/{device}/cold_gpu/environment.json",
+    output:
+        update("results/chapters/{device}/cold_gpu.json"),
+        update("results/chapters/{device}/cold_gpu.page.json"),
+        report(
+            update(directory("results/{device}/cold_gpu/tables")),
+            patterns=["{shown}.csv"],
+            category="Cold starts planned for the first inference: tables",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+        report(
+            update(directory("results/{device}/cold_gpu/figures")),
+            patterns=["{shown}.svg"],
+            category="Cold starts planned for the first inference: figures",
+            subcategory="{device}",
+            labels={"id": "{shown}"},
+        ),
+    log:
+        "work/logs/cold_gpu_tables-{device}.log",
+    benchmark:
+        "work/benchmarks/cold_gpu_tables-{device}.tsv"
+    shell:
+        "edgeplan stage cold_gpu_tables --device {wildcards.device}"

@@ -19,6 +19,7 @@ rule report:
         unseen_devices=config["unseen"]["devices"],
         transfer=config["transfer"],
         cold_start_devices=config["cold_start"]["devices"],
+        cold_gpu_devices=config["cold_gpu"]["devices"],
         memory_devices=config["memory"]["devices"],
         partition_checked_pairs=config["partition"]["checked_pairs"],
         partition_pairs=config["partition"]["pairs"],

@@ -10,6 +10,8 @@ import typer
 
 from edgeplan.chapters.cold_start import api
 from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
+from edgeplan.chapters.cold_start.gpu.planned import gpu_device, plan_gpu_start, refuse_for_gpu
+from edgeplan.cli.gpu_start import plan_lines
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
@@ -67,7 +69,20 @@ def plan_cold_start(
     batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
+    """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when.
+
+    On a device that is a GPU (engine opencl or cuda) also which machine code is kept; planners there are optimal, warm, K, K+C
+    and default, and costs are always measured.
+    """
+    if (gpu := gpu_device(device)) is not None:
+        refuse_for_gpu({
+            "--costs": costs != "profiled", "--layouts": bool(layouts), "--continuous": continuous, "--reprofile": reprofile,
+            "--cache-limit": cache_limit is not None, "--on-noise": on_noise != "keep",
+            "--budget-seconds": budget_seconds is not None, "--rows": rows is not None, "--results": results is not None,
+        })  # fmt: skip
+        for line in plan_lines(plan_gpu_start(model, output, gpu, planner, preparation(shape, values, batch)).plan):
+            say(line)
+        return
     made = api.plan_cold_start(
         model,
         output,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from edgeplan.cli.ending import guarded
 from edgeplan.cli.times import median
 from edgeplan.errors import InputError, ParamsError
-from edgeplan.runtime.folder import COLD_START, MEMORY, read_folder
+from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, read_folder
 from edgeplan.terminal import say
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def run_folder(folder: Path, given: argparse.Namespace) -> None:
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
         check=given.check, model=given.model, cold=given.cold, evicted=given.evicted,
     )  # fmt: skip
-    for line in _cold_lines(found) if plan.kind == COLD_START else _pair_lines(found):
+    lines = {COLD_START: _cold_lines, GPU_START: _gpu_lines}.get(plan.kind, _pair_lines)
+    for line in lines(found):
         say(line)
     if given.output is not None:
         write_outputs(given.output, found.outputs)
@@ -131,6 +132,12 @@ def _pair_lines(found: Run) -> list[str]:
     from edgeplan.cli.run_pair import run_lines  # noqa: PLC0415  each kind loads its own
 
     return run_lines(found)
+
+
+def _gpu_lines(found: Run) -> list[str]:
+    from edgeplan.cli.gpu_start import run_lines  # noqa: PLC0415  each kind loads its own
+
+    return [*run_lines(found), *_times("cold", found.cold_ms), *_times("warm", found.warm_ms)]
 
 
 def _cold_lines(found: Run) -> list[str]:

@@ -38,12 +38,21 @@ class Modules:
         driver: of the GPU, whose context is current.
         architecture: of the GPU, such as "sm_90".
         identity: of the driver: code that another one was given is not loaded.
+
+    Attributes:
+        codes: machine code of the sources that `load` and `compile` were given.
     """
 
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
         self._driver, self._architecture, self._identity = driver, architecture, identity
         self._loaded: dict[ProgramSource, Any] = {}
         self._lock = threading.Lock()
+        self.codes: dict[ProgramSource, bytes] = {}
+
+    @property
+    def target(self) -> str:
+        """Return the architecture and the driver that code is for."""
+        return f"{self._architecture}; {self._identity}"
 
     def function(self, asked: ProgramSource, name: str) -> Any:
         """Return a kernel of a source.
@@ -56,6 +65,24 @@ class Modules:
                 self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
         return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
 
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        """Load machine code of a source that an earlier process compiled.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        with self._lock:
+            self._loaded[asked] = self._driver.call("cuModuleLoadData", code)
+            self.codes[asked] = code
+
+    def compile(self, asked: ProgramSource) -> None:
+        """Compile a source, whatever was kept of it, and load it.
+
+        Raises:
+            DeviceError: it cannot be compiled or loaded.
+        """
+        self.load(asked, self._fresh(asked))
+
     def close(self) -> None:
         """Unload all; no kernel runs any more."""
         while self._loaded:
@@ -63,8 +90,7 @@ class Modules:
             self._driver.call("cuModuleUnload", module)
 
     def _code(self, asked: ProgramSource) -> bytes:
-        options = [f"--gpu-architecture={self._architecture}", *asked.options]
-        parts = (asked.text, *options, self._driver.compiler, self._identity)
+        parts = (asked.text, *self._options(asked), self._driver.compiler, self._identity)
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         path, kept = None, b""
         with contextlib.suppress(StoreError, OSError):  # it is compiled, then
@@ -72,11 +98,18 @@ class Modules:
             kept = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
             return kept[_DIGEST_BYTES:]
-        code = self._driver.compiled(asked.name, asked.text, options)
-        if not code:
-            raise DeviceError("NVRTC gave no code", where=asked.name, next_step="install another version of nvidia-cuda-nvrtc")
+        code = self._fresh(asked)
         if path is not None:
             _keep(path, hashlib.sha256(code).digest() + code)
+        return code
+
+    def _options(self, asked: ProgramSource) -> list[str]:
+        return [f"--gpu-architecture={self._architecture}", *asked.options]
+
+    def _fresh(self, asked: ProgramSource) -> bytes:
+        code = self._driver.compiled(asked.name, asked.text, self._options(asked))
+        if not code:
+            raise DeviceError("NVRTC gave no code", where=asked.name, next_step="install another version of nvidia-cuda-nvrtc")
         return code
 
 

@@ -68,13 +68,21 @@ class Context:
             _OPEN[key] = found
             return found
 
+    def enter(self) -> None:
+        """Make it current for the calling thread.
+
+        Raises:
+            DeviceError: the driver refuses.
+        """
+        self.driver.call("cuCtxSetCurrent", self._current)
+
     def use(self) -> None:
         """Begin one use, in the calling thread.
 
         Raises:
             DeviceError: the driver refuses.
         """
-        self.driver.call("cuCtxSetCurrent", self._current)
+        self.enter()
         self._users += 1
 
     def attribute(self, name: str) -> int:

@@ -122,6 +122,44 @@ class Programs:
                 raise self._refused(asked, reason(error)) from error
         return cl.Kernel(self._built[asked], function)
 
+    def build(self, asked: ProgramSource) -> None:
+        """Build a source in this process, which generates code when a kernel first runs.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        try:
+            self._built[asked] = _build(self._context, asked)
+        except pyopencl().Error as error:
+            raise self._refused(asked, reason(error)) from error
+
+    def binary(self, asked: ProgramSource) -> bytes:
+        """Return the binary of a source that was built, for `load`: with the code that was generated when kernels ran.
+
+        Raises:
+            DeviceError: the driver does not give it.
+        """
+        cl = pyopencl()
+        try:
+            (found,) = self._built[asked].get_info(cl.program_info.BINARIES)
+        except cl.Error as error:
+            raise self._refused(asked, reason(error)) from error
+        return bytes(found)
+
+    def load(self, asked: ProgramSource, binary: bytes) -> None:
+        """Take the binary of a source that an earlier process compiled.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+        cl = pyopencl()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                self._built[asked] = cl.Program(self._context, [self._device], [binary]).build(list(asked.options))
+        except (cl.Error, ValueError) as error:
+            raise self._refused(asked, reason(error)) from error
+
     def _refused(self, asked: ProgramSource, problem: str) -> DeviceError:
         return DeviceError(
             f"the OpenCL driver cannot build the kernel {asked.name}: {problem}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl import dispatch as dispatcher
+from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import FEATURES, ArenaOffset, DeviceNumbers, Dispatch, Launch, Memory, device_numbers
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.transforms import packed
@@ -122,6 +123,113 @@ class DispatchingProcessor(Processor):
 
     def _announce(self, executable: Executable, found: Dispatch) -> None:
         """Tell the driver which kernels are going to be built."""
+
+    # Kernels that are made late: while others run, by threads of a cold start (`gpu_start`)
+
+    @classmethod
+    @abstractmethod
+    def load_library(cls, options: Mapping[str, str]) -> None:
+        """Load driver and compiler, and look for the device, as a process does once.
+
+        Args:
+            options: of the device file.
+
+        Raises:
+            DeviceError: an option does not fit, or there is no such device.
+        """
+
+    @classmethod
+    @abstractmethod
+    def open_late(cls, options: Mapping[str, str], block: int, vector: int = 0, *, profiling: bool = False) -> Self:
+        """Open the processor for kernels that are made late: nothing is tried or run ahead.
+
+        Args:
+            options: of the device file.
+            block: channels of a block of activations.
+            vector: floats of a vector of the kernels that were planned; 0: as the options say.
+            profiling: whether it is to note when kernels begin and end (`spans`).
+
+        Raises:
+            DeviceError: an option does not fit, or there is no such device.
+        """
+
+    @property
+    @abstractmethod
+    def code_identity(self) -> str:
+        """Return what machine code of this processor depends on besides its source: device, driver and compiler."""
+
+    @abstractmethod
+    def source_of(self, launch: Launch) -> ProgramSource:
+        """Return the source that a launch's kernel is built from."""
+
+    @abstractmethod
+    def compile(self, asked: ProgramSource) -> None:
+        """Compile a source for `command`, whatever earlier processes kept of it. Some drivers go on when a kernel first runs.
+
+        Raises:
+            DeviceError: the compiler refuses it.
+        """
+
+    @abstractmethod
+    def code_of(self, asked: ProgramSource) -> bytes:
+        """Return the machine code of a source that was compiled, for `load`: whole once its kernels have run.
+
+        Raises:
+            DeviceError: the driver does not give it.
+        """
+
+    @abstractmethod
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        """Take machine code of an earlier process for a source, for `command`.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+
+    def enter(self) -> None:
+        """Let the calling thread compile, load and upload; the thread that opened the processor needs no leave."""
+
+    @abstractmethod
+    def own_memory(self, size: int) -> Any:
+        """Return zeroed memory of the device alone, as kernels are given it; it is freed with the processor.
+
+        Raises:
+            DeviceError: the device has not so much.
+        """
+
+    @abstractmethod
+    def upload(self, values: npt.NDArray[np.float32]) -> Any:
+        """Return memory of the device that holds values, as kernels are given it, once they are there.
+
+        The values stay as they are: a device that shares the host's memory reads them in place. Any thread may call it.
+
+        Raises:
+            DeviceError: the device has not so much memory.
+        """
+
+    @abstractmethod
+    def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Have the queue copy values of the host to a place in memory from `own_memory`; they stay until it has finished.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+
+    @abstractmethod
+    def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Have the queue copy a place in memory from `own_memory` to an array of the host, filled once it has finished.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+
+    def command(self, launch: Launch, arguments: Sequence[Any]) -> object:
+        """Return a launch with its arguments in place: memory as the processor gave it, numbers of 32 bits.
+
+        Raises:
+            DeviceError: the kernel cannot be built.
+        """
+        return self._command(launch, arguments)
 
     @abstractmethod
     def _memories_of(self, executable: Executable, weights: npt.NDArray[np.float32], workspace: int) -> Mapping[Memory, Any]:

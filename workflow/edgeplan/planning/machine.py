@@ -47,6 +47,8 @@ class CostArrays:
         wide: execution on all cores, after all preparations; None where execution never widens (asymmetric chips).
         alone_prepare, alone_execute: the same on the main core (execution on all big cores) when nothing overlaps.
         queues: number of preparing cores.
+        main_prepares: whether the main core may prepare while others work; a GPU only executes, and its costs of preparing are
+            then above any makespan.
     """
 
     main: Floats
@@ -56,6 +58,7 @@ class CostArrays:
     alone_prepare: Floats
     alone_execute: Floats
     queues: int
+    main_prepares: bool = True
 
     @cached_property
     def present(self) -> npt.NDArray[np.bool_]:

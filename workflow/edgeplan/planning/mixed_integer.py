@@ -84,7 +84,7 @@ def program(costs: CostArrays, widen_from: int, keep: npt.NDArray[np.bool_] | No
     """
     n, queues = costs.steps, costs.queues
     if keep is None:
-        keep = np.repeat(costs.present[:, :, None], 2, axis=2)
+        keep = np.stack([costs.present, costs.present & costs.main_prepares], axis=2)
     step, candidate, place = np.nonzero(keep)
     on_queue = place == 0
     prepare = np.where(on_queue, costs.queue[step, candidate], 0.0)

@@ -22,6 +22,7 @@ from edgeplan.cuda.building import translated
 from edgeplan.cuda.contexts import Context
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
+from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import GpuNumbers, Launch, Memory
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.creation import ALIGNMENT
@@ -185,6 +186,67 @@ class CudaProcessor(DispatchingProcessor):
         grid = tuple(size // part for size, part in zip((*launch.global_size, 1, 1)[:3], local, strict=True))
         return _Command(function, (grid[0], grid[1], grid[2]), (local[0], local[1], local[2]), addresses.ctypes.data,
                         (addresses, *values))  # fmt: skip
+
+    # Kernels that are made late
+
+    @classmethod
+    def open_late(cls, options: Mapping[str, str], block: int, vector: int = 0, *, profiling: bool = False) -> Self:
+        """Open the processor for kernels that are made late; its vectors are always alike. See `DispatchingProcessor`."""
+        del vector
+        return cls(CudaOptions.of(options), block, profiling=profiling)
+
+    @classmethod
+    def load_library(cls, options: Mapping[str, str]) -> None:
+        """Load the driver and the compiler, and look for the GPU; see `DispatchingProcessor`."""
+        Driver().call("cuDeviceGet", CudaOptions.of(options).device)
+
+    @property
+    def code_identity(self) -> str:
+        """Return the GPU with its architecture, the driver and the compiler."""
+        return f"{self._context.modules.target}; {self.driver.compiler}"
+
+    def source_of(self, launch: Launch) -> ProgramSource:
+        """Return the source that a launch's kernel is built from; see `DispatchingProcessor`."""
+        return translated(launch.source, launch.defines)
+
+    def compile(self, asked: ProgramSource) -> None:
+        """Compile a source to a cubin and load it; see `DispatchingProcessor`."""
+        self._context.modules.compile(asked)
+
+    def code_of(self, asked: ProgramSource) -> bytes:
+        """Return the cubin of a source; see `DispatchingProcessor`."""
+        return self._context.modules.codes[asked]
+
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        """Load a cubin; see `DispatchingProcessor`."""
+        self._context.modules.load(asked, code)
+
+    def enter(self) -> None:
+        """Make the context of the GPU, or of its slice, the calling thread's; see `DispatchingProcessor`."""
+        self._context.enter()
+
+    def own_memory(self, size: int) -> Any:
+        """Return zeroed memory of the GPU; see `DispatchingProcessor`."""
+        whole = max(size, ALIGNMENT)
+        found = int(self.driver.call("cuMemAlloc", whole))
+        self._kept.append(found)
+        self.driver.call("cuMemsetD8Async", found, 0, whole, self.stream)
+        return np.uint64(found)
+
+    def upload(self, values: npt.NDArray[np.float32]) -> Any:
+        """Copy values to memory of the GPU; see `DispatchingProcessor`."""
+        found = int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT)))
+        self._kept.append(found)
+        self.driver.call("cuMemcpyHtoD", found, values.ctypes.data, values.nbytes)
+        return np.uint64(found)
+
+    def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Copy values of the host to memory of the GPU; see `DispatchingProcessor`."""
+        self.driver.call("cuMemcpyHtoDAsync", int(memory) + offset, values.ctypes.data, values.nbytes, self.stream)
+
+    def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Copy memory of the GPU to an array of the host; see `DispatchingProcessor`."""
+        self.driver.call("cuMemcpyDtoHAsync", values.ctypes.data, int(memory) + offset, values.nbytes, self.stream)
 
     # Memory
 

@@ -12,16 +12,27 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from edgeplan.errors import DeviceError
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.building import Programs, ProgramSource, variant
 from edgeplan.opencl.launch import DeviceNumbers, Dispatch, GpuNumbers, Launch, Memory
-from edgeplan.opencl.platforms import VECTORS, OpenclOptions, describe, find_device, is_pocl, pyopencl, reason, started_cores
+from edgeplan.opencl.platforms import (
+    VECTORS,
+    OpenclOptions,
+    describe,
+    find_device,
+    identity,
+    is_pocl,
+    pyopencl,
+    reason,
+    started_cores,
+)
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.opencl.widest import widest
 from edgeplan.runtime.creation import ALIGNMENT
@@ -31,6 +42,7 @@ from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 #: How long the host, and kernels that wait for it, wait before they give up.
 LIMIT_SECONDS = 20.0
 _FLOAT_BYTES = 4
+_SHARED_ALIGNMENT = 128  # of memory that a device uses in place: of the largest type, a vector of 16 doubles
 #: Looks by which the speed of a polling kernel is taken, and the most of them that a kernel is ever asked for.
 _CALIBRATION_LOOKS, _MOST_LOOKS, _CALIBRATIONS = 200_000, 1 << 40, 3
 _NS_PER_S = 1e9
@@ -73,17 +85,21 @@ class OpenclProcessor(DispatchingProcessor):
         block: channels of a block of the layout `blocked16` on this machine (`dnnl.info.block`).
         profiling: whether the device notes when kernels start and end (`spans`).
         apart: whether what was never built is first built in a process of its own.
+        late: whether kernels are made while others run, as in a cold start: none is run once before, and the queue cannot poll.
 
     Raises:
         DeviceError: there is no such device, or it cannot build the kernels that are always needed.
     """
 
-    def __init__(self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True) -> None:
+    def __init__(
+        self, options: OpenclOptions, block: int, *, profiling: bool = False, apart: bool = True, late: bool = False
+    ) -> None:
         cl = pyopencl()
         self._cl, self._options = cl, options
         self.device = find_device(options)
         self.device_numbers = device_numbers(self.device, block, options)
-        self._capabilities = _capabilities(self.device, options)
+        found = _capabilities(self.device, options)
+        self._capabilities, self._late = replace(found, atomics=found.atomics and not late), late
         self._memories: list[_Allocation] = []
         self._moves: list[Any] = []  # events of moves that may not have ended: one that is let go of is waited for
         self._workspace: Any = None
@@ -99,7 +115,7 @@ class OpenclProcessor(DispatchingProcessor):
             self._queue = cl.CommandQueue(self._context, properties=properties)
         except cl.Error as error:
             raise self._failed("cannot open the device", error) from error
-        self._programs = Programs(self._context, options, apart=apart)
+        self._programs = Programs(self._context, options, apart=apart and not late)
         self._waiter = _Waiter()
         self._control: Buffer | None = None
         self._looks = 1
@@ -151,7 +167,7 @@ class OpenclProcessor(DispatchingProcessor):
             kernel.set_args(*arguments)
             command = _Command(kernel, launch.global_size, launch.local_size, tuple(arguments))
             key = (asked, launch.kernel, launch.local_size)
-            if key not in self._run_once:
+            if key not in self._run_once and not self._late:
                 self._run_once.add(key)
                 self._once(command)
         except cl.Error as error:
@@ -161,6 +177,74 @@ class OpenclProcessor(DispatchingProcessor):
     def _once(self, command: _Command) -> None:
         self._launch(command)
         self.finish()
+
+    # Kernels that are made late
+
+    @classmethod
+    def open_late(cls, options: Mapping[str, str], block: int, vector: int = 0, *, profiling: bool = False) -> Self:
+        """Open the processor for kernels that are made late; see `DispatchingProcessor`."""
+        given = {**options, "vector": str(vector)} if vector else options
+        return cls(OpenclOptions.of(given), block, profiling=profiling, late=True)
+
+    @classmethod
+    def load_library(cls, options: Mapping[str, str]) -> None:
+        """Load the binding, OpenCL's loader and the driver, and look for the device; see `DispatchingProcessor`."""
+        find_device(OpenclOptions.of(options))
+
+    @property
+    def code_identity(self) -> str:
+        """Return platform, device, driver and the host's processor, which PoCL compiles for."""
+        return identity(self.device)
+
+    def source_of(self, launch: Launch) -> ProgramSource:
+        """Return the source that a launch's kernel is built from; see `DispatchingProcessor`."""
+        return variant(launch.source, launch.defines)
+
+    def compile(self, asked: ProgramSource) -> None:
+        """Build a source; see `DispatchingProcessor`."""
+        self._programs.build(asked)
+
+    def code_of(self, asked: ProgramSource) -> bytes:
+        """Return the driver's binary of a source; see `DispatchingProcessor`."""
+        return self._programs.binary(asked)
+
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        """Take the driver's binary of a source; see `DispatchingProcessor`."""
+        self._programs.load(asked, code)
+
+    def own_memory(self, size: int) -> Any:
+        """Return zeroed memory of the device alone; see `DispatchingProcessor`."""
+        cl = self._cl
+        try:
+            found = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
+            self._moves.append(cl.enqueue_fill_buffer(self._queue, found, np.zeros(1, np.float32), 0, found.size))
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(f"cannot allocate {size} bytes", error) from error
+        return found
+
+    def upload(self, values: npt.NDArray[np.float32]) -> Any:
+        """Return the values' memory on the device, in place where it is the host's; see `DispatchingProcessor`."""
+        cl, flags = self._cl, self._cl.mem_flags
+        shared = bool(self.device.host_unified_memory) and values.ctypes.data % _SHARED_ALIGNMENT == 0
+        how = flags.USE_HOST_PTR if shared else flags.COPY_HOST_PTR
+        try:
+            return cl.Buffer(self._context, flags.READ_ONLY | how, hostbuf=values)
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
+
+    def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Copy values of the host to memory of the device; see `DispatchingProcessor`."""
+        self._copied(memory, values, dst_offset=offset)
+
+    def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
+        """Copy memory of the device to an array of the host; see `DispatchingProcessor`."""
+        self._copied(values, memory, src_offset=offset)
+
+    def _copied(self, target: Any, source: Any, **place: int) -> None:
+        try:
+            self._moves.append(self._cl.enqueue_copy(self._queue, target, source, is_blocking=False, **place))
+        except self._cl.Error as error:
+            raise self._failed("cannot move activations", error) from error
 
     # Memory
 

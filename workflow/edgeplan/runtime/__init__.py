@@ -22,6 +22,8 @@ Modules:
 * `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,
   `program.json` what is executed.
 * `folder_lock`: Who may change a plan folder, and which folders within it somebody is at.
+* `gpu_program`: Holds a plan of a cold start on a GPU as documents: what is launched, what weights
+  are made from, who prepares what.
 * `heaps`: Heaps for the threads that generate kernels, grown before a plan is opened (glibc).
 * `imports`: Where a loaded shared library keeps the addresses of the C functions that it imports
   (ELF, 64 bit).

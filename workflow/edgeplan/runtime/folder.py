@@ -25,6 +25,7 @@ from edgeplan.support.files import files_sha256, read_whole, write_atomically
 from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:
+    from edgeplan.runtime.gpu_program import GpuProgram
     from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
@@ -35,12 +36,14 @@ SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
 #: Of a plan of a pair: the folder of a plan for its first processor alone.
 ALONE_NAME = "alone"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
-Kind = Literal["cold-start", "memory", "partition"]
+Kind = Literal["cold-start", "gpu-start", "memory", "partition"]
 COLD_START: Final = "cold-start"
+#: A cold start on a GPU, which `edgeplan plan cold-start` plans for a device that is one.
+GPU_START: Final = "gpu-start"
 MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
-_FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache"})
+_FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache", "kernels.cache"})
 _FILES |= {SCHEDULES_NAME, FINER_NAME, ALONE_NAME}
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
@@ -51,7 +54,8 @@ Part = TypeVar("Part")
 
 def plan_again(kind: str = "") -> str:
     """The next step where a plan cannot be used: the command that makes it again."""
-    return f"plan the model again: edgeplan plan {kind or 'cold-start, memory or partition'}"
+    command = COLD_START if kind == GPU_START else kind
+    return f"plan the model again: edgeplan plan {command or 'cold-start, memory or partition'}"
 
 
 class MadeFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -127,15 +131,19 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     sha256: str
 
     @cached_property
-    def program(self) -> LinkedProgram | StreamProgram:
+    def program(self) -> LinkedProgram | StreamProgram | GpuProgram:
         """Read the program when it is first asked for.
 
         Raises:
             FormatError: it is missing or damaged.
         """
         path, content = self.path / PROGRAM_NAME, self.content(PROGRAM_NAME)
+        if self.kind == GPU_START:
+            from edgeplan.runtime.gpu_program import GpuProgram  # noqa: PLC0415  each kind loads its own
+
+            return decoded(content, GpuProgram, path, self.kind)
         if self.kind != COLD_START:
-            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  each kind loads its own
+            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
 
             return decoded(content, StreamProgram, path, self.kind)
         from edgeplan.runtime.linked import LinkedProgram, Stamps  # noqa: PLC0415  likewise

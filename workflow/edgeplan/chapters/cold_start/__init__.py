@@ -7,6 +7,8 @@ Modules:
 * `estimate`: Estimates how long the stages of the chapter take.
 * `evaluation/`: Shows the chapter's measurements: evidence, tables, figures, figures of merit and
   findings.
+* `gpu/`: Cold starts on a GPU (NNV12, section 3.4): what each step costs there, the plan, and
+  starts in fresh processes.
 * `measuring/`: Plans and stock engines are started cold in processes of their own, and measured.
 * `paper`: Holds the numbers NNV12 (MobiSys 2023) reports, each with its table, figure or section;
   Table 4 is in the zoo.

@@ -33,16 +33,38 @@ COLD_TABLES = tables_stage(
     _MEASURED,
     "results/chapters/{device}/cold_start",
 )
+_GPU_TARGETS = Targets("cold_gpu.devices")
+_GPU = f"{_RESULTS}/cold_gpu"
+_GPU_DOCUMENTS = {name: f"{_GPU}/{name}.parquet" for name in ("starts", "plans")} | {"environment": f"{_GPU}/environment.json"}
+COLD_GPU = Stage(
+    name="cold_gpu",
+    function="edgeplan.chapters.cold_start.stages.cold_gpu:measure_cold_gpu",
+    targets=_GPU_TARGETS,
+    params=("seed", "cold_gpu"),
+    inputs={"device": "config/devices/{device}.yaml"},
+    outputs=_GPU_DOCUMENTS,
+    paths={"work": "work/cold_gpu", "measured": _GPU},
+    rows="data/rows/{device}/cold_gpu",
+    all_cores=True,
+)
+COLD_GPU_TABLES = tables_stage(
+    "cold_gpu_tables",
+    "edgeplan.chapters.cold_start.gpu.page:write",
+    _GPU_TARGETS,
+    _GPU_DOCUMENTS,
+    _GPU,
+    "results/chapters/{device}/cold_gpu",
+)
 CHAPTER = Chapter(
     name="cold_start",
     title="Cold starts planned for the first inference",
     paper="NNV12 (MobiSys 2023)",
     settings=ColdStartParams,
     targets=_TARGETS,
-    stages=(COLD_START, COLD_TABLES),
-    tables="edgeplan.chapters.cold_start.evaluation.tables:COLD_TABLES",
-    figures="edgeplan.chapters.cold_start.evaluation.figures:COLD_FIGURES",
-    named_devices=(_TARGETS,),
+    stages=(COLD_START, COLD_TABLES, COLD_GPU, COLD_GPU_TABLES),
+    tables="edgeplan.chapters.cold_start.gpu.page:TABLES",
+    figures="edgeplan.chapters.cold_start.gpu.page:FIGURES",
+    named_devices=(_TARGETS, _GPU_TARGETS),
     compared=(
         Compared(
             "results/cpu-onednn/cold/tables/cold_bounds.csv",

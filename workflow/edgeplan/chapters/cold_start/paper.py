@@ -77,6 +77,42 @@ TABLE4_PLANNING_PIXEL5_MS: Mapping[str, float] = MappingProxyType(
     }
 )
 
+#: Table 4: the same on GPUs, of a Jetson TX2 and a Jetson Nano, in ms.
+TABLE4_PLANNING_TX2_MS: Mapping[str, float] = MappingProxyType(
+    {
+        "alexnet": 8197.3,
+        "googlenet": 6457.6,
+        "mobilenet": 5443.0,
+        "mobilenetv2": 4770.0,
+        "resnet18": 1461.1,
+        "shufflenet": 5872.3,
+        "efficientnet_b0": 6481.2,
+        "resnet50": 3757.6,
+        "squeezenet": 5849.8,
+        "shufflenetv2": 4724.5,
+        "mobilenetv2_yolov3": 3394.3,
+        "mobilenet_yolo": 5047.5,
+        "crnn_lite": 4597.6,
+    }
+)
+TABLE4_PLANNING_NANO_MS: Mapping[str, float] = MappingProxyType(
+    {
+        "alexnet": 22962.6,
+        "googlenet": 9648.7,
+        "mobilenet": 8357.5,
+        "mobilenetv2": 8441.1,
+        "resnet18": 2599.1,
+        "shufflenet": 7996.8,
+        "efficientnet_b0": 6031.4,
+        "resnet50": 3854.0,
+        "squeezenet": 6738.9,
+        "shufflenetv2": 5665.3,
+        "mobilenetv2_yolov3": 4979.7,
+        "mobilenet_yolo": 7710.2,
+        "crnn_lite": 6257.3,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Speedup:

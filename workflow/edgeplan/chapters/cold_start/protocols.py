@@ -13,6 +13,21 @@ _PLANNING = files_of(
 #: By what is measured.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
+        "cold_gpu": Protocol(
+            "cold-gpu/1",
+            (
+                *_PLANNING,
+                *files_of("gpu_start", "build", "code_cache", "model", "opened", "session", "weights"),
+                *files_of("chapters/cold_start/gpu", "costs", "measuring", "planned"),
+                *files_of("chapters/cold_start", "planners/gpu", "stages/cold_gpu"),
+                *files_of("measurement/process", "gpu_starts", "page_cache"),
+                *files_of("runtime", "gpu_program", "bringing", "transform"),
+                *files_of("opencl", "building", "transforms", "dispatch", "processor"),
+                *files_of("processors", "opencl", "cuda"),
+                "cuda/building.py",
+                "opencl/sources",
+            ),
+        ),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
     }
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgeplan.chapters.base import ChapterParams, DeviceName, Section
+from edgeplan.chapters.cold_start.gpu.settings import GpuStartSettings
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.measurement.process.job import State
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
@@ -108,3 +109,4 @@ class ColdStartParams(ChapterParams):
     """These params are those that the chapter reads of params.yaml."""
 
     cold_start: ColdStartSettings
+    cold_gpu: GpuStartSettings

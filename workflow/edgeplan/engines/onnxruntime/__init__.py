@@ -4,6 +4,7 @@ Modules:
 
 * `cold`: Starts ONNX Runtime cold on its CPU execution provider, f32: its default, and what it
   offers for a faster start.
+* `cuda_cold`: Starts ONNX Runtime cold on an NVIDIA GPU through its CUDA execution provider, f32.
 * `nodes`: Tells which operators of the original graph ONNX Runtime runs in each node of its
   optimised model.
 * `offline`: ONNX Runtime with the least anonymous memory that it offers at full speed: optimised
@@ -31,6 +32,9 @@ ENGINE = Description(
             ),
             "onnxruntime-prepacked": Setting(
                 f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
+            ),
+            "onnxruntime-cuda": Setting(
+                "edgeplan.engines.onnxruntime.cuda_cold:OnnxRuntimeCuda", "onnxruntime", "ONNX Runtime, CUDA"
             ),
             "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
             "onnxruntime-offline": Setting(

@@ -14,6 +14,8 @@ Modules:
   machine exposes them.
 * `first_execution`: Times the first execution of a step in a process beside its second, for
   `edgeplan.profiling.first_call_costs`.
+* `gpu_starts`: Starts a plan of a GPU in a process of its own, `python -m
+  edgeplan.measurement.process.gpu_starts`.
 * `host_memory`: Every engine starts the clock with the same memory: its code is mapped, and the
   machine has memory at hand.
 * `inputs`: Draws the inputs of a run and compares its outputs.

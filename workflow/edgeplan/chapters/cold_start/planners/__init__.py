@@ -4,6 +4,8 @@ Modules:
 
 * `descent`: Prices schedules whose weights are on the disk, and improves them by single changes:
   thousands a second, so compiled.
+* `gpu`: Plans the cold start of a GPU: the GPU executes alone, threads of the host prepare (NNV12,
+  section 3.4).
 * `later`: Chooses kernels for later runs: those that are fastest once they have run, whatever
   preparation takes (NNV12, 3.5).
 * `nnv12`: Plans by NNV12's heuristic kernel scheduler (Algorithm 1); line numbers in comments are

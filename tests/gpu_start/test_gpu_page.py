@@ -1,0 +1,111 @@
+"""Figures of merit, tables and the page of cold starts on a GPU, from rows that are written here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS
+from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT, GPU_TABLES, GpuStartEvidence, ahead_from, findings, gpu_metrics
+from edgeplan.reporting import kit
+
+#: Cold and later times (ms) of each plan of the two models.
+_TIMES = {
+    "one": {"optimal": (20.0, 12.0), "warm": (50.0, 10.0), "K+C": (40.0, 12.0), "K": (500.0, 12.0), "default": (800.0, 11.0)},
+    "two": {"optimal": (90.0, 30.0), "warm": (95.0, 40.0), "K+C": (99.0, 30.0), "K": (700.0, 30.0), "default": (900.0, 30.0)},
+}
+
+
+def _start(model: str, way: str, state: str, repeat: int, cold: float, warm: float, **others: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS["starts"], 1.0)
+    row |= {"model": model, "way": way, "stock": 0.0, "state": state, "repeat": float(repeat), "cold_ms": cold, "warm_ms": warm}
+    return row | {"error": 1e-6, "reason": ""} | others
+
+
+def _starts() -> pd.DataFrame:
+    rows = [
+        _start(model, way, state, repeat, cold * (1.5 if state == "evicted" else 1.0) + shift, warm)
+        for model, ways in _TIMES.items()
+        for way, (cold, warm) in ways.items()
+        for state in ("cached", "evicted")
+        for repeat, shift in enumerate((0.0, -1.0, 1.0))
+    ]
+    rows.append(_start("one", "onnxruntime-cuda", "cached", 0, 60.0, 5.0, stock=1.0))
+    rows.append(_start("three", "", "", 0, np.nan, np.nan, reason="no kernel of the device runs steps of kind lstm"))
+    return pd.DataFrame(rows)
+
+
+def _plans() -> pd.DataFrame:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS["plans"], 1.0)
+    bounds = (("one", 16.0, 16.0), ("two", 80.2, 80.0))
+    return pd.DataFrame(
+        [row | {"model": m, "way": "optimal", "predicted_ms": p, "bound_ms": b, "reason": ""} for m, p, b in bounds]
+    )
+
+
+def _evidence(starts: pd.DataFrame | None = None) -> GpuStartEvidence:
+    return GpuStartEvidence("opencl-test", _starts() if starts is None else starts, _plans(), {"cores": 2, "fingerprint": "f"})
+
+
+def test_figures_of_merit_are_those_of_medians() -> None:
+    found = gpu_metrics(_evidence())
+    assert found["cold_gpu.over_warm"] == pytest.approx(np.sqrt(20 / 10 * 90 / 30), rel=1e-5), "over the fastest of any plan"
+    assert found["cold_gpu.over_bound"] == pytest.approx(np.sqrt(20 / 16 * 90 / 80), rel=1e-5)
+    assert found["cold_gpu.plan_gap_max"] == pytest.approx(0.0025)
+    assert found["cold_gpu.speedup_over_default"] == pytest.approx(np.sqrt(800 / 20 * 900 / 90), rel=1e-5)
+    assert found["cold_gpu.speedup_over_best_stock"] == pytest.approx(3.0)
+    assert found["cold_gpu.output_error_max"] == pytest.approx(1e-6)
+    assert found["cold_gpu.failed_starts"] == 0
+
+
+def test_a_start_that_compiled_what_its_plan_keeps_counts_as_failed_and_in_no_median() -> None:
+    more = pd.DataFrame([_start("one", "optimal", "cached", 3, 5000.0, 12.0, reason="is damaged")])
+    found = _evidence(pd.concat([_starts(), more], ignore_index=True))
+    assert gpu_metrics(found)["cold_gpu.failed_starts"] == 1
+    assert found.of_state("cached").loc["one", "optimal"] == 20.0
+
+
+def test_without_a_stock_engine_there_is_no_figure_of_it() -> None:
+    starts = _starts()
+    found = gpu_metrics(_evidence(starts[starts["stock"] == 0]))
+    assert "cold_gpu.speedup_over_best_stock" not in found
+    assert "cold_gpu.over_warm" in found
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "told"), [(30.0, 2.0, "17"), (1.0, 2.0, "2"), (5.0, -1.0, "never"), (-1.0, 2.0, "1"), (0.0, 0.0, "1")]
+)
+def test_from_which_inference_on_a_plan_is_ahead(first: float, later: float, told: str) -> None:
+    """Counted one by one: the first sum of times that is less."""
+    assert ahead_from(first, later) == told
+    if told.isdigit() and int(told) > 1:
+        lost = [first - k * later for k in range(int(told))]
+        assert lost[-1] < 0 <= lost[-2]
+
+
+def test_tables_show_each_model_and_say_why_one_is_missing() -> None:
+    table = GPU_TABLES["cold_gpu_beside"].make(_evidence()).set_index("model")
+    assert table.loc["one", "stock"] == "onnxruntime-cuda"
+    assert table.loc["two", "evicted_ms"] == pytest.approx(135.0)
+    assert "lstm" in table.loc["three", "reason"]
+    ablation = GPU_TABLES["cold_gpu_ablation"].make(_evidence()).set_index("model")
+    assert ablation.loc["one", "speedup"] == pytest.approx(40.0)
+    later = GPU_TABLES["cold_gpu_continuous"].make(_evidence()).set_index("model")
+    assert later.loc["one", "ahead_from"] == "17"
+    assert later.loc["two", "ahead_from"] == "never"
+    with pytest.raises(kit.NotMeasuredError, match="not all plans of the ablation"):
+        GPU_TABLES["cold_gpu_ablation"].make(_evidence(_starts().query("way != 'K'")))
+    assert any("three" in told and "lstm" in told for told in findings(_evidence()))
+
+
+def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) -> None:
+    for number, starts in enumerate((_starts(), _starts().query("model == 'three'"))):
+        folder = tmp_path / str(number)
+        page = folder / "opencl-test" / "page.json"
+        GPU_REPORT.show(_evidence(starts), folder=folder, metrics=folder / "metrics.json", chapter=page)
+        assert (folder / "tables/cold_gpu_beside.csv").is_file()
+        assert page.is_file()

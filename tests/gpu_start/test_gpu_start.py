@@ -1,0 +1,287 @@
+"""Cold starts on a GPU, on PoCL: what is planned is executed, and what is stale, damaged or elsewhere changes no output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from edgeplan.chapters.cold_start.gpu.planned import GpuPlanning, planning_on
+from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, KEPT, KERNELS, OPTIMAL, STOCK, WARM
+from edgeplan.cli import app
+from edgeplan.devices.config import load_device
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import DeviceError, FormatError, ModelError
+from edgeplan.gpu_start.code_cache import CodeCache, write_codes
+from edgeplan.gpu_start.opened import open_gpu
+from edgeplan.gpu_start.session import GpuSession, launch_of
+from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
+from edgeplan.opening import open_plan
+from edgeplan.runs import run
+from edgeplan.runtime.folder import GPU_START, PLAN_NAME, read_folder, write_plan
+from edgeplan.runtime.gpu_program import CODE_NAME, PACKED_NAME, GpuProgram, GpuSchedule
+from edgeplan.testing.engines import reference_outputs, require_close
+
+ROOT = Path(__file__).parents[2]
+_TOLERANCE = 1e-4
+pytestmark = pytest.mark.skipif(find_spec("pyopencl") is None, reason="pyopencl is an extra")
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("small", (1, 3, 16, 16))
+    x = b.conv_bn(b.input, 16, 3, 2)
+    x = b.add(b.conv_bn(x, 16, 3, act=""), x)
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(b.relu(x))), 10)))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A small model with a plan of each kind.
+
+    Attributes:
+        device: path of the device file.
+        plans: folders by planner.
+        gaps: of the plans.
+        outputs: of the model on its random inputs.
+    """
+
+    device: Path
+    model: Path
+    graph: Graph
+    plans: dict[str, Path]
+    gaps: dict[str, float]
+    outputs: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    folder = tmp_path_factory.mktemp("gpu")
+    device = folder / "opencl-here.yaml"
+    core = str(max(os.sched_getaffinity(0)))
+    options = {"platform": "Portable Computing Language", "cores": core}
+    device.write_text(yaml.safe_dump({"format_version": 1, "name": device.stem, "engine": "opencl", "options": options}))
+    graph = _graph()
+    model = save_onnx(graph, folder / "small.onnx")
+    found = load_device(device)
+    plans, gaps = {}, {}
+    with planning_on(found) as (processor, block):
+        planning = GpuPlanning(found, model, processor, block)
+        for name in GPU_PLANNERS:
+            made = planning.write(name, folder / f"{name}.plan")
+            plans[name], gaps[name] = made.folder, made.prediction.gap
+    return Planned(device, model, graph, plans, gaps, reference_outputs(graph))
+
+
+@pytest.fixture
+def copy(planned: Planned, tmp_path: Path) -> Path:
+    """A plan folder that may be damaged."""
+    return Path(shutil.copytree(planned.plans[OPTIMAL], tmp_path / "plan", copy_function=shutil.copy2))
+
+
+def _check(session: GpuSession, planned: Planned) -> None:
+    inputs = random_inputs(planned.graph)
+    for _ in range(2):
+        require_close(session.run(inputs), planned.outputs, _TOLERANCE)
+
+
+def _opened(folder: Path) -> GpuSession:
+    return cast("GpuSession", open_plan(folder))
+
+
+@pytest.mark.parametrize("name", [OPTIMAL, WARM, KERNELS, KEPT, STOCK])
+def test_every_plan_computes_what_the_model_does_cold_and_warm(planned: Planned, name: str) -> None:
+    with _opened(planned.plans[name]) as session:
+        assert isinstance(session, GpuSession)
+        _check(session, planned)
+        assert session.cold_ms > 0
+        assert not session.code_problem
+        stages = session.stages_ms()
+        assert ("pack" in stages) == (name in (KERNELS, STOCK)), "kept weights are not packed again"
+        assert (session.program.packed_bytes == 0) == (name in (KERNELS, STOCK))
+
+
+def test_the_optimal_plan_is_proven_and_no_plan_is_predicted_faster(planned: Planned) -> None:
+    assert 0 <= planned.gaps[OPTIMAL] <= 0.01
+    times = {name: read_folder(folder).predicted(dict[str, Any])["makespan_ms"] for name, folder in planned.plans.items()}
+    assert times[OPTIMAL] <= min(times.values()) + 1e-6
+
+
+def test_a_fresh_process_starts_a_plan_and_tells_its_parts(planned: Planned, tmp_path: Path) -> None:
+    inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(inputs, **random_inputs(planned.graph))
+    result = start_gpu(GpuStartJob(str(planned.plans[OPTIMAL]), str(inputs), str(outputs), warm_runs=2))
+    assert result.library_ms > 0
+    assert result.context_ms > 0
+    assert result.cold_ms > 0
+    assert len(result.warm_ms) == 2
+    assert not result.code_problem
+    assert result.cached_before == 1.0
+    with np.load(outputs) as found:
+        require_close({name: found[name] for name in found.files}, planned.outputs, _TOLERANCE)
+
+
+def _flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def _flip_in_code(folder: Path) -> None:
+    _flip(folder / CODE_NAME, (folder / CODE_NAME).stat().st_size // 2)
+
+
+def _cut_code(folder: Path) -> None:
+    os.truncate(folder / CODE_NAME, (folder / CODE_NAME).stat().st_size - 100)
+
+
+def _damage_head(folder: Path) -> None:
+    _flip(folder / CODE_NAME, 0)
+
+
+def _remove_code(folder: Path) -> None:
+    (folder / CODE_NAME).unlink()
+
+
+def _of_another_driver(folder: Path) -> None:
+    """A cache whose codes are whole, of another driver, whose keys are never looked for; it must not even be tried."""
+    write_codes(folder / CODE_NAME, "another driver", dict.fromkeys(_sources(folder), b"not for here"))
+
+
+def _forged(folder: Path) -> None:
+    """A cache that names this driver, with whole digests, of what is no code."""
+    write_codes(folder / CODE_NAME, _identity(folder), dict.fromkeys(_sources(folder), b"no code at all"))
+
+
+def _sources(folder: Path) -> list[Any]:
+    program = cast("GpuProgram", read_folder(folder).program)
+    processor = open_gpu(program.device).processor
+    try:
+        return [processor.source_of(launch_of(launch)) for step in program.steps for launch in step.launches]
+    finally:
+        processor.close()
+
+
+def _identity(folder: Path) -> str:
+    processor = open_gpu(cast("GpuProgram", read_folder(folder).program).device).processor
+    try:
+        return processor.code_identity
+    finally:
+        processor.close()
+
+
+@pytest.mark.parametrize("harm", [_flip_in_code, _cut_code, _damage_head, _remove_code, _of_another_driver, _forged])
+def test_code_that_is_stale_or_damaged_is_compiled_again_and_written_again(planned: Planned, copy: Path, harm: Any) -> None:
+    harm(copy)
+    with _opened(copy) as session:
+        _check(session, planned)
+        assert session.code_problem
+    with _opened(copy) as session:
+        _check(session, planned)
+        assert not session.code_problem, "it was written again"
+
+
+def test_codes_are_found_by_source_and_driver_alone(planned: Planned, tmp_path: Path) -> None:
+    first, *others = dict.fromkeys(_sources(planned.plans[OPTIMAL]))
+    write_codes(tmp_path / "codes", "this driver", {first: b"its code"})
+    here = CodeCache(tmp_path / "codes", "this driver")
+    assert here.get(first) == b"its code"
+    assert [here.get(other) for other in others] == [None] * len(others)
+    assert CodeCache(tmp_path / "codes", "that driver").get(first) is None
+    changed = msgspec.structs.replace(first, text=f"{first.text} ")
+    assert here.get(changed) is None
+
+
+def test_damaged_packed_weights_are_refused(copy: Path) -> None:
+    _flip(copy / PACKED_NAME, 64)
+    with pytest.raises(ModelError, match="the weights are damaged") as error:
+        _opened(copy)
+    assert "edgeplan plan cold-start" in str(error.value)
+
+
+def test_a_model_that_was_changed_is_refused_where_its_weights_are_read(planned: Planned, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(planned.plans[STOCK], tmp_path / "plan"))
+    program = cast("GpuProgram", read_folder(folder).program)
+    moved = tmp_path / "elsewhere.onnx"
+    moved.write_bytes(planned.model.read_bytes()[:-1])
+    changed = msgspec.structs.replace(program.files[0], path=str(moved))
+    _rewrite(folder, msgspec.structs.replace(program, files=(changed,)))
+    with pytest.raises(ModelError, match="was changed since it was planned"):
+        _opened(folder)
+
+
+def _rewrite(folder: Path, program: GpuProgram | None = None, **made_for: Any) -> None:
+    found = read_folder(folder)
+    if program is not None:
+        (folder / "program.json").write_bytes(msgspec.json.encode(program))
+    made = msgspec.structs.replace(found.made_for, **made_for)
+    write_plan(folder, GPU_START, made, found.scheduled(GpuSchedule), msgspec.json.decode(found.prediction), tuple(found.files))
+
+
+@pytest.mark.parametrize("field", ["driver", "machine", "library"])
+def test_a_plan_for_something_else_is_refused(copy: Path, field: str) -> None:
+    _rewrite(copy, **{field: "something else"})
+    with pytest.raises(FormatError, match=f"{field} is .*, the plan is for something else"):
+        _opened(copy)
+
+
+def test_a_device_that_is_not_here_is_named(copy: Path) -> None:
+    program = cast("GpuProgram", read_folder(copy).program)
+    device = msgspec.structs.replace(program.device, options={"platform": "no such platform"})
+    _rewrite(copy, msgspec.structs.replace(program, device=device))
+    with pytest.raises(DeviceError, match="no OpenCL device '' on a platform 'no such platform'"):
+        _opened(copy)
+
+
+@pytest.mark.parametrize("queues", [((),), ((0, 0),), ((0,), (1,))])
+def test_a_schedule_that_does_not_prepare_each_step_once_is_refused(copy: Path, queues: Any) -> None:
+    read_folder(copy).reschedule(GpuSchedule(queues))
+    with pytest.raises(FormatError, match="do not prepare each step once"):
+        _opened(copy)
+
+
+def test_an_error_of_a_preparing_thread_ends_the_inference(planned: Planned, copy: Path, monkeypatch: Any) -> None:
+    def refuse(*_: Any) -> None:
+        raise ModelError("the disk is gone")
+
+    monkeypatch.setattr("edgeplan.gpu_start.weights.WeightFiles.read_packed", refuse)
+    with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
+        session.run(random_inputs(planned.graph))
+
+
+def test_a_model_that_the_device_cannot_run_says_which_step(planned: Planned, tmp_path: Path) -> None:
+    b = GraphBuilder("recurrent", (5, 1, 8))
+    model = save_onnx(b.build(b.lstm(b.input, 8)), tmp_path / "recurrent.onnx")
+    found = load_device(planned.device)
+    with (
+        planning_on(found) as (processor, block),
+        pytest.raises(ModelError, match="no kernel of the device runs steps of kind"),
+    ):
+        GpuPlanning(found, model, processor, block)
+
+
+def test_the_commands_plan_and_run(planned: Planned, tmp_path: Path) -> None:
+    runner, folder = CliRunner(), tmp_path / "made.plan"
+    command = ["plan", "cold-start", str(planned.model), "-o", str(folder), "--device", str(planned.device)]
+    made = runner.invoke(app, command)
+    assert made.exit_code == 0, made.output
+    assert "gap" in made.output
+    refused = runner.invoke(app, [*command, "--continuous"])
+    assert refused.exit_code != 0
+    assert (folder / PLAN_NAME).is_file()
+    found = run(folder, repeat=2, check=True)
+    assert found.difference is not None
+    assert found.difference <= _TOLERANCE
+    assert len(found.warm_ms) == 1
+    assert len(run(folder, cold=True).cold_ms) == 1

@@ -1,0 +1,149 @@
+"""Measures what each candidate of each step costs on a GPU: read, compile, load, pack, upload, execute."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgeplan.chapters.cold_start.planners.gpu import GpuCandidate, GpuCosts
+from edgeplan.gpu_start.model import OWN, GpuModel
+from edgeplan.gpu_start.session import argument_of, launch_of
+from edgeplan.gpu_start.weights import WeightFiles, packed_of, page_aligned
+from edgeplan.opencl.building import ProgramSource
+from edgeplan.opencl.launch import Launch
+from edgeplan.opencl.processor import DispatchingProcessor
+from edgeplan.runtime.gpu_program import GpuStep, PackedWeights
+from edgeplan.runtime.processor import Kernel
+
+_MS_PER_S, _NS_PER_MS, _FLOAT_BYTES = 1e3, 1e6, 4
+_NO_KERNEL = GpuCandidate("", cached=True, read_ms=0.0, pack_ms=0.0, upload_ms=0.0, load_ms=0.0, compile_ms=0.0,
+                          first_ms=0.0, warm_ms=0.0)  # fmt: skip
+Made = TypeVar("Made")
+
+
+class CostMeter:
+    """A meter measures the candidates of one model on a processor that notes when kernels run.
+
+    Args:
+        model: whose.
+        processor: opened late, with profiling.
+        compiled: time to compile each source that was compiled on this processor before, ms; gets those of this model.
+        repeats: executions of each kernel after its first one.
+    """
+
+    def __init__(
+        self, model: GpuModel, processor: DispatchingProcessor, compiled: dict[ProgramSource, float], repeats: int = 3
+    ) -> None:
+        self._model, self._processor, self._repeats = model, processor, repeats
+        program = model.with_steps([model.step(k, OWN) for k in range(len(model.steps))])
+        self._own = program.steps
+        self._files = WeightFiles(program, model.path.parent)
+        self._arena = processor.own_memory(program.arena_bytes)
+        self._workspace = processor.own_memory(program.workspace_bytes)
+        self._compiled = compiled
+        self._users = Counter(source for step in self._own for source in self._sources(step))
+        self._measured: dict[object, tuple[GpuCandidate, ...]] = {}
+
+    def costs(self, threads: int) -> GpuCosts:
+        """Measure all candidates of all steps.
+
+        Args:
+            threads: that will prepare.
+
+        Raises:
+            DeviceError: a kernel cannot be compiled, or the device fails.
+            ModelError: weights cannot be read.
+        """
+        try:
+            steps = []
+            for index in range(len(self._model.steps)):
+                kernels = self._model.kernels[index]
+                found = [one for name in kernels for one in self._candidates(index, name)]
+                steps.append(tuple(found) if found else (_NO_KERNEL,))
+            return GpuCosts(tuple(steps), threads)
+        finally:
+            self._files.close()
+
+    def _candidates(self, index: int, name: str) -> tuple[GpuCandidate, ...]:
+        """The candidates of a kernel; equal steps are measured once."""
+        step = self._model.step(index, name)
+        key = (step.implementation, tuple((x.source, x.kernel, x.defines, x.global_size, x.local_size) for x in step.launches),
+               _form(step.weights))  # fmt: skip
+        if key not in self._measured:
+            self._measured[key] = self._measure(step, name)
+        return tuple(replace(one, kernel=name) for one in self._measured[key])
+
+    def _measure(self, step: GpuStep, name: str) -> tuple[GpuCandidate, ...]:
+        processor, weights = self._processor, step.weights
+        sources = self._sources(step)
+        memories: dict[str, Any] = {"arena": self._arena, "workspace": self._workspace, "weights": self._arena}
+        raw_ms = pack_ms = upload_ms = read_ms = 0.0
+        raw_bytes = kept_bytes = 0
+        kept = page_aligned(_FLOAT_BYTES * weights.elements if weights is not None else 0)
+        if weights is not None:
+            raw, raw_ms = _timed(self._files.read_raw, weights)
+            values, pack_ms = _timed(packed_of, weights, raw)
+            raw_bytes, kept_bytes = sum(place.size for place in weights.places), values.nbytes
+            _, read_ms = _timed(np.copyto, kept, values.view(np.uint8))  # as from the page cache
+            memories["weights"], upload_ms = _timed(processor.upload, kept.view(np.float32))
+        launches = [(launch_of(x), [argument_of(given, memories) for given in x.arguments]) for x in step.launches]
+        users = max(1, min((self._users[source] for source in sources), default=1))
+        compile_ms, load_ms = self._compile(sources, launches) / users, self._load(sources) / users
+        commands, made_ms = _timed(self._commands, launches)
+        first_ms, *warm_ms = self._executed(Kernel(step.implementation, commands))
+        of_model = GpuCandidate(
+            name, weights is None, raw_ms, pack_ms, upload_ms, load_ms + made_ms, compile_ms + made_ms,
+            first_ms, statistics.median(warm_ms), raw_bytes,
+        )  # fmt: skip
+        if weights is None:
+            return (of_model,)
+        return of_model, replace(
+            of_model, cached=True, read_ms=read_ms, pack_ms=0.0, read_bytes=kept_bytes, kept_bytes=kept_bytes
+        )
+
+    def _commands(self, launches: Sequence[tuple[Launch, list[Any]]]) -> tuple[object, ...]:
+        return tuple(self._processor.command(launch, arguments) for launch, arguments in launches)
+
+    def _executed(self, kernel: Kernel) -> list[float]:
+        """The times of a kernel on the device (ms), its first one and those after it."""
+        processor, found = self._processor, []
+        for _ in range(1 + self._repeats):
+            processor.enqueue(kernel)
+            processor.finish()
+            found += [(end - begin) / _NS_PER_MS for begin, end in processor.spans()]
+        return found
+
+    def _compile(self, sources: Sequence[ProgramSource], launches: Sequence[tuple[Launch, list[Any]]]) -> float:
+        """The time to compile sources, what a driver puts off until their kernels run included."""
+        for source in sources:
+            if source not in self._compiled:
+                self._compiled[source] = _timed(self._processor.compile, source)[1]
+        first, *later = self._executed(Kernel("", self._commands(launches)))
+        return sum(self._compiled[source] for source in sources) + max(0.0, first - min(later))
+
+    def _load(self, sources: Sequence[ProgramSource]) -> float:
+        """The time to load sources' machine code; from now on their kernels are of it."""
+        codes = [(source, self._processor.code_of(source)) for source in sources]
+        return sum(_timed(self._processor.load, source, code)[1] for source, code in codes)
+
+    def _sources(self, step: GpuStep) -> tuple[ProgramSource, ...]:
+        return tuple(dict.fromkeys(self._processor.source_of(launch_of(launch)) for launch in step.launches))
+
+
+def _form(weights: PackedWeights | None) -> object:
+    if weights is None:
+        return None
+    sizes = tuple(sorted(weights.sizes.items()))
+    return weights.transform, sizes, weights.elements, tuple((place.role, place.shape) for place in weights.places)
+
+
+def _timed(call: Callable[..., Made], *given: Any) -> tuple[Made, float]:
+    began = time.perf_counter()
+    made = call(*given)
+    return made, (time.perf_counter() - began) * _MS_PER_S

@@ -1,0 +1,307 @@
+"""Shows cold starts on a GPU: what was measured, the figures of merit, tables, a figure and the page of a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgeplan.chapters.cold_start import paper
+from edgeplan.chapters.cold_start.evaluation.figures import COLD_FIGURES
+from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
+from edgeplan.chapters.cold_start.planners.gpu import KEPT, KERNELS, OPTIMAL, STOCK, WARM
+from edgeplan.gpu_start.session import STAGES
+from edgeplan.reporting import kit
+from edgeplan.reporting.bars import Bar
+from edgeplan.reporting.chapter_report import ChapterReport
+from edgeplan.reporting.drawing import PALETTE, canvas, legend, name_axes
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
+from edgeplan.reporting.grade import Graded, Repeats, graded
+from edgeplan.reporting.page import CardOf
+
+CACHED, EVICTED = "cached", "evicted"
+#: Largest difference of outputs from the reference, relative to the largest magnitude.
+TOLERANCE = 1e-4
+_ABLATION = (STOCK, KERNELS, KEPT, OPTIMAL)
+_ABOUT = (
+    "A start begins with a driver that is loaded and a device that is open, each timed apart, and ends with the outputs in the "
+    "host's memory. Weights are read, kernels loaded or compiled, weights packed and uploaded by threads of the host while the "
+    "GPU runs the steps that are ready. Every start is a fresh process that finds no code but what its plan keeps."
+)
+BARS = (
+    Bar("cold_gpu.over_warm", "cold start over own fastest later inference, mean", high=3.0, aim="1.72"),
+    Bar("cold_gpu.plan_gap_max", "optimal plan over the proven bound, largest", high=0.01, aim="0.002"),
+    Bar("cold_gpu.output_error_max", "difference of outputs from the reference, largest", high=TOLERANCE),
+    Bar("cold_gpu.failed_starts", "starts that failed, or that compiled what their plan keeps", high=0),
+)
+_CARDS = (
+    CardOf("cold start over own fastest later inference", ("cold_gpu.over_warm",), "times", f"{paper.COLD_OVER_WARM:g}"),
+    CardOf("as fast as compiling and packing at every start", ("cold_gpu.speedup_over_default",), "times",
+           "28.5 and 29.6 over ncnn"),
+    CardOf("as fast as the best stock setting on the GPU", ("cold_gpu.speedup_over_best_stock",), "times", "4 to 58 over ncnn"),
+    CardOf("cold start over the proven bound of its costs", ("cold_gpu.over_bound",), "times", "not printed"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GpuStartEvidence:
+    """Rows of the stage `cold_gpu`.
+
+    Attributes:
+        device: its name.
+        starts: one row a start: model, and the columns of `measuring.COLUMNS`.
+        plans: one row a plan, likewise.
+        environment: of the machine.
+    """
+
+    device: str
+    starts: pd.DataFrame
+    plans: pd.DataFrame
+    environment: Mapping[str, Any]
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """Return the starts that gave outputs, whose plan's code was found."""
+        return self.starts[self.starts["cold_ms"].notna() & (self.starts["reason"] == "")]
+
+    @cached_property
+    def cold(self) -> pd.DataFrame:
+        """Return medians of our starts (ms): rows of model and state, a column for each plan."""
+        own = self.counted[self.counted["stock"] == 0]
+        return own.pivot_table(index=["model", "state"], columns="way", values="cold_ms", aggfunc="median")
+
+    @cached_property
+    def warm(self) -> pd.DataFrame:
+        """Return medians of later inferences (ms) by model, a column for each plan."""
+        own = self.counted[self.counted["stock"] == 0]
+        return own.pivot_table(index="model", columns="way", values="warm_ms", aggfunc="median")
+
+    @cached_property
+    def stock(self) -> pd.DataFrame:
+        """Return medians of stock starts (ms): rows of model and state, a column for each setting; maybe none."""
+        stock = self.counted[self.counted["stock"] == 1]
+        return stock.pivot_table(index=["model", "state"], columns="way", values="cold_ms", aggfunc="median")
+
+    def of_state(self, state: str) -> pd.DataFrame:
+        """Return the starts of our plans in a state of the page cache, by model; nothing where none was made."""
+        return self.cold[self.cold.index.get_level_values("state") == state].droplevel("state")
+
+    def optimal(self) -> pd.DataFrame:
+        """Return the optimal plans by model."""
+        return self.plans[self.plans["way"] == OPTIMAL].set_index("model")
+
+
+def over_warm(e: GpuStartEvidence) -> Estimate:
+    """Geometric mean of the optimal plan's cold start over the fastest later inference of any of our plans, page cache warm."""
+    return estimate(geomean, (e.of_state(CACHED)[OPTIMAL] / e.warm.min(axis=1)).dropna())
+
+
+def over_bound(e: GpuStartEvidence) -> Estimate:
+    """Geometric mean of the optimal plan's cold start, page cache warm, over the bound proven for its costs."""
+    return estimate(geomean, (e.of_state(CACHED)[OPTIMAL] / e.optimal()["bound_ms"]).dropna())
+
+
+def plan_gap_max(e: GpuStartEvidence) -> float:
+    """Max over models of the optimal plan's makespan over its proven bound, less 1."""
+    plans = e.optimal()
+    return float((plans["predicted_ms"] / plans["bound_ms"] - 1).max())
+
+
+def speedup_over_default(e: GpuStartEvidence) -> Estimate:
+    """Geometric mean of the start that compiles and packs everything in sequence over the optimal plan's, page cache warm."""
+    cold = e.of_state(CACHED)
+    return estimate(geomean, (cold[STOCK] / cold[OPTIMAL]).dropna())
+
+
+def speedup_over_best_stock(e: GpuStartEvidence) -> Estimate:
+    """Geometric mean of the best stock setting's start on this GPU over the optimal plan's, page cache warm."""
+    best = e.stock[e.stock.index.get_level_values("state") == CACHED].droplevel("state").min(axis=1)
+    return estimate(geomean, (best / e.of_state(CACHED)[OPTIMAL]).dropna())
+
+
+def output_error_max(e: GpuStartEvidence) -> float:
+    """Max over all our starts of the outputs' difference from the reference, relative to the largest magnitude."""
+    return float(e.starts.loc[e.starts["stock"] == 0, "error"].max())
+
+
+def failed_starts(e: GpuStartEvidence) -> float:
+    """Count starts of our plans that failed, or that found no whole code though the plan keeps it."""
+    return float(((e.starts["stock"] == 0) & (e.starts["reason"] != "") & (e.starts["way"] != "")).sum())
+
+
+_FIGURES: tuple[Callable[[GpuStartEvidence], float | Estimate], ...] = (
+    *(over_warm, over_bound, plan_gap_max, speedup_over_default, speedup_over_best_stock, output_error_max, failed_starts),
+)
+
+
+def gpu_metrics(e: GpuStartEvidence) -> dict[str, float]:
+    """Return all figures that were measured, by key."""
+    return figures_of_merit({figure.__name__: figure for figure in _FIGURES}, e, "cold_gpu.")
+
+
+def beside(e: GpuStartEvidence) -> pd.DataFrame:
+    """Starts of each model: the optimal plan beside its bound, the default start and the best stock setting."""
+    rows = []
+    opened = e.counted[(e.counted["way"] == OPTIMAL)].groupby("model")[["library_ms", "context_ms"]].median()
+    for model in dict.fromkeys(e.starts["model"]):
+        own = {state: e.cold.loc[(model, state)] for state in (CACHED, EVICTED) if (model, state) in e.cold.index}
+        row: dict[str, Any] = {"model": model}
+        row |= {f"{state}_ms": found.get(OPTIMAL, math.nan) for state, found in own.items()}
+        if model in e.warm.index:
+            row |= {"warm_ms": e.warm.loc[model].min(), "over_warm": row.get("cached_ms", math.nan) / e.warm.loc[model].min()}
+        if model in opened.index:
+            row |= opened.loc[model].to_dict()
+        if model in e.optimal().index:
+            plan = e.optimal().loc[model]
+            row |= {"predicted_ms": plan["predicted_ms"], "bound_ms": plan["bound_ms"]}
+            row["gap"] = plan["predicted_ms"] / plan["bound_ms"] - 1
+        row["default_ms"] = own[CACHED].get(STOCK, math.nan) if CACHED in own else math.nan
+        if (model, CACHED) in e.stock.index:
+            best = e.stock.loc[(model, CACHED)]
+            row |= {"stock_ms": best.min(), "stock": best.idxmin()}
+        row["reason"] = "; ".join(
+            dict.fromkeys(e.starts.loc[(e.starts["model"] == model) & (e.starts["stock"] != 1), "reason"])
+        )
+        rows.append(row)
+    return pd.DataFrame(rows).round(4)
+
+
+def stages(e: GpuStartEvidence) -> pd.DataFrame:
+    """Parts of a start with the page cache warm, medians over starts of all models' sums, beside the paper's ResNet-50."""
+    own = e.counted[(e.counted["stock"] == 0) & (e.counted["state"] == CACHED) & e.counted["way"].isin([STOCK, OPTIMAL])]
+    names = ["library_ms", "context_ms", *(f"{stage}_ms" for stage in STAGES), "cold_ms", "warm_ms"]
+    found = own.groupby(["model", "way"])[names].median()
+    if found.empty:
+        raise kit.NotMeasuredError("no start with the page cache warm")
+    return found.reset_index().round(3)
+
+
+def ablation(e: GpuStartEvidence) -> pd.DataFrame:
+    """Times of a start by technique (Figure 13): page cache warm, medians."""
+    cold = e.of_state(CACHED)
+    known = [name for name in _ABLATION if name in cold.columns]
+    if len(known) < len(_ABLATION):
+        raise kit.NotMeasuredError("not all plans of the ablation were started")
+    named = cold[known].rename(columns={STOCK: "default_ms", KERNELS: "K_ms", KEPT: "K+C_ms", OPTIMAL: "K+C+P_ms"})
+    return named.assign(speedup=named["default_ms"] / named["K+C+P_ms"]).reset_index().round(3)
+
+
+def continuous(e: GpuStartEvidence) -> pd.DataFrame:
+    """From which inference on the plan with the kernels that are fastest later is ahead of the optimal one."""
+    cold, warm = e.of_state(CACHED), e.warm
+    if WARM not in cold.columns or OPTIMAL not in cold.columns:
+        raise kit.NotMeasuredError("the plan warm was not started")
+    rows = []
+    for model in cold.index:
+        first = cold.loc[model, WARM] - cold.loc[model, OPTIMAL]
+        later = warm.loc[model, OPTIMAL] - warm.loc[model, WARM]
+        times = {
+            f"{plan}_{when}_ms": frame.loc[model, plan]
+            for plan in (OPTIMAL, WARM)
+            for when, frame in (("cold", cold), ("later", warm))
+        }
+        rows.append({"model": model, **times, "ahead_from": ahead_from(first, later)})
+    return pd.DataFrame(rows).round(3)
+
+
+def ahead_from(first_ms: float, later_ms: float) -> str:
+    """Return from which inference on a plan is ahead.
+
+    Args:
+        first_ms: that it loses in the first one.
+        later_ms: that it gains in each later one.
+    """
+    if first_ms <= 0:
+        return "1" if later_ms >= 0 else "1, then behind"
+    return "never" if later_ms <= 0 else str(2 + math.floor(first_ms / later_ms))
+
+
+def planning(e: GpuStartEvidence) -> pd.DataFrame:
+    """Storage and planning of each model's optimal plan (Table 4), beside the paper's times on two GPUs."""
+    found = e.optimal()[["steps", "threads", "kept_mb", "code_mb", "planning_s", "search_ms"]].reset_index()
+    for name, known in (("tx2", paper.TABLE4_PLANNING_TX2_MS), ("nano", paper.TABLE4_PLANNING_NANO_MS)):
+        found[f"paper_planning_{name}_ms"] = found["model"].map(lambda model, known=known: known.get(model, math.nan))
+    return found.round(3)
+
+
+def ways(e: GpuStartEvidence) -> Any:
+    """Cold starts of each model by technique, on a scale of powers of ten."""
+    frame = e.of_state(CACHED)
+    known = [name for name in (*_ABLATION, WARM) if name in frame.columns]
+    if frame.empty or not known:
+        raise kit.NotMeasuredError("no start with the page cache warm")
+    figure, (axis,) = canvas(9.0, 4.2)
+    places, width = np.arange(len(frame)), 0.8 / (len(known) + 1)
+    for number, name in enumerate(known):
+        axis.bar(places + width * (number - len(known) / 2), frame[name], width, color=PALETTE[number], label=name)
+    axis.bar(places + width * len(known) / 2, e.warm.min(axis=1).reindex(frame.index), width, color=PALETTE[-1], label="later")
+    axis.set_yscale("log")
+    axis.set_xticks(places, list(frame.index), rotation=60, ha="right", fontsize=7)
+    name_axes(axis, "", "ms")
+    legend(axis, 3)
+    return figure
+
+
+def findings(e: GpuStartEvidence) -> tuple[str, ...]:
+    """Say what a start is made of, and what could not be planned or started."""
+    told = []
+    own = e.counted[(e.counted["way"] == OPTIMAL) & (e.counted["state"] == CACHED)]
+    if len(own):
+        opened = own[["library_ms", "context_ms"]].median()
+        told.append(
+            f"Loading the driver takes {opened['library_ms']:.0f} ms and opening the device {opened['context_ms']:.1f} ms, "
+            "once a process, which no start below counts."
+        )
+    failed = e.starts[e.starts["reason"] != ""].drop_duplicates(["model", "way", "reason"])
+    for model, way, why in failed[["model", "way", "reason"]].astype(str).to_numpy().tolist():
+        told.append(f"{model}{f' ({way})' if way else ''}: {why}.")
+    return tuple(told)
+
+
+def grade(e: GpuStartEvidence) -> Graded | None:
+    """Return the grade of the figures, by what the same start took in turn, again and again."""
+    own = e.counted.sort_values("repeat")
+    before = own.groupby(["model", "way", "state"])["cold_ms"].shift()
+    return graded(e.environment, Repeats(own["cold_ms"] / before, "starts and the same ones before"))
+
+
+GPU_TABLES: Mapping[str, kit.TableSpec[GpuStartEvidence]] = kit.registry(
+    kit.TableSpec("cold_gpu_beside", "Cold starts on the GPU", beside, ("starts",)),
+    kit.TableSpec("cold_gpu_stages", "Stages of a cold start on the GPU", stages, ("starts",)),
+    kit.TableSpec("cold_gpu_ablation", "Ablation on the GPU", ablation, ("starts",)),
+    kit.TableSpec("cold_gpu_continuous", "First inference and later ones on the GPU", continuous, ("starts",)),
+    kit.TableSpec("cold_gpu_plans", "Storage and planning on the GPU", planning, ("plans.predicted_ms",)),
+)
+GPU_FIGURES: Mapping[str, kit.FigureSpec[GpuStartEvidence]] = kit.registry(
+    kit.FigureSpec("cold_gpu_ways", "Cold starts on the GPU by technique", ways, ("starts",)),
+)
+#: Of the whole chapter.
+TABLES: Mapping[str, kit.TableSpec[Any]] = MappingProxyType({**COLD_TABLES, **GPU_TABLES})
+FIGURES: Mapping[str, kit.FigureSpec[Any]] = MappingProxyType({**COLD_FIGURES, **GPU_FIGURES})
+GPU_REPORT = ChapterReport(
+    id="cold-gpu",
+    title="Cold start on a GPU",
+    about=_ABOUT,
+    headline="cold_gpu_ways",
+    unfolded=("cold_gpu_beside",),
+    cards=_CARDS,
+    bars=BARS,
+    tables=GPU_TABLES,
+    figures=GPU_FIGURES,
+    metrics=gpu_metrics,
+    findings=lambda evidence, *_: findings(evidence),
+    grade=grade,
+    evidence=GpuStartEvidence,
+    frames={
+        "starts": ("model", "way", "stock", "state", "repeat", "cold_ms", "warm_ms", "error", "reason"),
+        "plans": ("model", "way", "predicted_ms", "bound_ms", "planning_s"),
+    },
+)
+#: The stage `cold_gpu_tables`.
+write = GPU_REPORT.write

@@ -1,0 +1,185 @@
+"""Plans the cold start of a GPU: the GPU executes alone, threads of the host prepare (NNV12, section 3.4).
+
+The GPU is the paper's big core, and every preparing thread a little one. To prepare a step is to read its weights, to load or
+compile its kernels, to pack the weights or find them packed, and to upload. The optimal planner of cold starts on a CPU decides
+kernels, sources of weights and threads, with a proven bound; the GPU itself never prepares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from edgeplan.planning.machine import CostArrays, Schedule, makespan_ms
+from edgeplan.planning.optimal import Search, optimal
+
+_NEVER = 4.0  # times the time of everything in sequence: what preparing on the GPU costs
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCandidate:
+    """A candidate is a kernel of a step with one source of its weights; times in ms.
+
+    Attributes:
+        kernel: name of the kernel.
+        cached: whether its weights are packed in the plan folder; True where it has none.
+        read_ms, pack_ms, upload_ms: of the weights.
+        load_ms: of its machine code, shared with the other steps that run it.
+        compile_ms: of the same from source.
+        first_ms, warm_ms: on the GPU, in the first inference and in later ones.
+        read_bytes, kept_bytes: read for it, and kept in the plan folder.
+    """
+
+    kernel: str
+    cached: bool
+    read_ms: float
+    pack_ms: float
+    upload_ms: float
+    load_ms: float
+    compile_ms: float
+    first_ms: float
+    warm_ms: float
+    read_bytes: int = 0
+    kept_bytes: int = 0
+
+    def preparation_ms(self, *, compiled: bool) -> float:
+        """Return the time to prepare it, its kernels compiled or loaded."""
+        return self.read_ms + self.pack_ms + self.upload_ms + (self.compile_ms if compiled else self.load_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCosts:
+    """Costs hold what each candidate of each step takes.
+
+    Attributes:
+        steps: candidates of each step, the dispatcher's own kernel with raw weights first.
+        threads: that can prepare at the same time.
+        start_ms: paid before all of it, whatever the plan.
+    """
+
+    steps: tuple[tuple[GpuCandidate, ...], ...]
+    threads: int
+    start_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOutcome:
+    """An outcome says how each step is prepared, and where.
+
+    Attributes:
+        choice: candidate of each step.
+        queues: steps that each thread prepares, in order.
+        in_sequence: whether all is prepared before anything runs.
+        code: whether machine code is kept.
+        makespan_ms, lower_bound_ms: predicted, and what no plan beats for these costs.
+        note: how it was found.
+    """
+
+    choice: tuple[GpuCandidate, ...]
+    queues: tuple[tuple[int, ...], ...]
+    in_sequence: bool
+    code: bool
+    makespan_ms: float
+    lower_bound_ms: float
+    note: str
+
+
+def _optimal(costs: GpuCosts, search: Search) -> GpuOutcome:
+    """Choose kernels, sources and threads together."""
+    return _pipelined(costs, search)
+
+
+def _warm(costs: GpuCosts, search: Search) -> GpuOutcome:
+    """Take the kernels that are fastest in later inferences, and plan the rest."""
+    fastest = []
+    for step in costs.steps:
+        best = min(step, key=lambda one: (one.warm_ms, one.kernel)).kernel
+        fastest.append(tuple(one for one in step if one.kernel == best))
+    return _pipelined(replace(costs, steps=tuple(fastest)), search)
+
+
+def _kernels(costs: GpuCosts, search: Search) -> GpuOutcome:
+    """Choose kernels alone (K): nothing is kept, everything in sequence."""
+    del search
+    raw = [tuple(one for one in step if not one.cached or not one.kept_bytes) for step in costs.steps]
+    return _in_sequence(costs, raw, compiled=True)
+
+
+def _kept(costs: GpuCosts, search: Search) -> GpuOutcome:
+    """Choose kernels, and keep packed weights and machine code where that is faster (K+C): everything in sequence."""
+    del search
+    return _in_sequence(costs, costs.steps, compiled=False)
+
+
+def _stock(costs: GpuCosts, search: Search) -> GpuOutcome:
+    """Take the dispatcher's own kernels, keep nothing, and do everything in sequence, as engines do."""
+    del search
+    return _in_sequence(costs, [step[:1] for step in costs.steps], compiled=True)
+
+
+OPTIMAL, WARM, KERNELS, KEPT, STOCK = "optimal", "warm", "K", "K+C", "default"
+#: Plans of the paper's ablation (Figure 13) are `default`, `K`, `K+C` and `optimal`.
+GPU_PLANNERS: Mapping[str, Callable[[GpuCosts, Search], GpuOutcome]] = MappingProxyType(
+    {OPTIMAL: _optimal, WARM: _warm, KERNELS: _kernels, KEPT: _kept, STOCK: _stock}
+)
+
+
+def _in_sequence(costs: GpuCosts, steps: Sequence[Sequence[GpuCandidate]], *, compiled: bool) -> GpuOutcome:
+    chosen = tuple(min(step, key=lambda one: one.preparation_ms(compiled=compiled) + one.first_ms) for step in steps)
+    total = costs.start_ms + sum(one.preparation_ms(compiled=compiled) + one.first_ms for one in chosen)
+    queues = (tuple(range(len(steps))),)
+    return GpuOutcome(
+        chosen, queues, in_sequence=True, code=not compiled, makespan_ms=total, lower_bound_ms=total, note="in sequence"
+    )
+
+
+def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
+    steps = [_undominated(step) for step in costs.steps]
+    arrays = cost_arrays(steps, costs.threads)
+    found = optimal(arrays, search)
+    chosen = tuple(step[k] for step, k in zip(steps, found.schedule.choice, strict=True))
+    queues = tuple(found.schedule.queue(q) for q in range(costs.threads))
+    alone = not any(queues)
+    return GpuOutcome(
+        chosen,
+        (tuple(range(len(steps))),) if alone else queues,
+        in_sequence=alone,
+        code=True,
+        makespan_ms=costs.start_ms + found.makespan_ms,
+        lower_bound_ms=costs.start_ms + found.lower_bound_ms,
+        note=found.note,
+    )
+
+
+def _undominated(step: Sequence[GpuCandidate]) -> tuple[GpuCandidate, ...]:
+    """Leave out candidates that another one beats in preparation and execution."""
+    found: list[GpuCandidate] = []
+    for one in sorted(step, key=lambda one: (one.preparation_ms(compiled=False), one.first_ms)):
+        if not found or one.first_ms < found[-1].first_ms:
+            found.append(one)
+    return tuple(found)
+
+
+def cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostArrays:
+    """Return the costs as the optimal planner takes them: the main core is the GPU, which never prepares.
+
+    Args:
+        steps: candidates of each step.
+        threads: that prepare.
+    """
+    shape = (len(steps), max(map(len, steps)))
+    prepare, execute = np.full(shape, np.inf), np.full(shape, np.inf)
+    for k, step in enumerate(steps):
+        for o, one in enumerate(step):
+            prepare[k, o], execute[k, o] = one.preparation_ms(compiled=False), one.first_ms
+    whole = float(np.where(np.isfinite(prepare), prepare + execute, 0.0).max(axis=1).sum())
+    never = np.where(np.isfinite(prepare), _NEVER * whole + 1.0, np.inf)
+    return CostArrays(never, prepare, execute, None, prepare, execute, threads, main_prepares=False)
+
+
+def predicted_ms(steps: Sequence[Sequence[GpuCandidate]], threads: int, schedule: Schedule) -> float:
+    """Return the makespan of a schedule (ms)."""
+    return makespan_ms(cost_arrays(steps, threads), schedule)

@@ -1,0 +1,65 @@
+"""Starts ONNX Runtime cold on an NVIDIA GPU through its CUDA execution provider, f32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgeplan.engines.cold import Array, Artefact, BaselineSession, UnsupportedError
+from edgeplan.engines.onnxruntime.cold import OnnxRuntimeDefault
+from edgeplan.support.lazy import lazily
+
+onnx = lazily("onnx")
+
+_ERRORS_ONLY = 3
+_PROVIDER = "CUDAExecutionProvider"
+#: Products in f32 as on other devices; convolutions by the algorithm that cuDNN advises, not the best of all that it tries.
+_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+
+
+class OnnxRuntimeCuda(OnnxRuntimeDefault):
+    """This setting computes on the GPU alone; the CUDA context is made with the library, as ours is before a start."""
+
+    def load_library(self, threads: int) -> None:
+        super().load_library(threads)
+        if _PROVIDER not in self._ort.get_available_providers():
+            raise UnsupportedError("this onnxruntime has no CUDA provider: it is in the package onnxruntime-gpu")
+        if preload := getattr(self._ort, "preload_dlls", None):
+            preload()
+        self._require_gpu(self._session(_one_step(), threads)).run(None, {"x": np.zeros(1, np.float32)})
+
+    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
+        return _CudaSession(self._require_gpu(self._session(str(artefact.main), threads)), inputs)
+
+    def _session(self, model: str | bytes, threads: int) -> Any:
+        options = self._options(threads)
+        options.log_severity_level = _ERRORS_ONLY
+        return self._ort.InferenceSession(model, options, [(_PROVIDER, dict(_OPTIONS)), "CPUExecutionProvider"])
+
+    @staticmethod
+    def _require_gpu(session: Any) -> Any:
+        if _PROVIDER not in session.get_providers():
+            raise UnsupportedError("the CUDA provider of onnxruntime does not load here: its CUDA and cuDNN are missing")
+        return session
+
+
+class _CudaSession(BaselineSession):
+    def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
+        self._session, self._inputs = session, inputs
+        self._outputs: list[Array] = []
+
+    def run(self) -> None:
+        self._outputs = self._session.run(None, self._inputs)
+
+    def outputs(self) -> Mapping[str, Array]:
+        return dict(zip((o.name for o in self._session.get_outputs()), self._outputs, strict=True))
+
+
+def _one_step() -> bytes:
+    """A model that adds its input to itself."""
+    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "one", value[:1], value[1:])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    return bytes(made.SerializeToString())

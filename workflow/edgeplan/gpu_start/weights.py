@@ -1,0 +1,141 @@
+"""Reads the weights of a step: packed ones of the plan folder, or the model's, which are then packed for its kernels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.steps import Step
+from edgeplan.opencl.launch import Packing
+from edgeplan.opencl.transforms import packed
+from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
+from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
+from edgeplan.runtime.transform import folded, values_of
+from edgeplan.support.files import files_sha256
+
+Array = npt.NDArray[np.float32]
+_FLOAT_BYTES = 4
+
+
+class WeightFiles:
+    """Weight files are open for a program: those of the model that it reads, and the folder's packed weights.
+
+    Args:
+        program: whose weights are read.
+        folder: of the plan.
+
+    Raises:
+        ModelError: a file is missing, or another one than was planned.
+    """
+
+    def __init__(self, program: GpuProgram, folder: Path) -> None:
+        self._folder, self._files, self._packed = folder, dict[int, int](), -1
+        weights = [step.weights for step in program.steps if step.weights is not None]
+        needed = sorted({place.file for one in weights if not one.cached for place in one.places})
+        try:
+            for number in needed:
+                self._files[number] = _opened(_found(program.files[number], folder))
+            if any(one.cached for one in weights):
+                self._packed = _opened(folder / PACKED_NAME)
+        except BaseException:
+            self.close()
+            raise
+
+    def parts(self, weights: PackedWeights) -> list[tuple[int, int, int]]:
+        """List what is read for a step: descriptor, first byte, and the one after the last."""
+        if weights.cached:
+            return [(self._packed, weights.offset, weights.offset + _FLOAT_BYTES * weights.elements)]
+        return [(self._files[place.file], place.offset, place.offset + place.size) for place in weights.places]
+
+    def read_packed(self, weights: PackedWeights) -> Array:
+        """Read packed weights from the plan folder.
+
+        Raises:
+            ModelError: they cannot be read.
+        """
+        data = page_aligned(_FLOAT_BYTES * weights.elements)
+        self._fill(self._packed, data, weights.offset, str(self._folder / PACKED_NAME))
+        return data.view(np.float32)
+
+    def read_raw(self, weights: PackedWeights) -> Mapping[str, npt.NDArray[Any]]:
+        """Read the weights of a step as the model holds them: role -> values.
+
+        Raises:
+            ModelError: they cannot be read.
+        """
+        return {place.role: self._values(place) for place in weights.places}
+
+    def _values(self, place: WeightPlace) -> npt.NDArray[Any]:
+        data = np.empty(place.size, np.uint8)
+        self._fill(self._files[place.file], data, place.offset, place.role)
+        return values_of(data, place.stride, place.dtype, place.rows).reshape(place.shape)
+
+    def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
+        view, at = memoryview(data), 0  # type: ignore[arg-type]
+        try:
+            while at < len(view):
+                got = os.preadv(descriptor, [view[at:]], offset + at)
+                if not got:
+                    raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START))
+                at += got
+        except OSError as error:
+            what = f"cannot read the weights: {error.strerror}"
+            raise ModelError(what, where=where, next_step="check the disk, then run again") from error
+
+    def close(self) -> None:
+        """Close the files that are held open."""
+        for descriptor in (*self._files.values(), *([self._packed] if self._packed >= 0 else [])):
+            os.close(descriptor)
+        self._files, self._packed = {}, -1
+
+
+def packed_of(weights: PackedWeights, raw: Mapping[str, npt.NDArray[Any]]) -> Array:
+    """Pack the weights of a step as its kernels read them.
+
+    Args:
+        weights: says how.
+        raw: role -> values; some may be overwritten.
+    """
+    step = Step("", weights.kind, (), (), (), settings=MappingProxyType(weights.settings))
+    return packed(Packing(weights.transform, weights.elements, weights.sizes), folded(step, raw))
+
+
+def page_aligned(size: int) -> npt.NDArray[np.uint8]:
+    """Return memory that begins at a page, which a device that shares it may use in place."""
+    raw = np.empty(size + PAGE_BYTES, np.uint8)
+    start = -raw.ctypes.data % PAGE_BYTES
+    return raw[start : start + size]
+
+
+def sources_of(model: Path, names: Sequence[str]) -> tuple[ModelSource, ...]:
+    """Describe the files of a model that weights lie in, by their paths relative to its folder."""
+    paths = [model.parent / name for name in names]
+    return tuple(ModelSource(str(path.resolve()), file_stamp(path), files_sha256([path])) for path in paths)
+
+
+def _found(source: ModelSource, folder: Path) -> Path:
+    """The file that was planned: where it was, or beside the plan."""
+    made = Path(source.path)
+    for path in (made, folder / made.name, folder.parent / made.name):
+        try:
+            if file_stamp(path) == source.stamp or files_sha256([path]) == source.sha256:
+                return path
+        except OSError:
+            continue
+    what = f"the model's file {made.name!r} is not found, or was changed since it was planned"
+    raise ModelError(what, where=str(made), next_step=f"put it back, or {plan_again(GPU_START)}")
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        what = f"cannot open the weights: {error.strerror}"
+        raise ModelError(what, where=str(path), next_step=plan_again(GPU_START)) from error

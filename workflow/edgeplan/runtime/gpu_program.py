@@ -1,0 +1,211 @@
+"""Holds a plan of a cold start on a GPU as documents: what is launched, what weights are made from, who prepares what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from edgeplan.runtime.linked import Border
+
+#: Packed weights of the plan folder, and the machine code of its kernels.
+PACKED_NAME, CODE_NAME = "weights.cache", "kernels.cache"
+#: From one step's packed weights to the next: a page, so that each can be brought by itself and used in place.
+PAGE_BYTES = 4096
+#: Names of memories among the arguments of launches, those of `opencl.launch.Memory`.
+MEMORIES = frozenset({"arena", "weights", "workspace"})
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class DeviceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A device spec says on what a plan is executed.
+
+    Attributes:
+        engine: that the processor is named by.
+        options: of the device file.
+        block: channels of a block of activations.
+        vector: floats of a vector of the kernels; 0: as the options say.
+    """
+
+    engine: str
+    options: dict[str, str]
+    block: Positive
+    vector: Count = 0
+
+
+class PlannedLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A planned launch runs one kernel.
+
+    Attributes:
+        source, kernel, defines, global_size, local_size: see `opencl.launch.Launch`.
+        arguments: an integer, the name of a memory (`opencl.launch.Memory`), or a float as `float.hex` writes it.
+    """
+
+    source: str
+    kernel: str
+    defines: tuple[tuple[str, int], ...]
+    global_size: tuple[Positive, ...]
+    local_size: tuple[Positive, ...]
+    arguments: tuple[int | str, ...]
+
+
+class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A weight place says where the values of one role of a step's weights lie in a file of the model.
+
+    Attributes:
+        role: of the weight in its step.
+        file: position in `GpuProgram.files`.
+        offset, size, stride, dtype, rows: see `runtime.weights.WeightLocation`.
+        shape: of the weight.
+    """
+
+    role: str
+    file: Count
+    offset: Count
+    size: Count
+    stride: Positive
+    shape: tuple[Count, ...]
+    dtype: str = "float32"
+    rows: tuple[Count, ...] = ()
+
+
+class PackedWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Packed weights are what a step's kernels read.
+
+    Attributes:
+        transform, sizes, elements: see `opencl.launch.Packing`.
+        kind, settings: of the step, which say how values of the file are folded before.
+        places: of the values in the model's files.
+        offset: in the file of packed weights; -1: they are made from the model's at every start.
+        sha256: of the packed bytes there; "" likewise.
+    """
+
+    transform: str
+    sizes: dict[str, int]
+    elements: Positive
+    kind: str
+    settings: dict[str, int | float | str | tuple[int, ...]]
+    places: tuple[WeightPlace, ...]
+    offset: int = -1
+    sha256: str = ""
+
+    @property
+    def cached(self) -> bool:
+        """Tell whether the plan folder holds them."""
+        return self.offset >= 0
+
+
+class GpuStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A step of the program runs its launches one after the other; a view has none.
+
+    Attributes:
+        name: of the step.
+        implementation: of its kernel.
+        launches: in order.
+        weights: that they read, if any.
+    """
+
+    name: str
+    implementation: str
+    launches: tuple[PlannedLaunch, ...] = ()
+    weights: PackedWeights | None = None
+
+
+class ModelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model source is a file of the model that weights are read from.
+
+    Attributes:
+        path: where it was when the model was planned.
+        stamp: what the file system said of it then.
+        sha256: its digest.
+    """
+
+    path: str
+    stamp: tuple[int, ...]
+    sha256: Digest
+
+
+class GpuProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A program says what a GPU executes, in order.
+
+    Attributes:
+        model: its name.
+        device: that it is for.
+        steps: in order of execution.
+        inputs, outputs: row-major activations at offsets of the arena.
+        arena_bytes: memory of the activations.
+        workspace_bytes: memory between launches of one step.
+        files: of the model.
+    """
+
+    model: str
+    device: DeviceSpec
+    steps: Annotated[tuple[GpuStep, ...], msgspec.Meta(min_length=1)]
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+    arena_bytes: Positive
+    workspace_bytes: Positive
+    files: tuple[ModelSource, ...] = ()
+
+    @property
+    def packed_bytes(self) -> int:
+        """Return the size of the weights that the plan folder holds."""
+        return sum(4 * step.weights.elements for step in self.steps if step.weights is not None and step.weights.cached)
+
+
+class GpuSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule says who prepares what, and when.
+
+    Attributes:
+        queues: steps that each preparing thread prepares, in order.
+        in_sequence: whether all is prepared before the first kernel runs, by one thread.
+        code: whether the machine code of the kernels is kept in the folder; else they are compiled at every start.
+        planner: that chose it.
+    """
+
+    queues: tuple[tuple[Count, ...], ...]
+    in_sequence: bool = False
+    code: bool = True
+    planner: str = "optimal"
+
+
+class GpuPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A prediction says what a plan takes by the costs that it was made from.
+
+    Attributes:
+        makespan_ms: of the cold start, from a processor that is open to the outputs.
+        lower_bound_ms: what no plan beats for these costs and this order of execution.
+        planning_s: seconds from the model to the plan, profiling included.
+        search_ms: of them, finding the plan.
+        note: how it was found.
+    """
+
+    makespan_ms: Milliseconds
+    lower_bound_ms: Milliseconds
+    planning_s: Milliseconds = 0.0
+    search_ms: Milliseconds = 0.0
+    note: str = ""
+
+    @property
+    def gap(self) -> float:
+        """Return the relative distance of the makespan to the bound."""
+        return self.makespan_ms / self.lower_bound_ms - 1 if self.lower_bound_ms > 0 else 0.0
+
+
+def problem_of(program: GpuProgram, schedule: GpuSchedule) -> str:
+    """Return what is wrong with a plan, or "": each step is prepared once, and all lies within its memory."""
+    prepared = sorted(step for queue in schedule.queues for step in queue)
+    if prepared != list(range(len(program.steps))):
+        return "its queues do not prepare each step once"
+    if schedule.in_sequence and len(schedule.queues) != 1:
+        return "it has several queues, and prepares in sequence"
+    borders = (*program.inputs, *program.outputs)
+    if any(border.offset + border.size > program.arena_bytes for border in borders):
+        return "an input or output lies outside the memory of its activations"
+    places = [place for step in program.steps if step.weights is not None for place in step.weights.places]
+    if any(place.file >= len(program.files) for place in places):
+        return "weights lie in a file that it does not name"
+    return ""
