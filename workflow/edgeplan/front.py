@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib, require_free
 from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
-from edgeplan.chapters.memory.first import PlannedFirst, fastest_first
+from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, least_for_first
 from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
@@ -255,11 +255,13 @@ class WrittenPlan:
         folder: what `edgeplan run` executes.
         chosen: of the front.
         first: its first inference as it was planned and run; None where all kernels are made before it.
+        first_needs: bytes over idle from which on there is room to make kernels meanwhile; 0 where that was not asked for.
     """
 
     folder: Path
     chosen: FrontPlan
     first: PlannedFirst | None = None
+    first_needs: int = 0
 
 
 def write_front_plan(
@@ -284,11 +286,17 @@ def write_front_plan(
         preparation: as for `predict`.
 
     Raises:
-        ParamsError: the goal or the budget is none.
+        ParamsError: the goal or the budget is none, or they contradict each other.
         InfeasibleError: no plan is within the budget.
         EdgeplanError: see `plan_front`.
     """
     require_known("goal", [goal], GOALS, "--for")
+    if budget and pair:
+        raise ParamsError(
+            "a plan for two processors holds no budget",
+            where="--budget, --pair",
+            next_step="leave one of them out: the budget for a pair, the pair for a plan within the budget",
+        )
     size = None
     if budget:
         wanted = Budget.parsed(budget)
@@ -303,7 +311,7 @@ def write_front_plan(
         at = size if size is not None else chosen.budget_bytes
         first: FirstGoal | None = None if goal == "steady" else goal
         made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
-        return found, WrittenPlan(made.folder, chosen, made.first)
+        return found, WrittenPlan(made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0)
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, WrittenPlan(Path(output), chosen)

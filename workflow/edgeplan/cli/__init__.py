@@ -31,6 +31,8 @@ Modules:
 * `run_memory`: Runs a plan of memory for `edgeplan run`: this process holds the session alone, and
   stays within its budget.
 * `run_pair`: Prints the lines of `edgeplan run` for a plan of a pair.
+* `run_together`: Runs several plans of memory for `edgeplan run a/ b/ --budget 100MiB`: in this
+  process alone, within one budget.
 * `stage`: Runs `edgeplan stage`, which runs one stage of the pipeline, for Snakemake, DVC and
   people alike.
 * `times`: Formats times as commands print them.

@@ -72,10 +72,13 @@ def _shown(found: Front, model: Path, picture: Path | None) -> None:
 
 def first_lines(written: WrittenPlan) -> list[str]:
     """Tell what was planned of the first inference of a plan within a budget, and what its run showed."""
-    if written.chosen.kind != front.MEMORY:
+    if not written.first_needs:
         return []
     if (first := written.first) is None:
-        return ["  first inference the budget has no room to make kernels meanwhile, they are made before it"]
+        needs = f"{written.first_needs / _MIB:.2f} MiB"
+        return [
+            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it",
+        ]
     plan, proof = first.plan, first.proof
     held = f"not proven from outside: {escaped(proof.reason)}" if proof.reason else "held by a memory cgroup"
     return [
