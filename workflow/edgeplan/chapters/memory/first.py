@@ -6,6 +6,7 @@ for again. A run in a process of its own, and one held by a memory cgroup, show 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,8 +27,9 @@ from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.late_kernels import KernelOrder
 from edgeplan.runtime.streaming.session import FirstSchedule, Schedule
 
-_ATTEMPTS = 5  # runs of a first inference until its costs are known and its budget holds
-_SLACK_BYTES = 256 << 10  # pages that come and go from run to run
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 8  # runs of a first inference until its costs are known and its budget holds
+_SLACK_BYTES = 256 << 10  # pages that come and go from run to run; twice as many after each run that took too much
 _PROVEN_RUNS = 5
 
 
@@ -132,7 +134,7 @@ def planned_first(
     """
     beside, threads = len(settings.processors) > 1, candidate.program.threads
     problem, room = first_inference(candidate, beside=beside), room_for_first(candidate, budget)
-    is_measured = False
+    is_measured, slack = False, _SLACK_BYTES
     for _ in range(_ATTEMPTS):
         if room < bounds.least_bytes(problem.workload):
             return None
@@ -142,7 +144,8 @@ def planned_first(
         timed = replace(settings, first=begins, steps=True)
         run = run_apart(candidate.folder, threads, [document.model_dump()], timed)
         if run.taken_bytes > budget:
-            room -= run.taken_bytes - budget + _SLACK_BYTES
+            _log.debug("a first inference took %d bytes of %d", run.taken_bytes, budget)
+            room, slack = room - (run.taken_bytes - budget + slack), 2 * slack
             continue
         if not is_measured:
             problem, is_measured = _as_measured(problem, run), True
@@ -151,7 +154,8 @@ def planned_first(
         proof = prover(run.files).over_idle(candidate.folder, threads, document.model_dump(), held, budget)
         if proof.holds or proof.reason:
             return PlannedFirst(made, run.open_ms, run.first_ms, run.peak_over_idle, proof)
-        room -= max(proof.taken_bytes - budget, 0) + _SLACK_BYTES
+        _log.debug("a first inference was not held to its budget: %s", proof)
+        room, slack = room - (max(proof.taken_bytes - budget, 0) + slack), 2 * slack
     return None
 
 
