@@ -163,8 +163,10 @@ def _about(plan: PlanFolder, budget: int) -> Row:
     work = workload_of(program, profile.first_step_ms)
     problem = FirstInference(work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms)
     own = first.placed
-    arrays = [np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)]
-    placed = Placement(*arrays, own.arena_bytes)
+    tensors, weights, after, again = (
+        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
+    )
+    placed = Placement(tensors, weights, after, again, own.arena_bytes)
     making = Making(first.kernels.own, first.kernels.beside)
     before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
     found["worse"] += own_ms > _SAME * before_ms

@@ -81,7 +81,8 @@ class JointEvidence:
             others = times["first_ms"].drop(JOINT, errors="ignore")
             row: dict[str, Any] = {"model": model, "best": others.min(), "best_way": others.idxmin() if len(others) else ""}
             if JOINT in times.index:
-                row |= {"first": times.loc[JOINT, "first_ms"], **times.loc[JOINT].to_dict()}
+                row |= {str(name): value for name, value in times.loc[JOINT].items()}
+                row["first"] = row["first_ms"]
             rows.append(row)
         return pd.DataFrame(rows).reindex(columns=["model", "first", "best", "best_way", *self.medians.columns[2:]])
 
@@ -121,7 +122,7 @@ def peak_over_budget_max(e: JointEvidence) -> float:
 
 def plan_seconds(e: JointEvidence) -> float:
     """Seconds to plan ResNet-50 in all ways, from predicted costs."""
-    return float(e.models.set_index("model").loc[_PLANNED, "plan_seconds"])
+    return float(e.models.set_index("model")["plan_seconds"][_PLANNED])
 
 
 def special_cases_worse(e: JointEvidence) -> float:
