@@ -17,13 +17,13 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 55_150,
-    "code lines of tests": 31_700,
+    "code lines of workflow": 56_450,
+    "code lines of tests": 32_250,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
     "public homonyms": 10,
-    "imports inside functions": 42,
+    "imports inside functions": 43,
     "walk, cold start: stays": 48,
     "walk, memory: stays": 66,
     "walk, pair: stays": 44,

@@ -19,8 +19,6 @@ Modules:
 * `errors`: Defines the errors edgeplan raises on purpose.
 * `front`: The front of a model: its plans that no other plan beats in first inference, later
   inferences and memory at once.
-* `front_picture`: The front of a model as a picture: what its plans take in memory, and how long
-  their first and later inferences take.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
 * `measurement/`: Measures subjects on a device: references, blocks, the lock and the row store.

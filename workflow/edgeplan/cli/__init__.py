@@ -17,6 +17,8 @@ Modules:
   where no model is at hand.
 * `front`: The command `edgeplan plan MODEL` prints the plans of a model that no other beats, and
   writes one of them.
+* `front_picture`: The front of a model as a picture: what its plans take in memory, and how long
+  their first and later inferences take.
 * `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
 * `measure`: Runs `edgeplan measure`, which measures a model on this machine and prints what was
   predicted beside it.

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from edgeplan import front
+from edgeplan.cli.front_picture import write_front
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.front import Front, FrontPlan, Goal, WrittenPlan
@@ -64,8 +65,6 @@ def _shown(found: Front, model: Path, picture: Path | None) -> None:
     """Print a front, and draw it where that was asked for."""
     print_front(found, model)
     if picture is not None:
-        from edgeplan.front_picture import write_front  # noqa: PLC0415  this loads matplotlib
-
         write_front(found, picture)
         say(f"picture: {escaped(str(picture))}")
 

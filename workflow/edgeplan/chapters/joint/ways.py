@@ -1,7 +1,8 @@
 """Ways to start a model within a budget: plans by the commands of users, and engines with mapped weights, all in turns.
 
 Each start is a fresh process in a memory cgroup that holds it, once it is idle, to what it uses then and the budget, page cache
-counted. Weights are evicted before. The time is from the start of the process to its first outputs.
+counted. A start without a limit comes before, so that libraries are in the page cache, and weights are evicted behind that. The
+time is from the start of the process to its first outputs.
 """
 
 from __future__ import annotations
@@ -191,9 +192,10 @@ def _job(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], runs: i
 
 def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], about: Row) -> Row:
     """Start a plan of ours within the budget."""
-    gate = _gate(subject)
+    gate, settings, threads = _gate(subject), _job(subject, plan, inputs, 1), plan.made_for.threads
+    run_apart(plan.path, threads, [None], settings)
     evict([plan.path / WEIGHTS_NAME])
-    job = _job(subject, plan, inputs, 1).job(plan.path, plan.made_for.threads, [None]) | {"gate": str(gate)}
+    job = settings.job(plan.path, threads, [None]) | {"gate": str(gate)}
     held = run_limited(_WORKER, json.dumps(job).encode(), gate, subject.budget, _START_SECONDS)
     if row := _ended(held):
         return about | row
@@ -204,6 +206,7 @@ def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], a
 def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.Inputs) -> Row:
     """Start an engine within the budget."""
     gate = _gate(subject)
+    stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.compute, 1))
     evict(artefact.files)
     job = stock.stock_job(setting, artefact, inputs, subject.compute, 1, str(gate), _START_SECONDS)
     held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, subject.budget, _START_SECONDS)

@@ -60,7 +60,7 @@ class Making:
 
 
 def timeline(problem: FirstInference, placement: Placement, making: Making) -> simulate.Timeline:
-    """Simulate the first inference.
+    """Simulate a first inference whose weights and tensors have their places.
 
     Args:
         problem: its steps and kernels.

@@ -47,7 +47,7 @@ class FirstPlan:
 def plan_first(
     problem: FirstInference, budget: int, layouts: Iterable[Ints], others: Iterable[Placement] = ()
 ) -> FirstPlan | None:
-    """Plan a first inference.
+    """Plan where weights and tensors of a first inference lie, and who makes its kernels.
 
     Args:
         problem: steps and kernels.
@@ -124,7 +124,7 @@ class _Search:
         self._problem, self._enough, self._left = problem, bound * (1 + _NEAR), _TRIALS
 
     def price(self, placed: Placement, making: Making) -> float:
-        """Return the makespan."""
+        """Return the makespan of a placement and a making, ms."""
         return timeline(self._problem, placed, making).latency_ms
 
     def improved(self, placed: Placement, making: Making) -> tuple[float, Making]:

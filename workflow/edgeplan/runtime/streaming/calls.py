@@ -215,6 +215,9 @@ class BoundCalls:
 
 
 def _creator(dnnl: Dnnl, program: StreamProgram) -> Creator:
-    """What makes a program's kernels. Every tensor has an offset of its own, so that none is taken for a view of another."""
+    """Make the creator of a program's kernels.
+
+    Every tensor has an offset of its own there, so that none is taken for a view of another.
+    """
     offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
     return Creator(dnnl, program.shapes, program.layouts, offsets, program.types)

@@ -83,7 +83,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class FirstSchedule:
-    """How the first inference of a session is run while its kernels are made.
+    """A first schedule says how the first inference of a session runs while its kernels are made.
 
     Attributes:
         placed: where buffers and weights lie, and when weights are loaded; the session's own schedule follows.

@@ -53,7 +53,7 @@ def shares(plans: Sequence[PlanFolder], budget: int) -> tuple[StoredSchedule, ..
 
 
 def _stored(plan: PlanFolder) -> list[StoredSchedule]:
-    """All schedules of a plan, and for budgets below them those of its finer parts.
+    """List the schedules of a plan, and for budgets below them those of its finer parts.
 
     Raises:
         ParamsError: there are none.
