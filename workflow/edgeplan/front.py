@@ -20,7 +20,7 @@ from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib, require_free
 from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
-from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, least_for_first
+from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, first_behind_kernels_ms, least_for_first
 from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
@@ -214,7 +214,7 @@ def _of_memory(planner: Planner, cold: ColdStartPlan, processors: int) -> Iterat
             except (InfeasibleError, UndecidedError):
                 continue
             begun = fastest_first(candidate, budget, beside=processors > 1)
-            made.append((steady, begun.makespan_ms if begun else creating_ms + alone.predicted_ms))
+            made.append((steady, begun.makespan_ms if begun else first_behind_kernels_ms(candidate, alone.placement)))
         if made:
             steady, first = min(made, key=lambda pair: pair[0].predicted_ms)
             whole = -(-budget // 1024)  # KiB

@@ -15,13 +15,13 @@ from msgspec import to_builtins
 
 from edgeplan.chapters.memory.costed import CostedProgram
 from edgeplan.chapters.memory.proof import Proof, Prover
-from edgeplan.planning.joint.first import FirstInference
+from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import FirstPlan, plan_first
 from edgeplan.planning.layout.buffers import Ints
 from edgeplan.planning.memory import algorithm1, bounds
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import lowest
-from edgeplan.planning.memory.workload import Workload
+from edgeplan.planning.memory.workload import Placement, Workload
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.late_kernels import KernelOrder
@@ -106,6 +106,17 @@ def fastest_first(candidate: CostedProgram, budget: int, *, beside: bool = True)
     if room < bounds.least_bytes(problem.workload):
         return None
     return plan_first(problem, room, _layouts(problem.workload, room))
+
+
+def first_behind_kernels_ms(candidate: CostedProgram, placed: Placement) -> float:
+    """Predict a first inference before which one thread makes all kernels, by the costs of the profile.
+
+    Args:
+        candidate: the program.
+        placed: where its weights and tensors lie.
+    """
+    problem = first_inference(candidate)
+    return sum(problem.making_ms) + timeline(problem, placed, Making((), ())).latency_ms
 
 
 def least_for_first(candidate: CostedProgram) -> int:
