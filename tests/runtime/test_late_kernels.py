@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamed_models import MODELS, Streamed, streamed
 
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, FormatError
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.runtime.dnnl import Dnnl
@@ -119,6 +119,13 @@ def test_a_kernel_that_cannot_be_made_is_an_error_of_the_inference(
         for _ in range(2):
             with pytest.raises(DeviceError, match="not offered"):
                 session.run(found.inputs)
+
+
+@pytest.mark.parametrize("order", [KernelOrder((), (99,)), KernelOrder(((0, 99),)), KernelOrder(((-1, 0),))])
+def test_an_order_of_another_program_is_refused(dnnl: Dnnl, folder: Path, order: KernelOrder) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    with pytest.raises(FormatError, match="does not fit"):
+        opened(dnnl, found, found.resident(), FirstSchedule(found.resident(), order))
 
 
 def test_plans_of_before_have_no_first_schedule_and_new_ones_keep_theirs(dnnl: Dnnl, folder: Path) -> None:

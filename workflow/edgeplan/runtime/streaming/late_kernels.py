@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from edgeplan.errors import FormatError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import DROP_EVERY, BoundCalls
 from edgeplan.runtime.streaming.library_pages import LibraryPages
-from edgeplan.runtime.streaming.program import NOTHING
+from edgeplan.runtime.streaming.program import AGAIN, NOTHING, StreamProgram
 from edgeplan.runtime.streaming.reader import pin
 
 
@@ -29,6 +30,19 @@ class KernelOrder:
 
     own: tuple[tuple[int, int], ...] = ()
     beside: tuple[int, ...] = ()
+
+    def require_fitting(self, program: StreamProgram) -> None:
+        """Refuse an order that names kernels or steps that a program does not have.
+
+        Raises:
+            FormatError: it does.
+        """
+        kernels, steps = [*self.beside, *(kernel for kernel, _ in self.own)], [step for _, step in self.own]
+        counts = len(program.kernels), len(program.step_names)
+        for numbers, count in zip((kernels, steps), counts, strict=True):
+            if not all(0 <= number < count for number in numbers):
+                what = "the plan does not fit the program: no such kernels or steps"
+                raise FormatError(what, where=program.model, next_step=AGAIN)
 
 
 class LateKernels:

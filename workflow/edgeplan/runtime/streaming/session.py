@@ -144,6 +144,8 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
+        if first is not None:
+            first.kernels.require_fitting(program)
         self._library = library or LibraryPages(dnnl.info.path)
         self._library.begin(runs=first is not None)
         self._late: LateKernels | None = None
@@ -311,11 +313,12 @@ class StreamSession:
 
     def expect(self, inferences: int) -> None:
         """So many more inferences follow: weights may be loaded for them while one runs."""
-        with self._lock:
-            self._follow_first()
         if self._after_first is not None:  # another schedule follows the first inference
-            self._expected = inferences - 1
-            return
+            with self._lock:
+                self._follow_first()
+                if self._after_first is not None:
+                    self._expected = inferences - 1
+                    return
         self._loader.prepare(self._inference + inferences)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
