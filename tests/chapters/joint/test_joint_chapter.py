@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from edgeplan.chapters.joint.evaluation.page import JOINT_REPORT, JointEvidence, findings, joint_metrics
 from edgeplan.chapters.joint.settings import JointParams
 from edgeplan.chapters.joint.stages import joint as stage
-from edgeplan.chapters.joint.ways import JOINT, NUMBERS, PAID, PLAIN, TEXTS, Subject, starts
+from edgeplan.chapters.joint.ways import COLD, JOINT, NUMBERS, PAID, PLAIN, TEXTS, Subject, starts
 from edgeplan.errors import StoreError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.runtime.dnnl import Dnnl
@@ -148,7 +148,9 @@ def test_a_model_is_planned_and_started_by_all_ways(dnnl: Dnnl, tmp_path: Path) 
     model = save_onnx(plain_model(), tmp_path / "plain.onnx")
     subject = Subject(model, tmp_path, "cpu-onednn", (0, 1), 24 * _MIB, 1)
     found = pd.DataFrame(starts(subject, (MAPPED,), 1))
-    assert set(found["way"]) == {JOINT, PLAIN, PAID, MAPPED}
+    if found["reason"].astype(str).str.contains("another process").any():
+        pytest.skip("another process measures on this machine")
+    assert set(found["way"]) == {JOINT, PLAIN, COLD, PAID, MAPPED}
     assert found.loc[found["way"] == PAID, "error"].item() <= OUTPUT_TOLERANCE
     assert found.loc[found["way"] == PAID, "peak"].item() <= 24 * _MIB
-    assert (found.loc[found["way"].isin([JOINT, PLAIN]), "first_ms"] > 0).all()
+    assert (found.loc[found["way"].isin([JOINT, PLAIN, COLD]), "first_ms"] > 0).all()

@@ -27,19 +27,21 @@ from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited, run_paying
 from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import before_all
 from edgeplan.planning.memory.workload import Placement
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, StreamRun, run_apart
-from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
-JOINT, PLAIN, PAID = "joint", "memory", "joint, paying for all"
+JOINT, PLAIN, COLD, PAID = "joint", "memory", "cold start", "joint, paying for all"
+_COLD_SETTING = "edgeplan"  # of the engines, which starts plans of cold starts
 NUMBERS = (
     *("turn", "budget", "first_ms", "opened_ms", "peak", "failures", "killed", "predicted_ms", "makespan_ms", "bound_ms"),
     *("later_ms", "worse", "plan_seconds", "error"),
@@ -97,32 +99,21 @@ def starts(subject: Subject, beside: Sequence[str], turns: int, wait_seconds: fl
         BusyError: another process still measures then.
     """
     rows: list[Row] = []
-    ways: dict[str, Callable[[], Row]] = {}
     inputs = _written_inputs(subject)
-    paid: Callable[[], Row] | None = None
-    for way, options in ((JOINT, ("--for", "first")), (PLAIN, None)):
+    makers: dict[str, Callable[[], Callable[[], Row]]] = {
+        **{way: partial(_own_way, subject, way, inputs) for way in (JOINT, PLAIN)},
+        COLD: partial(_cold_way, subject),
+        **{setting: partial(_engine_way, subject, setting) for setting in beside},
+    }
+    ways: dict[str, Callable[[], Row]] = {}
+    for way, make in makers.items():
         try:
-            plan, told, seconds = _planned(subject, way, options)
+            ways[way] = make()
         except ColdRunError as error:
             rows.append({"way": way, "reason": error.reason})
-            continue
-        about = _about(plan, subject.budget) | {"plan_seconds": float(told[1]) if told else seconds}
-        ways[way] = partial(_own_start, subject, plan, inputs, about)
-        if way == JOINT:
-            paid = partial(_paid, subject, plan, inputs)
-    for setting in beside:
-        try:
-            folder = subject.work / setting
-            folder.mkdir()
-            wanted = stock.inputs_of(subject.model)
-            artefact = stock.prepared(setting, subject.model, wanted, folder, len(subject.compute))
-        except ColdRunError as error:
-            rows.append({"way": setting, "reason": error.reason})
-            continue
-        ways[setting] = partial(_stock_start, subject, setting, artefact, wanted)
     with machine_lock(wait_seconds):
-        if paid is not None:
-            rows.append({"way": PAID, **paid()})
+        if JOINT in ways:
+            rows.append({"way": PAID, **_paid(subject, read_folder(subject.work / JOINT), inputs)})
         for turn in range(turns):
             for way, start in ways.items():
                 try:
@@ -133,22 +124,46 @@ def starts(subject: Subject, beside: Sequence[str], turns: int, wait_seconds: fl
     return [{"budget": subject.budget, **row} for row in rows]
 
 
-def _planned(subject: Subject, way: str, options: Sequence[str] | None) -> tuple[PlanFolder, re.Match[str] | None, float]:
+def _own_way(subject: Subject, way: str, inputs: Mapping[str, Path]) -> Callable[[], Row]:
+    """Plan a model within its budget; what starts the plan."""
+    plan, told, seconds = _planned(subject, way)
+    about = _about(plan, subject.budget) | {"plan_seconds": float(told[1]) if told else seconds}
+    return partial(_own_start, subject, plan, inputs, about)
+
+
+def _cold_way(subject: Subject) -> Callable[[], Row]:
+    """Plan a cold start, which knows no budget; what starts it."""
+    plan, _, _ = _planned(subject, COLD)
+    artefact, processors = prepared(plan.path).artefact, subject.processors[: plan.made_for.threads]
+    return partial(_stock_start, subject, _COLD_SETTING, artefact, stock.inputs_of(subject.model), processors)
+
+
+def _engine_way(subject: Subject, setting: str) -> Callable[[], Row]:
+    """Prepare a model for an engine; what starts it."""
+    folder, inputs = subject.work / setting, stock.inputs_of(subject.model)
+    folder.mkdir()
+    artefact = stock.prepared(setting, subject.model, inputs, folder, len(subject.compute))
+    return partial(_stock_start, subject, setting, artefact, inputs, subject.compute)
+
+
+def _planned(subject: Subject, way: str) -> tuple[PlanFolder, re.Match[str] | None, float]:
     """A plan by a user's command, what it told of planning, and its seconds.
 
     Raises:
         ColdRunError: there is no such plan; the command's last words are in the message.
     """
     folder = subject.work / way
-    kind = ("plan",) if options is not None else ("plan", "memory")
-    words = (*kind, str(subject.model), "--budget", f"{subject.budget // _KIB}KiB", *(options or ()), "-o", str(folder))
+    budget = ("--budget", f"{subject.budget // _KIB}KiB")
+    kinds = {JOINT: ("plan",), PLAIN: ("plan", "memory"), COLD: ("plan", "cold-start")}
+    given = {JOINT: (*budget, "--for", "first"), PLAIN: budget, COLD: ("--costs", "predicted")}
+    words = (*kinds[way], str(subject.model), *given[way], "-o", str(folder))
     began = time.perf_counter()
     done = run(module_command("edgeplan", *words, "--device", subject.device), timeout=_PLAN_SECONDS)
     if done.returncode:
         what = f"edgeplan plan ended with {done.returncode}{last_words(done.stderr)}"
         raise ColdRunError(what, where=str(subject.model), next_step="give a larger share")
     told = _PLANNED.search(done.stdout.decode(errors="replace"))
-    return read_folder(folder, MEMORY), told, time.perf_counter() - began
+    return read_folder(folder), told, time.perf_counter() - began
 
 
 def _about(plan: PlanFolder, budget: int) -> Row:
@@ -203,12 +218,12 @@ def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], a
     return about | _started(held, found.first_ms)
 
 
-def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.Inputs) -> Row:
+def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.Inputs, processors: tuple[int, ...]) -> Row:
     """Start an engine within the budget."""
     gate = _gate(subject)
-    stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.compute, 1))
+    stock.run_stock(stock.stock_job(setting, artefact, inputs, processors, 1))
     evict(artefact.files)
-    job = stock.stock_job(setting, artefact, inputs, subject.compute, 1, str(gate), _START_SECONDS)
+    job = stock.stock_job(setting, artefact, inputs, processors, 1, str(gate), _START_SECONDS)
     held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, subject.budget, _START_SECONDS)
     if row := _ended(held):
         return row

@@ -33,6 +33,18 @@ _SLACK_BYTES = 256 << 10  # pages that come and go from run to run; twice as man
 _PROVEN_RUNS = 5
 
 
+class LaterPeakError(Exception):
+    """Reports that inferences take more than their budget once the first one has made its kernels meanwhile.
+
+    Attributes:
+        missing: bytes that their arena has to leave.
+    """
+
+    def __init__(self, missing: int) -> None:
+        super().__init__(f"{missing} bytes more are needed")
+        self.missing = missing
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedFirst:
     """A first inference that was planned, and what runs showed of it.
@@ -142,31 +154,34 @@ def planned_first(
 
     Returns:
         None where the budget leaves no room for it: kernels are made before it then.
+
+    Raises:
+        LaterPeakError: inferences after it take more than the budget, since making kernels meanwhile leaves something behind.
     """
-    beside, threads = len(settings.processors) > 1, candidate.program.threads
-    problem, room = first_inference(candidate, beside=beside), room_for_first(candidate, budget)
+    threads, later = candidate.program.threads, document.arena_bytes - candidate.profile.making_bytes
+    problem, room = first_inference(candidate, beside=len(settings.processors) > 1), room_for_first(candidate, budget)
     is_measured, slack = False, _SLACK_BYTES
     for _ in range(_ATTEMPTS):
         if room < bounds.least_bytes(problem.workload):
             return None
         if (made := plan_first(problem, room, _layouts(problem.workload, room))) is None:
             return None
-        begins = to_builtins(first_schedule(made))
-        timed = replace(settings, first=begins, steps=True)
+        timed = replace(settings, first=to_builtins(first_schedule(made)), steps=True)
         run = run_apart(candidate.folder, threads, [document.model_dump()], timed)
-        if run.taken_bytes > budget:
-            _log.debug("a first inference took %d bytes of %d", run.taken_bytes, budget)
-            room, slack = room - (run.taken_bytes - budget + slack), 2 * slack
-            continue
-        if not is_measured:
+        taken = run.taken_bytes
+        if taken <= budget and not is_measured:
             problem, is_measured = _as_measured(problem, run), True
             continue
-        held = replace(timed, runs=_PROVEN_RUNS, steps=False)
-        proof = prover(run.files).over_idle(candidate.folder, threads, document.model_dump(), held, budget)
-        if proof.holds or proof.reason:
-            return PlannedFirst(made, run.open_ms, run.first_ms, run.peak_over_idle, proof)
-        _log.debug("a first inference was not held to its budget: %s", proof)
-        room, slack = room - (max(proof.taken_bytes - budget, 0) + slack), 2 * slack
+        if taken <= budget:
+            held = replace(timed, runs=_PROVEN_RUNS, steps=False)
+            proof = prover(run.files).over_idle(candidate.folder, threads, document.model_dump(), held, budget)
+            if proof.holds or proof.reason:
+                return PlannedFirst(made, run.open_ms, run.first_ms, run.peak_over_idle, proof)
+            _log.debug("a first inference was not held to its budget: %s", proof)
+            taken = max(proof.taken_bytes, budget)
+        if made.placement.height + slack <= later:  # the peak is that of inferences after it
+            raise LaterPeakError(taken - budget + _SLACK_BYTES)
+        room, slack = room - (taken - budget + slack), 2 * slack
     return None
 
 

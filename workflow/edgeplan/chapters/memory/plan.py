@@ -19,7 +19,7 @@ from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.costed import CostedProgram, ModelCut, all_bytes
-from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, planned_first
+from edgeplan.chapters.memory.first import LaterPeakError, PlannedFirst, fastest_first, planned_first
 from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -522,15 +522,28 @@ class Planner:
             TooSmallError: nothing fits; see `tried`.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        held = self._held(budget, mode, found=found, first=first == "first")
+        held, begins = self._held_with_first(budget, mode, found=found, first=first)
         error = self._error(held.candidate.program)
-        settings = self.settings(3, isolated=mode is Mode.isolated)
-        begins = planned_first(held.candidate, held.document, held.budget, settings, self.prover) if first else None
         planned = MemoryPlanned(
             folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error, begins
         )
         self._put(planned, held.excess)
         return planned
+
+    def _held_with_first(
+        self, budget: int, mode: Mode, *, found: bool, first: FirstGoal | None
+    ) -> tuple[_Held, PlannedFirst | None]:
+        """A plan whose runs held its budget, its first inference included where that is planned."""
+        settings = self.settings(3, isolated=mode is Mode.isolated)
+        for _ in range(_ATTEMPTS):
+            held = self._held(budget, mode, found=found, first=first == "first")
+            if first is None:
+                return held, None
+            try:
+                return held, planned_first(held.candidate, held.document, held.budget, settings, self.prover)
+            except LaterPeakError as error:
+                self._more += error.missing
+        return held, None
 
     def _held(self, budget: int, mode: Mode, *, found: bool = False, first: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
