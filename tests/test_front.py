@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamed_models import plain_model
 
+from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import MIB
+from edgeplan.chapters.memory.first import least_for_first
+from edgeplan.cli.front import first_lines
 from edgeplan.errors import InfeasibleError, ParamsError
-from edgeplan.front import COLD, CONTINUOUS, MEMORY, Front, FrontPlan, plan_front
+from edgeplan.front import COLD, CONTINUOUS, MEMORY, Front, FrontPlan, WrittenPlan, plan_front
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import COLD_START, read_folder
 from edgeplan.runtime.folder import MEMORY as MEMORY_PLAN
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 
 Edgeplan = Callable[..., Any]
 
@@ -115,3 +120,47 @@ def test_a_word_that_is_no_file_is_no_model(edgeplan: Edgeplan) -> None:
     found = edgeplan("plan", "memroy")
     assert found.code == 2
     assert "memory" in found.err + found.out
+
+
+def test_a_first_inference_is_planned_within_a_budget_and_told(edgeplan: Edgeplan, model: Path, tmp_path: Path) -> None:
+    folder, picture = tmp_path / "first", tmp_path / "front.svg"
+    made = edgeplan("plan", str(model), "-o", str(folder), "--for", "both", "--budget", "24MiB", "--front", str(picture))
+    assert made.code == 0, made.err
+    assert "first inference" in made.out
+    assert picture.read_text().lstrip().startswith("<?xml")
+    plan = read_folder(folder)
+    schedule, prediction = plan.scheduled(MemorySchedule), plan.predicted(MemoryPrediction)
+    assert schedule.first is not None
+    assert schedule.first.placed.arena_bytes <= 24 * MIB
+    assert 0 < prediction.first_bound_ms <= prediction.first_ms * 1.000001
+    ran = edgeplan("run", str(folder), "--check", "--repeat", "3")
+    assert ran.code == 0, ran.err
+    assert "from opening the plan to the outputs" in ran.out
+    peak = re.search(r"([0-9.]+) over the [0-9.]+ of the idle process, budget 24.00", ran.out)
+    assert peak
+    assert float(peak[1]) <= 24.0
+    again = edgeplan("run", str(folder), "--budgets", "24MiB")  # kernels are made before it then
+    assert again.code == 0, again.err
+
+
+def test_the_first_inference_gives_way_where_the_budget_has_no_room_for_it(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        plan_memory(model, tmp_path / "none", MIB, first="first")
+    least = int(re.findall(r"--budget (\d+)MiB", refused.value.next_step or "")[0])
+    made = plan_memory(model, tmp_path / "least", f"{least}MiB", first="first")
+    needs = least_for_first(made.candidate)
+    told = first_lines(WrittenPlan(made.folder, _plan(1.0, 1.0, 1, MEMORY), None, needs))
+    assert "gives way" in told[0]
+    assert f"{needs / MIB:.2f} MiB" in told[0]
+    assert (made.first is None) == (read_folder(made.folder).scheduled(MemorySchedule).first is None)
+
+
+def test_a_budget_and_a_pair_contradict_each_other(edgeplan: Edgeplan, model: Path, tmp_path: Path) -> None:
+    found = edgeplan("plan", str(model), "-o", str(tmp_path / "plan"), "--budget", "24MiB", "--pair", "pair-pocl")
+    assert found.code == ParamsError.exit_code
+    assert "where: --budget, --pair" in found.err
+
+
+def test_a_first_inference_is_not_planned_within_a_total_budget(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="over the idle process"):
+        plan_memory(model, tmp_path / "total", "64MiB", total=True, first="both")

@@ -19,7 +19,9 @@ from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib, require_free
-from edgeplan.chapters.memory.plan import CostedProgram, Planner, all_bytes, planning
+from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
+from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, first_behind_kernels_ms, least_for_first
+from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
@@ -200,19 +202,21 @@ def _of_memory(planner: Planner, cold: ColdStartPlan, processors: int) -> Iterat
     _, chosen = _chosen(cold)
     width = max(w for w in chosen[0].execute_ms if w <= max(1, processors - 1))  # one processor reads
     predicted_ms, creating_ms = sum(candidate.warm(width) for candidate in chosen), _creating_ms(cold)
-    candidates = [_scaled(candidate, predicted_ms / planner.fastest_ms) for candidate in _forms(planner)]
+    scale = predicted_ms / planner.fastest_ms
+    candidates = [_scaled(candidate, scale, creating_ms) for candidate in _forms(planner)]
     low = min(candidate.least_bytes() for candidate in candidates)
     high = max(low + 1, all_bytes(candidates[0]))
     for budget in np.geomspace(low, high, _BUDGETS).astype(np.int64).tolist():
         made = []
         for candidate in candidates:
             try:
-                made.append((candidate.planned(budget, Mode.back_to_back), candidate.planned(budget, Mode.isolated)))
+                steady, alone = candidate.planned(budget, Mode.back_to_back), candidate.planned(budget, Mode.isolated)
             except (InfeasibleError, UndecidedError):
                 continue
+            begun = fastest_first(candidate, budget, beside=processors > 1)
+            made.append((steady, begun.makespan_ms if begun else first_behind_kernels_ms(candidate, alone.placement)))
         if made:
-            steady, alone = min(made, key=lambda pair: pair[0].predicted_ms)
-            first = creating_ms + alone.predicted_ms
+            steady, first = min(made, key=lambda pair: pair[0].predicted_ms)
             whole = -(-budget // 1024)  # KiB
             arguments = ("memory", "--budget", f"{whole}KiB")
             yield FrontPlan(MEMORY, first, steady.predicted_ms, steady.lower_bound_ms, budget, budget, arguments)
@@ -222,10 +226,19 @@ def _forms(planner: Planner) -> Sequence[CostedProgram]:
     return [planner.candidate(form) for form in dict.fromkeys((planner.forms[0], planner.forms[-1]))]
 
 
-def _scaled(candidate: CostedProgram, factor: float) -> CostedProgram:
-    """A program whose steps take so many times what was measured of them, whatever else ran on the machine then."""
-    compute_ms = tuple(ms * factor for ms in candidate.profile.compute_ms)
-    return replace(candidate, profile=candidate.profile.model_copy(update={"compute_ms": compute_ms}))
+def _scaled(candidate: CostedProgram, factor: float, creating_ms: float) -> CostedProgram:
+    """A program whose steps take so many times what was measured of them, and all its kernels so long to be made.
+
+    What else ran on the machine when they were measured is no matter then.
+    """
+    profile = candidate.profile
+    creating = creating_ms / (sum(profile.making_ms) or 1.0)
+    scaled = {
+        "compute_ms": tuple(ms * factor for ms in profile.compute_ms),
+        "first_step_ms": tuple(ms * factor for ms in profile.first_step_ms),
+        "making_ms": tuple(ms * creating for ms in profile.making_ms),
+    }
+    return replace(candidate, profile=profile.model_copy(update=scaled))
 
 
 def _of_pair(source: Path, output: Path, pair: FilePath, whole: int, creating_ms: float) -> FrontPlan:
@@ -241,10 +254,14 @@ class WrittenPlan:
     Attributes:
         folder: what `edgeplan run` executes.
         chosen: of the front.
+        first: its first inference as it was planned and run; None where all kernels are made before it.
+        first_needs: bytes over idle from which on there is room to make kernels meanwhile; 0 where that was not asked for.
     """
 
     folder: Path
     chosen: FrontPlan
+    first: PlannedFirst | None = None
+    first_needs: int = 0
 
 
 def write_front_plan(
@@ -269,11 +286,17 @@ def write_front_plan(
         preparation: as for `predict`.
 
     Raises:
-        ParamsError: the goal or the budget is none.
+        ParamsError: the goal or the budget is none, or they contradict each other.
         InfeasibleError: no plan is within the budget.
         EdgeplanError: see `plan_front`.
     """
     require_known("goal", [goal], GOALS, "--for")
+    if budget and pair:
+        raise ParamsError(
+            "a plan for two processors holds no budget",
+            where="--budget, --pair",
+            next_step="leave one of them out: the budget for a pair, the pair for a plan within the budget",
+        )
     size = None
     if budget:
         wanted = Budget.parsed(budget)
@@ -286,7 +309,9 @@ def write_front_plan(
     chosen = found.best(goal, size)
     if chosen.kind == MEMORY:
         at = size if size is not None else chosen.budget_bytes
-        return found, WrittenPlan(plan_memory(model, output, at, device=device, preparation=preparation).folder, chosen)
+        first: FirstGoal | None = None if goal == "steady" else goal
+        made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
+        return found, WrittenPlan(made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0)
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, WrittenPlan(Path(output), chosen)

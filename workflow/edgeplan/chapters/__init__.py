@@ -9,6 +9,8 @@ Modules:
 * `cold_start/`: Starts a network cold: kernels, weights and cores for each step, so that the first
   inference ends soonest (NNV12).
 * `estimate`: Estimates the time of a whole run before it starts: the sum over the chapters.
+* `joint/`: The chapter on first inferences within a budget: kernels, weights and memory planned as
+  one, from process start on.
 * `memory/`: The chapter on memory: a model in a fraction of the memory that its weights take
   (FlexNN, MobiCom 2024).
 * `params`: Declares the schema of params.yaml: every setting, with its bounds.
@@ -34,6 +36,7 @@ NAMES = (
     "prediction",
     "cold_start",
     "memory",
+    "joint",
     "partition",
     "adaptation",
 )

@@ -18,6 +18,8 @@ Modules:
 * `front`: The command `edgeplan plan MODEL` prints the plans of a model that no other beats, and
   writes one of them.
 * `gpu_start`: Prints the lines on plans of cold starts on a GPU.
+* `front_picture`: The front of a model as a picture: what its plans take in memory, and how long
+  their first and later inferences take.
 * `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
 * `measure`: Runs `edgeplan measure`, which measures a model on this machine and prints what was
   predicted beside it.
@@ -32,6 +34,8 @@ Modules:
 * `run_memory`: Runs a plan of memory for `edgeplan run`: this process holds the session alone, and
   stays within its budget.
 * `run_pair`: Prints the lines of `edgeplan run` for a plan of a pair.
+* `run_together`: Runs several plans of memory for `edgeplan run a/ b/ --budget 100MiB`: in this
+  process alone, within one budget.
 * `stage`: Runs `edgeplan stage`, which runs one stage of the pipeline, for Snakemake, DVC and
   people alike.
 * `times`: Formats times as commands print them.

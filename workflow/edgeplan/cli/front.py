@@ -9,9 +9,10 @@ import typer
 from rich.table import Table
 
 from edgeplan import front
+from edgeplan.cli.front_picture import write_front
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
-from edgeplan.front import Front, FrontPlan, Goal
+from edgeplan.front import Front, FrontPlan, Goal, WrittenPlan
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
 
@@ -31,6 +32,9 @@ def plan_front(
         str, typer.Option("--pair", help="Plan for two processors, too: name of a pair, or path of its file.")
     ] = "",
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    picture: Annotated[
+        Path | None, typer.Option("--front", help="File to draw the plans to, as SVG: memory against time.")
+    ] = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -45,14 +49,46 @@ def plan_front(
                 where="--output",
                 next_step="name a folder: -o plan, or leave both out",
             )
-        print_front(front.plan_front(model, device=device, pair=pair, preparation=prepared), model)
+        _shown(front.plan_front(model, device=device, pair=pair, preparation=prepared), model, picture)
         return
     found, written = front.write_front_plan(
         model, output, goal=goal, budget=budget, device=device, pair=pair, preparation=prepared
     )
-    print_front(found, model)
+    _shown(found, model, picture)
     say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
+    for line in first_lines(written):
+        say(line)
     say(f"next: edgeplan run {escaped(str(written.folder))}")
+
+
+def _shown(found: Front, model: Path, picture: Path | None) -> None:
+    """Print a front, and draw it where that was asked for."""
+    print_front(found, model)
+    if picture is not None:
+        write_front(found, picture)
+        say(f"picture: {escaped(str(picture))}")
+
+
+def first_lines(written: WrittenPlan) -> list[str]:
+    """Tell what was planned of the first inference of a plan within a budget, and what its run showed."""
+    if not written.first_needs:
+        return []
+    if (first := written.first) is None:
+        needs = f"{written.first_needs / _MIB:.2f} MiB"
+        return [
+            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it",
+        ]
+    plan, proof = first.plan, first.proof
+    held = f"not proven from outside: {escaped(proof.reason)}" if proof.reason else "held by a memory cgroup"
+    return [
+        (
+            f"  first inference {first.predicted_ms:.2f} ms planned from opening the plan on, {first.measured_ms:.2f} ms in a "
+            f"run; {plan.makespan_ms:.2f} of it kernels, weights and steps, bound {plan.lower_bound_ms:.2f}, gap "
+            f"{100 * plan.gap:.1f} %"
+        ),
+        f"  peak            {first.peak_bytes / _MIB:.2f} MiB over idle, the first inference included; {held}",
+        f"  kernels         {len(plan.making.own)} by the computing thread, {len(plan.making.beside)} by another meanwhile",
+    ]
 
 
 def print_front(found: Front, model: Path) -> None:

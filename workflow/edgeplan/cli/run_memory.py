@@ -12,8 +12,9 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 from edgeplan.cli.times import median
@@ -23,6 +24,7 @@ from edgeplan.runtime.streaming.lean_inputs import random_inputs
 from edgeplan.runtime.streaming.library_pages import LibraryPages, give_up_unused
 from edgeplan.runtime.streaming.memory_session import MemorySession, narrow_limit
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets, sureness
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support import subprocesses
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
@@ -43,23 +45,23 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         options = {name: str(getattr(given, name) or "") for name in ("given", "output", "model", "budgets")}
         job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
         lean = not (given.given or given.budgets or given.check) and random_inputs(plan, Path(work))
-        budgets = [] if lean else json.loads(_apart("inputs", job))
+        budgets = [] if lean else json.loads(apart("inputs", job))
         if budgets and SCHEDULES_NAME not in plan.files:  # plans are made here, by numpy: that is no part of a budget
             from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
 
             warm_up()
-        idle = _ready(plan, given.gate)
-        with MemorySession(plan, _loaded[0]) as session:
+        dnnl, idle = ready(plan, given.gate)
+        opened_ns = perf_counter_ns()
+        with MemorySession(plan, dnnl) as session:
             program = session.program
-            inputs = {border.name: _mapped(Path(work) / f"{k}.in") for k, border in enumerate(program.inputs)}
-            places = {border.name: Path(work) / f"{k}.out" for k, border in enumerate(program.outputs)}
-            waited = _Waited(_writing(places))
+            inputs, waited = mapped_inputs(program, Path(work)), _Waited(writing(program, Path(work)))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
             if narrow_limit(plan) is not None:
                 _kept.append(session)
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
+            *_first_line(session, (waited.first_ns - opened_ns) / 1e6),
             *map(_line, phases),
             *filter(None, (sureness(session.others), *(lateness(phase, session.bytes_per_ms) for phase in phases))),
         ):
@@ -68,12 +70,11 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             say(f"limit {limit / _MIB:.1f} MiB: {waited.pages} pages waited for after inference {READY_INFERENCES}")
         say(peak_line(idle, peak, page_tables(), max(phase.budget for phase in phases)))
         if given.output is not None or given.check:
-            _apart("outputs", job)
+            apart("outputs", job)
         if refused is not None:
             raise refused
 
 
-_loaded: list[Dnnl] = []
 _kept: list[MemorySession] = []  # to free its kernels would read other pages of the library
 
 
@@ -87,8 +88,10 @@ class _Waited:
     def __init__(self, take: Callable[[str, memoryview], int]) -> None:
         self._take, self._ready = take, 0
         self._calls: dict[str, int] = {}
+        self.first_ns = 0  # when the first outputs were there
 
     def __call__(self, name: str, view: memoryview) -> int:
+        self.first_ns = self.first_ns or perf_counter_ns()
         written = self._take(name, view)
         self._calls[name] = self._calls.get(name, 0) + 1
         if self._calls[name] <= READY_INFERENCES:
@@ -113,21 +116,36 @@ def end_at_once() -> None:
         os._exit(0)
 
 
-def _ready(plan: PlanFolder, gate: str) -> dict[str, int]:
-    """Load the library and start its threads; resident memory then, from which a budget counts."""
+def ready(plan: PlanFolder, gate: str) -> tuple[Dnnl, dict[str, int]]:
+    """Load the library and start its threads.
+
+    Args:
+        plan: that will be run.
+        gate: a file to wait for; "": none.
+
+    Returns:
+        The library, and resident memory then, from which a budget counts.
+    """
     dnnl = Dnnl()
     dnnl.warm_up(plan.made_for.threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
-    _loaded.append(dnnl)
     if narrow_limit(plan) is not None:
         give_up_unused()
     wait_at(gate)
     reset_peak()
-    return resident()
+    return dnnl, resident()
 
 
-def _apart(what: str, job: dict[str, Any]) -> str:
-    """Have another process read or write files of tensors; what it prints."""
+def apart(what: str, job: Mapping[str, Any]) -> str:
+    """Have another process read or write files of tensors.
+
+    Args:
+        what: `inputs` or `outputs`.
+        job: see `cli.run_files`.
+
+    Returns:
+        What it printed.
+    """
     command = module_command("edgeplan.cli.run_files", what, json.dumps(job))
     ended = subprocesses.run(command)
     printed, told = (text.decode(errors="replace") for text in (ended.stdout, ended.stderr))
@@ -140,21 +158,34 @@ def _apart(what: str, job: dict[str, Any]) -> str:
     return printed
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def mapped_inputs(program: StreamProgram, work: Path) -> dict[str, mmap.mmap]:
+    """Map the files of a program's inputs.
+
+    Args:
+        program: the program.
+        work: the folder of the files.
+    """
+    found = {}
+    for k, border in enumerate(program.inputs):
+        with (work / f"{k}.in").open("rb") as file:
+            found[border.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return found
 
 
-def _writing(places: dict[str, Path]) -> Callable[[str, memoryview], int]:
-    def write(name: str, view: memoryview) -> int:
-        return places[name].write_bytes(view)
+def writing(program: StreamProgram, work: Path) -> Callable[[str, memoryview], int]:
+    """Make what writes a program's outputs to files.
 
-    return write
+    Args:
+        program: the program.
+        work: the folder of the files.
+    """
+    places = {border.name: work / f"{k}.out" for k, border in enumerate(program.outputs)}
+    return lambda name, view: places[name].write_bytes(view)
 
 
 def _line(phase: Phase) -> str:
     line = (
-        f"{phase.budget / _MIB:.1f} MiB: {_told(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
+        f"{phase.budget / _MIB:.1f} MiB: {told_times(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
         f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
     )
     if not phase.threaded:
@@ -166,7 +197,16 @@ def _line(phase: Phase) -> str:
     return line
 
 
-def _told(times: Sequence[float]) -> str:
+def _first_line(session: MemorySession, first_ms: float) -> list[str]:
+    """Tell how long the first inference took, from opening the plan on, where that was planned."""
+    planned_ms = session.first_ms
+    return (
+        [f"first: {first_ms:.2f} ms from opening the plan to the outputs, predicted {planned_ms:.2f} ms"] if planned_ms else []
+    )
+
+
+def told_times(times: Sequence[float]) -> str:
+    """Tell the times of inferences, ms: their median, and the least of them."""
     if len(times) == 1:
         return f"{times[0]:.2f} ms"
     return f"{median(times):.2f} ms (median of {len(times)}, least {min(times):.2f})"

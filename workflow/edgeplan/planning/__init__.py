@@ -9,6 +9,8 @@ Modules:
   that a planner may take.
 * `events`: Runs a schedule event by event: what a core does next, on the machine model as in the
   executor.
+* `joint/`: Planning of a first inference as a whole: kernels are made, weights read and steps
+  executed within one budget of memory.
 * `layout/`: Static memory planning gives addresses to buffers whose lifetimes are known.
 * `local_search`: Finds cheap schedules and cheap bounds around the mixed-integer program of the
   optimal planner.

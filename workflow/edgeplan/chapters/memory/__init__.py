@@ -10,7 +10,10 @@ Modules:
 * `chapter`: The chapter on memory: what it measures and shows.
 * `contained`: Plans in containers: a limit of memory holds `edgeplan run` from the start of its
   process on; and latency held beside free.
+* `costed`: A program with what it takes, and the cut of the model that it came from.
 * `evaluation/`: Tables, figures and figures of merit of the chapter on memory.
+* `first`: The first inference of a plan of memory: kernels are made and weights read while its
+  steps run, within the same budget.
 * `frugal`: Settings that people would pick for little memory are run free and held to limits,
   beside plans for the same limits.
 * `halved`: The study of weights in half their bytes: plans of one model with them and with whole

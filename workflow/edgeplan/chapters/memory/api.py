@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.chapters.memory.pictures import write_curve, write_map
-from edgeplan.chapters.memory.plan import MemoryPlanned, TooSmallError, planning
+from edgeplan.chapters.memory.plan import FirstGoal, MemoryPlanned, TooSmallError, planning
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.measurement.process.stock import peak_bytes
@@ -35,6 +35,7 @@ def plan_memory(
     curve: FilePath | None = None,
     memory_map: FilePath | None = None,
     weights: Stored = F32,
+    first: FirstGoal | None = None,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
@@ -55,6 +56,8 @@ def plan_memory(
         memory_map: file to draw what the arena holds in each step to, as SVG.
         weights: how the file holds them: whole as "f32", or as "bf16" in half the bytes, which takes half the time to read and
             rounds them; what that costs is `MemoryPlanned.error`.
+        first: plan the first inference, too, while which kernels are made: above all ("first"), or of the plan that is best for
+            later ones ("both"); None: all kernels are made before it.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
         shape: likewise.
         set: likewise.
@@ -65,12 +68,9 @@ def plan_memory(
         InfeasibleError: it does not fit; the message says what is the least.
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
-    slowdown = Budget.parsed(max_slowdown, "--max-slowdown", most_share=100.0).share if max_slowdown else 0.0
-    if max_slowdown and not slowdown:
-        raise ParamsError(f"{max_slowdown!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
-    if total and not budget:
-        what = "only a budget that is given can be for the whole process"
-        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
+    slowdown = _slowdown(max_slowdown)
+    if total:
+        _require_total(given=bool(budget), first=first is not None)
     wanted = Budget.parsed(str(budget)) if budget else None
     if wanted is not None:
         require_free(wanted, "--budget")
@@ -93,7 +93,7 @@ def plan_memory(
         if total:
             planner.hold_total()
         try:
-            made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
+            made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None, first=first)
         except TooSmallError as refusal:
             raise planner.tried(refusal, Mode(mode)) from None
         if curve is not None:
@@ -101,3 +101,29 @@ def plan_memory(
         if memory_map is not None:
             write_map(made.document, made.candidate.program, Path(memory_map))
     return made
+
+
+def _slowdown(text: str) -> float:
+    """The largest slowdown as a share; 0 where there is none.
+
+    Raises:
+        ParamsError: it is no share.
+    """
+    found = Budget.parsed(text, "--max-slowdown", most_share=100.0).share if text else 0.0
+    if text and not found:
+        raise ParamsError(f"{text!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
+    return found
+
+
+def _require_total(*, given: bool, first: bool) -> None:
+    """Refuse what a budget of the whole process does not go with.
+
+    Raises:
+        ParamsError: no budget is given, or a first inference is to be planned.
+    """
+    if not given:
+        what = "only a budget that is given can be for the whole process"
+        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
+    if first:
+        what = "the first inference is planned within a budget over the idle process"
+        raise ParamsError(what, where="--total", next_step="leave it out")

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from edgeplan.chapters.memory.costed import CostedProgram
 from edgeplan.chapters.memory.paper import RATIO_TOLERANCE
-from edgeplan.chapters.memory.plan import CostedProgram, MemoryPlanned, Planner
+from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.chapters.memory.turns import Turn, Turns, computing_ms, in_turns, reading_ms, resident_run
 from edgeplan.measurement.process import stock

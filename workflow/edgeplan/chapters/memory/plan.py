@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.chapters.memory.costed import CostedProgram, ModelCut, all_bytes
+from edgeplan.chapters.memory.first import LaterPeakError, PlannedFirst, fastest_first, planned_first
 from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -30,10 +33,9 @@ from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.layout.buffers import BufferLayout, Ints
 from edgeplan.planning.memory import bounds, ladder
 from edgeplan.planning.memory.document import MemoryPlan
-from edgeplan.planning.memory.planner import least, lowest, plan
+from edgeplan.planning.memory.planner import least, lowest
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, bound_ms
 from edgeplan.planning.memory.search import improved
-from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.streaming import (
     RunSettings,
@@ -44,7 +46,7 @@ from edgeplan.profiling.streaming import (
     profile_program,
     run_apart,
 )
-from edgeplan.runtime.bands import Region, regions_by_peak
+from edgeplan.runtime.bands import regions_by_peak
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import (
@@ -73,11 +75,11 @@ from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
 from edgeplan.writable import cannot_write
 
+FirstGoal = Literal["first", "both"]
 _log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
-_EXACT_SECONDS = 3.0  # of an exact layout of each form whose budget is tight
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
@@ -135,73 +137,6 @@ class RunCores:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCut:
-    """A cut of a model bounds the weights of a step, and names the steps that run in bands.
-
-    Attributes:
-        limit: the most bytes of weights of a part of a step.
-        regions: steps that run in bands of rows.
-        arena: bytes that a few parts of each step have to fit in beside its tensors, so that one is
-            loaded while another is used: steps are cut finer for it; 0: none is.
-    """
-
-    limit: int
-    regions: tuple[Region, ...] = ()
-    arena: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CostedProgram:
-    """A program with what it takes.
-
-    Attributes:
-        folder: where it and its weights lie.
-        form: how the model was cut.
-        program, profile: see there.
-        cutting_s, profiling_s: seconds it took to choose kernels and write weights, and to measure.
-    """
-
-    folder: Path
-    form: ModelCut
-    program: StreamProgram
-    profile: StreamProfile
-    cutting_s: float = 0.0
-    profiling_s: float = 0.0
-
-    @property
-    def workload(self) -> Workload:
-        """Make the workload that planners are asked for."""
-        return workload_of(self.program, self.profile.compute_ms)
-
-    @property
-    def reader(self) -> Reader:
-        """Make the reader that weights are read with."""
-        return self.profile.reader
-
-    @property
-    def objects_bytes(self) -> int:
-        """Return the bytes that running takes besides the arena."""
-        return self.profile.objects_bytes
-
-    def planned(self, budget: int, mode: Mode) -> PlannedMemory:
-        """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for.
-
-        Raises:
-            InfeasibleError: it does not fit.
-        """
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, _EXACT_SECONDS, work=0)
-
-    def least_bytes(self) -> int:
-        """Less than this is not enough, objects counted."""
-        return bounds.least_bytes(self.workload) + self.objects_bytes
-
-    def taking(self, more: int) -> CostedProgram:
-        """The same, known to take so many bytes more besides the arena than was profiled."""
-        profile = self.profile.model_copy(update={"objects_bytes": self.objects_bytes + more})
-        return replace(self, profile=profile)
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryPlanned:
     """A plan folder, and what is known about it.
 
@@ -215,6 +150,7 @@ class MemoryPlanned:
         weights: how they are stored.
         error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
             largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
+        first: the first inference, where it was planned with the kernels that are made meanwhile.
     """
 
     folder: Path
@@ -225,6 +161,7 @@ class MemoryPlanned:
     proof: Proof
     weights: Stored = F32
     error: float | None = None
+    first: PlannedFirst | None = None
 
     @property
     def inexact(self) -> bool:
@@ -416,7 +353,7 @@ class Planner:
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, PlannedMemory]:
+    def best(self, budget: int, mode: Mode, excess: int = 0, *, first: bool = False) -> tuple[CostedProgram, PlannedMemory]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
@@ -426,6 +363,7 @@ class Planner:
             budget: bytes over idle.
             mode: what is planned for.
             excess: bytes of it to leave, which runs took more than was profiled.
+            first: whether the first inference is to be fast, kernels made meanwhile; else later ones.
 
         Raises:
             TooSmallError: none fits; the message says what is the least.
@@ -446,6 +384,12 @@ class Planner:
         pairs = sorted((pair for pair in found.values() if pair), key=lambda pair: pair[1].predicted_ms)
         if not pairs:
             raise self._does_not_fit(budget, excess)
+        if first:
+            beside = len(self.cores.all) > 1
+            times = [
+                made.makespan_ms if (made := fastest_first(c, room, beside=beside)) else sys.float_info.max for c, _ in pairs
+            ]
+            pairs = [pairs[times.index(min(times))]]
         return _searched(pairs)
 
     def _hope(self, form: ModelCut, budget: int, mode: Mode) -> float:
@@ -559,7 +503,9 @@ class Planner:
                 found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
         return found
 
-    def write(self, budget: int, mode: Mode, folder: Path, *, found: bool = False) -> MemoryPlanned:
+    def write(
+        self, budget: int, mode: Mode, folder: Path, *, found: bool = False, first: FirstGoal | None = None
+    ) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
 
         What runs took more is kept with the profile: whoever plans again from it leaves as much.
@@ -569,22 +515,41 @@ class Planner:
             mode: what is planned for.
             folder: of the plan.
             found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
+            first: plan the first inference, too, with the kernels that are made meanwhile: above all ("first"), or of the plan
+                that is best for later ones ("both"); None: kernels are made before it.
 
         Raises:
             TooSmallError: nothing fits; see `tried`.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        held = self._held(budget, mode, found=found)
+        held, begins = self._held_with_first(budget, mode, found=found, first=first)
         error = self._error(held.candidate.program)
-        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error)
+        planned = MemoryPlanned(
+            folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error, begins
+        )
         self._put(planned, held.excess)
         return planned
 
-    def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
+    def _held_with_first(
+        self, budget: int, mode: Mode, *, found: bool, first: FirstGoal | None
+    ) -> tuple[_Held, PlannedFirst | None]:
+        """A plan whose runs held its budget, its first inference included where that is planned."""
+        settings = self.settings(3, isolated=mode is Mode.isolated)
+        for _ in range(_ATTEMPTS):
+            held = self._held(budget, mode, found=found, first=first == "first")
+            if first is None:
+                return held, None
+            try:
+                return held, planned_first(held.candidate, held.document, held.budget, settings, self.prover)
+            except LaterPeakError as error:
+                self._more += error.missing
+        return held, None
+
+    def _held(self, budget: int, mode: Mode, *, found: bool = False, first: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
         excess = self._more
         for _ in range(_ATTEMPTS):
-            candidate, made = self.best(budget, mode, excess)
+            candidate, made = self.best(budget, mode, excess, first=first)
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)
             settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=outputs)
@@ -695,10 +660,12 @@ class Planner:
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
         placed = Schedule.of(p.model_dump())
         schedule = MemorySchedule(
-            p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed, self._weights
-        )
+            p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed, self._weights,
+            planned.first.schedule if planned.first else None,
+        )  # fmt: skip
         profile = candidate.profile.model_dump()
-        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
+        begins = (f.plan.makespan_ms, f.plan.lower_bound_ms, f.opening_ms) if (f := planned.first) else ()
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error, *begins)
         finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
             own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
@@ -707,7 +674,7 @@ class Planner:
                 (building / FINER_NAME).mkdir()
                 regions = tuple((region.first, region.last, region.rows) for region in finest.form.regions)
                 whole = Schedule.of(all_resident(finest.program))
-                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole)
+                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole, first=None)
                 rows = self._ladder(finest, Mode(p.mode), None)
                 profiled = MemoryPrediction(profile=finest.profile.model_dump())
                 self._fill(building / FINER_NAME, finest, fine, profiled, rows)
@@ -764,12 +731,6 @@ def _searched(pairs: Sequence[tuple[CostedProgram, PlannedMemory]]) -> tuple[Cos
                 best = candidate, better
     assert best is not None  # noqa: S101  there is a plan
     return best
-
-
-def all_bytes(candidate: CostedProgram) -> int:
-    """Bytes with all weights in memory, objects counted."""
-    weights = int(candidate.workload.weight_bytes.sum())
-    return weights + int(candidate.workload.live_bytes.max()) + candidate.objects_bytes
 
 
 def _least_within(candidate: CostedProgram, target_ms: float, mode: Mode) -> int | None:

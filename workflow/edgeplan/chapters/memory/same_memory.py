@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import all_bytes
+from edgeplan.chapters.memory.costed import all_bytes
 from edgeplan.errors import EdgeplanError, InfeasibleError, UndecidedError
 from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.quick import Mode

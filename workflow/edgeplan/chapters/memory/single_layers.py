@@ -16,7 +16,8 @@ from typing import Any
 
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import CostedProgram, ModelCut, Planner, made_for, write_folder
+from edgeplan.chapters.memory.costed import CostedProgram, ModelCut
+from edgeplan.chapters.memory.plan import Planner, made_for, write_folder
 from edgeplan.chapters.memory.same_memory import when_needed
 from edgeplan.chapters.memory.studies import cut_name
 from edgeplan.errors import InfeasibleError, UndecidedError

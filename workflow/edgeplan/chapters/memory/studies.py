@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.plan import LIMITS, CostedProgram, MemoryPlanned, Planner, RunCores
+from edgeplan.chapters.memory.costed import CostedProgram
+from edgeplan.chapters.memory.plan import LIMITS, MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory.quick import Mode

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.chapters.memory.plan import CostedProgram, Planner
+from edgeplan.chapters.memory.costed import CostedProgram
+from edgeplan.chapters.memory.plan import Planner
 from edgeplan.planning.memory import bounds
 from edgeplan.profiling.streaming import StreamPhase, StreamRun, all_resident, run_apart
 from edgeplan.runtime.streaming.again import workload_of

@@ -10,6 +10,7 @@ own are done. These are the rules of `runtime.streaming.reader`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
@@ -48,7 +49,16 @@ class Timeline:
         return float(((starts[-1] - starts[0]) / (len(starts) - 1)).max())
 
 
-def run(workload: Workload, reader: Reader, placement: Placement, inferences: int = 1) -> Timeline:
+def run(
+    workload: Workload,
+    reader: Reader,
+    placement: Placement,
+    inferences: int = 1,
+    *,
+    filled: bool = True,
+    before_ms: Sequence[float] = (),
+    ready_ms: Sequence[float] = (),
+) -> Timeline:
     """Run inferences one after the other.
 
     Args:
@@ -56,11 +66,15 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
         reader: what weights are read with.
         placement: where they go.
         inferences: how many.
+        filled: whether memory is filled when the first one begins; else nothing is in it.
+        before_ms: of each step of all inferences, what the computing thread does between the step before and it; none without.
+        ready_ms: of each, when others have done what it needs; nothing is needed without.
     """
     n, rate = workload.steps, reader.bytes_per_ms
     widening = 1 / reader.widened_per_ms if reader.widened_per_ms else 0.0  # ms a byte
     compute, size = workload.compute_ms.tolist() * inferences, workload.weight_bytes.tolist() * inferences
-    queue, waits, follows = _queue(workload, placement, inferences)
+    before_ms, ready_ms = before_ms or [0.0] * (n * inferences), ready_ms or [0.0] * (n * inferences)
+    queue, waits, follows = _queue(workload, placement, inferences, filled=filled)
     begun, done, starts, ends = ([0.0] * (n * inferences) for _ in range(4))
     lanes = [0.0] * reader.lanes  # a heap of when each is free
     step, now = 0, 0.0  # the next step, and when the one before ends
@@ -69,7 +83,7 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
         """When a step ends; the loads of all steps up to it are known."""
         nonlocal step, now
         while step <= last:
-            starts[step] = now = max(now, done[step])
+            starts[step] = now = max(now + before_ms[step], done[step], ready_ms[step])
             ends[step] = now = now + compute[step]
             step += 1
         return ends[last] if last >= 0 else 0.0
@@ -104,7 +118,9 @@ def run(workload: Workload, reader: Reader, placement: Placement, inferences: in
     return Timeline(*(np.array(values).reshape(inferences, n) for values in (begun, done, starts, ends)))
 
 
-def _queue(workload: Workload, placement: Placement, inferences: int) -> tuple[list[int], list[int], list[bool]]:
+def _queue(
+    workload: Workload, placement: Placement, inferences: int, *, filled: bool
+) -> tuple[list[int], list[int], list[bool]]:
     """The loads in order: step, the step that it waits for (-1: none), whether it lies in the file behind the load before.
 
     Steps are counted on from one inference to the next.
@@ -115,7 +131,7 @@ def _queue(workload: Workload, placement: Placement, inferences: int) -> tuple[l
     place = np.cumsum(workload.weight_bytes > 0)  # in the file
     queue, waits, follows = [], [], []
     for m in range(inferences):
-        steps = np.flatnonzero(loads & ~placement.stays if m else loads & own)
+        steps = np.flatnonzero(loads & ~placement.stays if m else loads & own if filled else loads)
         queue.append(steps + m * n)
         waits.append(np.where(own[steps], placement.after[steps] + m * n, placement.again[steps] + (m - 1) * n))
         follows.append(np.diff(place[steps], prepend=-1) == 1)

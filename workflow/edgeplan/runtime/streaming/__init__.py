@@ -18,6 +18,8 @@ Modules:
   step ends, and takes them when it needs them.
 * `kernel_reads`: The kernel's asynchronous reads (Linux, `io_submit(2)`), called through libc: no
   thread waits while the disk works.
+* `late_kernels`: Kernels that are made while the first inference runs, by the computing thread and
+  by another one.
 * `lean_inputs`: Random inputs of a plan of memory, written without numpy: a process that makes them
   with it takes more than some plans do.
 * `library_pages`: Pages of a loaded library that are in memory: letting go of those that are not
@@ -37,6 +39,7 @@ Modules:
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
 * `spare`: The kernel's books tell, again and again, whether a processor is free for reading threads
   beside the computing ones.
+* `together`: Several plans of memory in one process, under one budget and on one library.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.
 """

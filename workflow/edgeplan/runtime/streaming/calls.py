@@ -7,17 +7,17 @@ So another schedule changes a table of addresses, and nothing of the library's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels
-from edgeplan.runtime.creation import ROWS_KERNEL, Call, Created, Creator, KernelCall
+from edgeplan.runtime.creation import ROWS_KERNEL, Call, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.native import words
-from edgeplan.runtime.native.calls import Loop, Words, array, function_address
+from edgeplan.runtime.native.calls import Loop, array, function_address
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
@@ -25,7 +25,8 @@ from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
 
 _FLOAT_BYTES = 4
-_DROP_EVERY = 8  # kernels made
+DROP_EVERY = 8  # kernels made
+_ROWS = "rows"  # a kind of steps that call no kernel
 
 
 class BoundCalls:
@@ -38,11 +39,13 @@ class BoundCalls:
         steps: those that are run here, in order; None: all. Others run elsewhere.
         file: of the weights, for steps that read rows of it.
         library: its pages, of which those that only the making of kernels needs are dropped again.
+        late: whether kernels are made later, one by one (`make`).
 
     Attributes:
         columns: of the program.
         loop: over the steps that are run here.
         rows: the steps that read rows of the file; Python runs them.
+        making_ns: nanoseconds that making each kernel took.
 
     Raises:
         FormatError: operands are not those of the kernels.
@@ -56,30 +59,67 @@ class BoundCalls:
         steps: Sequence[int] | None = None,
         file: WeightsFile | None = None,
         library: LibraryPages | None = None,
+        *,
+        late: bool = False,
     ) -> None:
-        self._dnnl, self._program, self._stream = dnnl, program, stream
+        self._dnnl, self._program, self._stream, self._file = dnnl, program, stream, file
         self._keep: list[object] = []  # what the words of calls point to
         self.columns = program.columns
-        kernel_of = self.columns.kernel_of
-        self._steps = range(len(kernel_of)) if steps is None else steps
-        made = _made(dnnl, program, library)
-        rows: dict[int, Rows] = {}
-        found: list[tuple[int, int, int, int]] = []
-        calls: dict[int, tuple[int, int, int]] = {NOTHING: (0, 0, 0)}  # of a kernel the first, the end and their operands
-        for number, created in made.items():
-            first = len(found)
-            for call in created.calls:
-                if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
-                    assert file is not None  # noqa: S101  programs without a file hold no such steps
-                    rows[number] = Rows(file, call, program.weights_bytes, program.model)
-                found.append(self._words(call))
-            calls[number] = first, len(found), sum(call[words.COUNT] for call in found[first:])
-        table = array(len(found) * words.CALL_WORDS)
-        table[:] = [word for call in found for word in call]
-        self._operands, self._keep = array(len(self.columns.buffer_of)), [*self._keep, table]
-        self._items = self._bound(calls, ctypes.addressof(table))
+        self._steps = range(len(self.columns.kernel_of)) if steps is None else steps
+        self._operands = array(len(self.columns.buffer_of))
+        self._items = array(len(self._steps) * words.ITEM_WORDS)
+        self._places: dict[int, list[int]] = {}  # of a kernel's steps, among those that are run here
+        for at, k in enumerate(self._steps):
+            self._places.setdefault(self.columns.kernel_of[k], []).append(at)
         self.loop = Loop(dnnl.info.path, stream.value, self._items)
-        self.rows = {k: rows[kernel_of[k]] for k in self._steps if kernel_of[k] in rows}
+        self.rows: dict[int, Rows] = {}
+        self.making_ns = [0] * len(program.kernels)
+        self._creator: Creator | None = _creator(dnnl, program)
+        here = {number for number, kernel in enumerate(program.kernels) if kernel.implementation != ELSEWHERE}
+        for number, places in self._places.items():
+            if number not in here and number != NOTHING:
+                raise self._no_fit(self._steps[places[0]])
+        self._bind(NOTHING, ())
+        for count, number in enumerate(sorted(here)):
+            if late and program.kernels[number].step.kind != _ROWS:
+                continue
+            if library is not None and not late and count % DROP_EVERY == 0:
+                library.drop()
+            self.make(number)
+        if not late:
+            self.made(library)
+
+    def made(self, library: LibraryPages | None = None) -> None:
+        """Let go of what only the making of kernels needs: all are made.
+
+        Args:
+            library: whose pages are dropped.
+        """
+        self._creator = None
+        if library is not None:
+            library.drop()
+
+    def make(self, number: int) -> None:
+        """Make a kernel, so that its steps can be run; several threads may make kernels at a time, each another one.
+
+        Args:
+            number: of the kernel.
+
+        Raises:
+            FormatError: operands are not those of the kernel.
+        """
+        self._dnnl.set_threads(self._program.threads)
+        begin = perf_counter_ns()
+        kernel = self._program.kernels[number]
+        assert self._creator is not None  # noqa: S101  not all are made
+        created = self._creator.create(kernel.step, kernel.implementation)
+        self.making_ns[number] = perf_counter_ns() - begin
+        for call in created.calls:
+            if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
+                assert self._file is not None  # noqa: S101  programs without a file hold no such steps
+                rows = Rows(self._file, call, self._program.weights_bytes, self._program.model)
+                self.rows |= {self._steps[at]: rows for at in self._places.get(number, ())}
+        self._bind(number, [self._words(call) for call in created.calls])
 
     def _words(self, call: Call | KernelCall) -> tuple[int, int, int, int]:
         """A call as the loop takes it; see `words.FUNCTION`."""
@@ -98,19 +138,27 @@ class BoundCalls:
         execute = function_address(self._dnnl.execute)
         return execute, call.primitive.value, len(given), ctypes.addressof(arguments)
 
-    def _bound(self, calls: Mapping[int, tuple[int, int, int]], table: int) -> Words:
-        """The steps as the loop takes them: where their kernel's calls lie, and where their operands will."""
-        program, begin = self._program, ctypes.addressof(self._operands)
-        firsts, kernel_of = (*self.columns.first_operand, len(self.columns.buffer_of)), self.columns.kernel_of
-        items = array(len(self._steps) * words.ITEM_WORDS)
-        for at, k in enumerate(self._steps):
-            first, end, operands = calls.get(kernel_of[k], (0, 0, -1))
-            if operands != firsts[k + 1] - firsts[k]:
-                what = f"the program does not fit: step {program.step_names[k]!r}"
-                raise FormatError(what, where=program.model, next_step=AGAIN)
-            where = [table + words.WORD * words.CALL_WORDS * number for number in (first, end)]
-            items[words.ITEM_WORDS * at : words.ITEM_WORDS * (at + 1)] = [0, *where, begin + words.WORD * firsts[k]]
-        return items
+    def _bind(self, number: int, calls: Sequence[tuple[int, int, int, int]]) -> None:
+        """Tell the loop where the calls of a kernel's steps lie, and where their operands will."""
+        begin, first_operand = ctypes.addressof(self._operands), self.columns.first_operand
+        table = array(max(1, len(calls)) * words.CALL_WORDS)
+        table[: len(calls) * words.CALL_WORDS] = [word for call in calls for word in call]
+        self._keep.append(table)
+        first, operands = ctypes.addressof(table), sum(call[words.COUNT] for call in calls)
+        end = first + words.WORD * words.CALL_WORDS * len(calls)
+        for at in self._places.get(number, ()):
+            k = self._steps[at]
+            behind = first_operand[k + 1] if k + 1 < len(first_operand) else len(self._operands)
+            if operands != behind - first_operand[k]:
+                raise self._no_fit(k)
+            item = words.ITEM_WORDS * at
+            self._items[item + words.OPERANDS] = begin + words.WORD * first_operand[k]
+            self._items[item + words.END] = end
+            self._items[item + words.FIRST] = first  # last, since the step counts as prepared by it
+
+    def _no_fit(self, step: int) -> FormatError:
+        what = f"the program does not fit: step {self._program.step_names[step]!r}"
+        return FormatError(what, where=self._program.model, next_step=AGAIN)
 
     def place(self, buffers: Sequence[int], weights: Sequence[int]) -> None:
         """Give all operands their addresses.
@@ -144,13 +192,17 @@ class BoundCalls:
         """Run steps from one on to before another, counted among those that are run here; those that read rows by themselves.
 
         Raises:
+            FormatError: the kernel of one is not made.
             ModelError: an index lies outside its axis.
             DeviceError: the library reports a failure.
         """
         if first in self.rows:
             status = self._read_rows(first)
         else:
-            status = 0 if self.loop.run(first, end) == words.DONE else self.loop.status
+            found = self.loop.run(first, end)
+            if found == words.NONE:
+                raise self._no_fit(self._steps[self.loop.step])
+            status = 0 if found == words.DONE else self.loop.status
         if status:
             self._dnnl.check_execution(status)
 
@@ -162,20 +214,10 @@ class BoundCalls:
         return status
 
 
-def _made(dnnl: Dnnl, program: StreamProgram, library: LibraryPages | None) -> dict[int, Created]:
-    """The kernels by number but for those of others; what only their making needs of the library is dropped again.
+def _creator(dnnl: Dnnl, program: StreamProgram) -> Creator:
+    """Make the creator of a program's kernels.
 
-    Every tensor has an offset of its own here, so that none is taken for a view of another.
+    Every tensor has an offset of its own there, so that none is taken for a view of another.
     """
     offsets = {tensor: _FLOAT_BYTES * k for k, tensor in enumerate(program.layouts)}
-    dnnl.set_threads(program.threads)
-    creator = Creator(dnnl, program.shapes, program.layouts, offsets, program.types)
-    made: dict[int, Created] = {}
-    for number, kernel in enumerate(program.kernels):
-        if library is not None and len(made) % _DROP_EVERY == 0:
-            library.drop()
-        if kernel.implementation != ELSEWHERE:
-            made[number] = creator.create(kernel.step, kernel.implementation)
-    if library is not None:
-        library.drop()
-    return made
+    return Creator(dnnl, program.shapes, program.layouts, offsets, program.types)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edgeplan.errors import FormatError
+from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import (
     FINER_NAME,
@@ -27,7 +27,7 @@ from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
-from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.runtime.streaming.session import FirstSchedule, Schedule, StreamSession
 from edgeplan.support.cgroups import memory_limit
 from edgeplan.support.machine import fingerprint
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 ISOLATED = "isolated"
 #: Beside a budget: the idle process, and all of the libraries' files, which the system reads ahead.
 _WIDE_BYTES = 256 << 20
+_MIB = 1 << 20
 
 
 class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,6 +51,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         compute, reader: processors of the computing and of the reading threads.
         placed: addresses, and what each load waits for.
         weights: how they are stored; whole where a plan does not say it, as plans of before.
+        first: how the first inference runs while kernels are made; None where they are made before it.
     """
 
     mode: str
@@ -60,6 +62,7 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     reader: tuple[int, ...]
     placed: Schedule
     weights: Stored = F32
+    first: FirstSchedule | None = None
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,6 +75,9 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
         error: of weights in half their bytes: the largest difference of outputs from ONNX Runtime's on the inputs that the plan
             was tried with, relative to the largest magnitude; None where it is not known.
+        first_ms: of the first inference, from the begin of making kernels on; 0 where none was planned.
+        first_bound_ms: proven for it.
+        opening_ms: before it, to read the plan and to get memory.
     """
 
     ms: float = 0.0
@@ -79,6 +85,9 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     loaded_bytes: int = 0
     profile: dict[str, Any] = {}
     error: float | None = None
+    first_ms: float = 0.0
+    first_bound_ms: float = 0.0
+    opening_ms: float = 0.0
 
 
 class _Measured(msgspec.Struct, frozen=True):
@@ -94,6 +103,8 @@ class _Latency(msgspec.Struct, frozen=True):
 
     ms: float = 0.0
     profile: _Measured = _Measured()
+    first_ms: float = 0.0
+    opening_ms: float = 0.0
 
 
 class _Needed(msgspec.Struct, frozen=True):
@@ -133,6 +144,7 @@ class MemorySession(Session):
     Args:
         plan: the plan folder.
         dnnl: the library; None: it is loaded.
+        budget: bytes over idle, to run by the fastest stored schedule that they are enough for; None: as it was planned.
 
     Attributes:
         program: what is run.
@@ -141,29 +153,38 @@ class MemorySession(Session):
         isolated: whether memory is filled before each inference; else they follow each other.
         budget_bytes: that it was planned for.
         predicted_ms: of an inference under that budget.
+        first_ms: predicted of the first one, from opening the plan on, kernels made meanwhile; 0 where that was not planned.
         bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
         others: share of the processors' time that other work had while it was planned, 0 to 1.
 
     Raises:
         FormatError: the plan is for another machine or library, or a file is damaged.
         ModelError: the weights are missing or damaged.
+        InfeasibleError: no stored schedule is within the budget.
     """
 
-    def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None) -> None:
+    def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None, budget: int | None = None) -> None:
         dnnl = dnnl or Dnnl()
+        given = plan
+        plan, chosen = (plan, None) if budget is None else _chosen(plan, budget)
         plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
         read = plan.require_whole(WEIGHTS_NAME)
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
         predicted = plan.predicted(_Latency)
         self.predicted_ms, measured = predicted.ms, predicted.profile
+        self.first_ms = predicted.opening_ms + predicted.first_ms
         self.bytes_per_ms = measured.bytes_per_ms / (2 if measured.widened_per_ms else 1)  # of the file
         self.others = measured.others
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
+        placed, first = schedule.placed, schedule.first
+        if chosen is not None:
+            stored, placed = chosen
+            self.predicted_ms, self.budget_bytes, first = stored.predicted_ms, stored.budget_bytes, None
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         library = pages_of(plan, dnnl.info.path)
-        self.stream = StreamSession(dnnl, self.program, schedule.placed, file, processors=schedule.reader, library=library)
-        self._dnnl, self._given = dnnl, plan
+        self.stream = StreamSession(dnnl, self.program, placed, file, processors=schedule.reader, library=library, first=first)
+        self._dnnl, self._given = dnnl, given
         self._anew: BackgroundPlan | None = None
 
     @cached_property
@@ -316,6 +337,23 @@ def choose(plans: Iterable[PlanFolder], budget: int) -> tuple[PlanFolder, Stored
         if schedules is not None and (stored := schedules.fitting(budget)) is not None:
             return plan, stored, schedules.schedule(stored)
     return None
+
+
+def _chosen(plan: PlanFolder, budget: int) -> tuple[PlanFolder, tuple[StoredSchedule, Schedule]]:
+    """The fastest stored schedule for a budget, with the plan that it is of: this one, or the one in finer parts.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    found = choose(by_coarseness(plan), budget)
+    if found is None:
+        raise InfeasibleError(
+            f"{budget / _MIB:.2f} MiB is below all budgets that the plan has schedules for",
+            where=str(plan.path),
+            next_step="give more, or plan the model again: edgeplan plan memory",
+            proven=False,
+        )
+    return found[0], found[1:]
 
 
 def schedules_of(plan: PlanFolder) -> ScheduleFile | None:

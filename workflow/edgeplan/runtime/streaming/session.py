@@ -20,6 +20,7 @@ from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
 from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
+from edgeplan.runtime.streaming.late_kernels import KernelOrder, LateKernels
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
@@ -80,6 +81,19 @@ class Schedule:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FirstSchedule:
+    """A first schedule says how the first inference of a session runs while its kernels are made.
+
+    Attributes:
+        placed: where buffers and weights lie, and when weights are loaded; the session's own schedule follows.
+        kernels: who makes each kernel, and when.
+    """
+
+    placed: Schedule
+    kernels: KernelOrder
+
+
 class StreamSession:
     """A program that can be run. What several threads ask of it is done one after the other.
 
@@ -96,6 +110,7 @@ class StreamSession:
         spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
         reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
+        first: how the first inference is run while kernels are made; None: all are made before it.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -119,6 +134,7 @@ class StreamSession:
         spare: Callable[[], bool] | None = None,
         reads: KernelReads | None = None,
         library: LibraryPages | None = None,
+        first: FirstSchedule | None = None,
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
@@ -128,11 +144,17 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
+        if first is not None:
+            first.kernels.require_fitting(program)
         self._library = library or LibraryPages(dnnl.info.path)
-        self._library.begin()
+        self._library.begin(runs=first is not None)
+        self._late: LateKernels | None = None
+        self._after_first: Schedule | None = None  # what follows the first inference
+        self._expected = self._read_first = 0  # inferences after it, and the bytes that it read
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
-        self._library.made()
+            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library, late=first is not None)
+        if first is None:
+            self._library.made()
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
@@ -146,7 +168,18 @@ class StreamSession:
         self._settling = READY_INFERENCES
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
-        self.apply(schedule)
+        if first is None:
+            self.apply(schedule)
+        else:
+            self._open_first(first, schedule)
+
+    def _open_first(self, first: FirstSchedule, schedule: Schedule) -> None:
+        """Begin to make kernels and to load weights; threads read meanwhile, since this one has other things to do."""
+        if isinstance(self._loader, KernelLoader):
+            self._loader.change(threaded=True)
+        self.apply(first.placed)
+        self._after_first = schedule
+        self._late = LateKernels(self.dnnl, self._calls, first.kernels, self._processors, self._library)
 
     def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
         """A loader without threads where the file and the system permit it, and no processor is free for them."""
@@ -169,7 +202,25 @@ class StreamSession:
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         with self._lock:
+            self._leave_first()
+            self._read_first = 0
             self._apply(schedule)
+
+    def _leave_first(self) -> None:
+        """Make what kernels are left to make; another schedule follows."""
+        self._after_first = None
+        if self._late is not None:
+            late, self._late = self._late, None
+            late.finish()
+
+    def _follow_first(self) -> None:
+        """Change to the schedule that follows the first inference, once that has run."""
+        if self._after_first is not None and self._executed:
+            schedule = self._after_first
+            self._read_first = self._loader.bytes_read
+            self._leave_first()
+            self._apply(schedule)
+            self._loader.prepare(self._expected)
 
     def _apply(self, schedule: Schedule) -> None:
         present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
@@ -219,17 +270,25 @@ class StreamSession:
         self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
+    def making_ns(self) -> Sequence[int]:
+        """Nanoseconds that making each kernel took; 0 of those that are not made yet."""
+        return self._calls.making_ns
+
+    @property
     def bytes_read(self) -> int:
-        """Bytes of weights read since the schedule was applied."""
-        return self._loader.bytes_read
+        """Bytes of weights read since the schedule was applied, those of a first inference before it included."""
+        return self._read_first + self._loader.bytes_read
 
     def fill(self) -> None:
-        """Load what memory has room for before the next inference begins.
+        """Load what memory has room for before the next inference begins; a first one runs while it is filled.
 
         Raises:
             ModelError: the weights cannot be read; the next call begins anew.
         """
         with self._lock:
+            self._follow_first()
+            if self._after_first is not None:
+                return
             if not self._clean:
                 self._restart()
             self._clean = False
@@ -254,6 +313,12 @@ class StreamSession:
 
     def expect(self, inferences: int) -> None:
         """So many more inferences follow: weights may be loaded for them while one runs."""
+        if self._after_first is not None:  # another schedule follows the first inference
+            with self._lock:
+                self._follow_first()
+                if self._after_first is not None:
+                    self._expected = inferences - 1
+                    return
         self._loader.prepare(self._inference + inferences)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
@@ -283,10 +348,11 @@ class StreamSession:
     def _run_taking(
         self, found: Sequence[tuple[Border, memoryview]], take: Callable[[str, memoryview], Taken]
     ) -> dict[str, Taken]:
+        self._follow_first()
         if not self._clean:
             self._restart()
         self._clean = False
-        if isinstance(self._loader, KernelLoader):
+        if self._late is None and isinstance(self._loader, KernelLoader):
             self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
@@ -300,7 +366,7 @@ class StreamSession:
 
     def _execute(self) -> None:
         """Execute all steps; the last one has not ended before its outputs were read."""
-        loader, counts, steps = self._loader, self._loaded_before, len(self._loaded_before)
+        loader, counts, steps, late = self._loader, self._loaded_before, len(self._loaded_before), self._late
         self.dnnl.set_threads(self.program.threads)
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
@@ -308,8 +374,12 @@ class StreamSession:
         k = 0
         self._began = perf_counter_ns()
         while k < steps:
+            if late is not None:
+                late.before(k)
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
+            if late is not None:
+                late.require(k)
             end = k + 1
             while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
@@ -322,14 +392,15 @@ class StreamSession:
         self._executed = True
         if self._settling:
             self._settling -= 1
-            self._library.executed()
+            if late is None:
+                self._library.executed()
 
     def _after(self, k: int) -> None:
         """Do what follows a step that was executed by itself."""
         if self.slowed:
             _stay_awake(perf_counter_ns() + self.slowed[k])
             self.times[2 * k + 1] = perf_counter_ns()
-        if not self._executed:
+        if not self._executed and self._late is None:  # else others need them
             self._library.drop()  # what the first execution alone needs
         if self._free:
             self._free(k)
@@ -430,6 +501,8 @@ class StreamSession:
     def close(self) -> None:
         """Stop reading and free the memory."""
         with self._lock:
+            if self._late is not None:
+                self._late.close()
             self._loader.pause()
             self._loader.close()
             self.wait_touched()

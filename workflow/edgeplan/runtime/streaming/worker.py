@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, SCHEDULES_NAME, WEIGHTS_NAME, PlanFolder, read_folder
@@ -24,7 +26,7 @@ from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages
 from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, pages_of, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
+from edgeplan.runtime.streaming.session import READY_INFERENCES, FirstSchedule, Schedule, StreamSession
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
@@ -56,7 +58,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
             for one inference more, as if another followed; `processors` and `reader_processors` that the threads may use;
             `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
             `gives_back`: it goes back to the system; `bandwidth_passes`: how often all weights are read afterwards;
-            `outputs`: where to write the last outputs' bytes.
+            `outputs`: where to write the last outputs' bytes; `first`: how the first inference runs while kernels are made, a
+            `FirstSchedule`, or null.
     """
     if job.get("processors"):
         os.sched_setaffinity(0, job["processors"])
@@ -78,28 +81,10 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
     plans.open(plan)
     first, replanned = plans.schedule(job["schedules"][0])
-    library = RecordedPages(dnnl.info.path) if job.get("steps") else pages_of(plan, dnnl.info.path)
-    session = StreamSession(
-        dnnl, program, first, file, processors=job.get("reader_processors", ()), debug=bool(job.get("debug", False)),
-        gives_back=bool(job.get("gives_back", False)), library=library,
-    )  # fmt: skip
+    session, library = _opened(job, dnnl, plan, file, first)
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
-    phases, ready = [], 0  # major faults until all code had run once
-    for number, wanted in enumerate(job["schedules"]):
-        if number:
-            schedule, replanned = plans.schedule(wanted)
-        began = time.perf_counter()
-        if number:
-            session.apply(schedule)
-        else:
-            session.wait_touched()  # else what the first inference takes for a moment would not be seen
-        if job["isolated"]:
-            session.fill()
-        paused = (time.perf_counter() - began) * 1e3
-        phase, faults_then = _runs(session, job, inputs)
-        ready = ready if number else faults_then
-        phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
+    phases, ready = _phases(session, job, inputs, plans, replanned)
     peak = resident()
     rates, widened = [], 0.0
     for _ in range(int(job.get("bandwidth_passes", 0))):
@@ -119,6 +104,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
         "bytes_per_ms": rates,
         "widened_per_ms": widened,
+        "making_ms": [ns / 1e6 for ns in session.making_ns] if job.get("steps") else [],
     }
     if isinstance(library, RecordedPages):
         result["making"], result["running"] = library.found()
@@ -126,6 +112,43 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     if job.get("gate"):
         _kept.append(session)
     return result
+
+
+def _opened(
+    job: Mapping[str, Any], dnnl: Dnnl, plan: PlanFolder, file: WeightsFile, schedule: Schedule
+) -> tuple[StreamSession, LibraryPages | None]:
+    """The session of a job, and the pages of the library that it has in memory."""
+    begins = msgspec.convert(job["first"], FirstSchedule) if job.get("first") else None
+    recorded = job.get("steps") and begins is None
+    library = RecordedPages(dnnl.info.path) if recorded else pages_of(plan, dnnl.info.path)
+    session = StreamSession(
+        dnnl, plan.program_of(StreamProgram), schedule, file, processors=job.get("reader_processors", ()),
+        debug=bool(job.get("debug", False)), gives_back=bool(job.get("gives_back", False)), library=library, first=begins,
+    )  # fmt: skip
+    return session, library
+
+
+def _phases(
+    session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes], plans: _Plans, replanned: float
+) -> tuple[list[dict[str, Any]], int]:
+    """The phases of a job, and the major faults of the process until all code had run once."""
+    phases: list[dict[str, Any]] = []
+    ready = 0
+    for number, wanted in enumerate(job["schedules"]):
+        if number:
+            schedule, replanned = plans.schedule(wanted)
+        began = time.perf_counter()
+        if number:
+            session.apply(schedule)
+        elif not job.get("first"):
+            session.wait_touched()  # else what the first inference takes for a moment would not be seen
+        if job["isolated"]:
+            session.fill()
+        paused = (time.perf_counter() - began) * 1e3
+        phase, faults_then = _runs(session, job, inputs)
+        ready = ready if number else faults_then
+        phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
+    return phases, ready
 
 
 class _Plans:

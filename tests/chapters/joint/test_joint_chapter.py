@@ -1,0 +1,156 @@
+"""The chapter on first inferences within a budget: figures computed by hand, rows found again, starts of a real model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from edgeplan.chapters.joint.evaluation.page import JOINT_REPORT, JointEvidence, findings, joint_metrics
+from edgeplan.chapters.joint.settings import JointParams
+from edgeplan.chapters.joint.stages import joint as stage
+from edgeplan.chapters.joint.ways import COLD, JOINT, NUMBERS, PAID, PLAIN, TEXTS, Subject, starts
+from edgeplan.errors import StoreError
+from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.store import STORED_ROWS_ONLY
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
+
+MAPPED = "onnxruntime-offline"
+_MIB = 1 << 20
+
+
+def row(model: str, way: str, turn: float = math.nan, first_ms: float = math.nan, **values: Any) -> dict[str, Any]:
+    """A row of the stage."""
+    own = {"killed": 0.0, "budget": 10.0, "reason": "", "worse": 0.0} | values
+    return {"model": model, "way": way, "turn": turn, "first_ms": first_ms} | own
+
+
+def planned(predicted: float, makespan: float, bound: float) -> dict[str, float]:
+    """The columns of a plan."""
+    return {"predicted_ms": predicted, "makespan_ms": makespan, "bound_ms": bound, "later_ms": 1.0, "plan_seconds": 12.0}
+
+
+def evidence() -> JointEvidence:
+    """Two models of two turns; of the second one an engine was killed once."""
+    one, two = planned(100.0, 80.0, 80.0), planned(200.0, 104.0, 100.0)
+    rows = [
+        row("resnet50", PAID, peak=9.0, error=1e-6),
+        row("squeezenet", PAID, peak=9.5, error=2 * OUTPUT_TOLERANCE),
+        *(row("resnet50", JOINT, k, ms, opened_ms=105.0, **one) for k, ms in enumerate((190.0, 210.0))),
+        *(row("resnet50", PLAIN, k, ms) for k, ms in enumerate((390.0, 410.0))),
+        *(row("resnet50", MAPPED, k, ms) for k, ms in enumerate((500.0, 500.0))),
+        *(row("squeezenet", JOINT, k, 300.0, opened_ms=300.0, worse=1.0, **two) for k in range(2)),
+        *(row("squeezenet", PLAIN, k, 150.0) for k in range(2)),
+        row("squeezenet", MAPPED, 0, 10.0),
+        row("squeezenet", MAPPED, 1, killed=1.0, reason="killed: out of memory, or in time"),
+    ]
+    frame = pd.DataFrame(rows).reindex(columns=["model", *TEXTS, *NUMBERS])
+    return JointEvidence("cpu-onednn", frame, {"measured_at": "2026-11-28", "cpu": "a processor", "cores": 2})
+
+
+def test_figures_are_those_that_a_hand_computes() -> None:
+    found = joint_metrics(evidence())
+    assert found["joint.first_within_budget"] == pytest.approx(math.sqrt(200 / 400 * 300 / 150), rel=1e-5)
+    assert found["joint.killed"] == 0
+    assert found["joint.gap_max"] == pytest.approx(0.04)
+    assert found["joint.makespan_within_15pct"] == 0.5
+    assert found["joint.peak_over_budget_max"] == pytest.approx(0.95)
+    assert found["joint.plan_seconds"] == 12
+    assert found["joint.special_cases_worse"] == 1
+    assert found["joint.outputs_differ"] == 1
+
+
+def test_ways_that_died_once_are_no_best_and_are_told() -> None:
+    told = " ".join(findings(evidence()))
+    assert f"squeezenet ({MAPPED}): killed" in told
+    assert "squeezenet starts sooner by memory: 150 ms" in told
+
+
+def test_the_page_shows_tables_and_bars_of_what_was_measured(tmp_path: Path) -> None:
+    chapter = tmp_path / "chapters/cpu-onednn/joint.page.json"
+    chapter.parent.mkdir(parents=True)
+    JOINT_REPORT.show(evidence(), folder=tmp_path / "joint", metrics=tmp_path / "joint.json", chapter=chapter)
+    assert json.loads((tmp_path / "joint.json").read_text())["joint.gap_max"] == pytest.approx(0.04)
+    table = pd.read_csv(tmp_path / "joint/tables/joint_first.csv")
+    assert table.set_index("model")["over_best"].to_dict() == {"resnet50": 0.5, "squeezenet": 2.0}
+    assert (tmp_path / "joint/figures/joint_starts.svg").is_file()
+    assert "First inferences within a budget" in chapter.read_text()
+
+
+def test_nothing_alive_shows_nothing_and_fails_bars(tmp_path: Path) -> None:
+    frame = pd.DataFrame([row("resnet50", JOINT, 0, killed=1.0, reason="killed")]).reindex(columns=["model", *TEXTS, *NUMBERS])
+    dead = JointEvidence("cpu-onednn", frame, {"measured_at": "2026-11-28"})
+    found = joint_metrics(dead)
+    assert "joint.first_within_budget" not in found
+    assert found["joint.killed"] == 1
+    chapter = tmp_path / "chapters/cpu-onednn/joint.page.json"
+    chapter.parent.mkdir(parents=True)
+    JOINT_REPORT.show(dead, folder=tmp_path / "joint", metrics=tmp_path / "joint.json", chapter=chapter)
+
+
+def params(**changed: Any) -> JointParams:
+    """Params of one small model."""
+    own = {"devices": ["cpu-onednn"], "models": ["squeezenet"], "share": 0.6, "beside": [MAPPED], "turns": 1} | changed
+    return JointParams.model_validate({"seed": 1, "devices": ["cpu-onednn"], "joint": own})
+
+
+@pytest.mark.parametrize("changed", [{"models": ["resnet"]}, {"beside": ["onnx"]}, {"share": 1.2}, {"turns": 0}])
+def test_names_and_numbers_that_are_none_are_refused(changed: Mapping[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        params(**changed)
+
+
+def test_rows_are_found_again_and_a_lack_of_them_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Path(__file__).parents[3] / "config/devices/cpu-onednn.yaml"
+    asked: list[str] = []
+
+    def measured(model: Path, *_: Any) -> int:
+        asked.append(model.stem)
+        return 100 * _MIB
+
+    monkeypatch.setattr(stage, "stock_peak", measured)
+    monkeypatch.setattr(stage, "starts", lambda subject, *_: [row("", JOINT, 0, 5.0, budget=float(subject.budget))])
+
+    def run() -> pd.DataFrame:
+        where = {"work": tmp_path / "work", "starts": tmp_path / "starts.parquet", "environment": tmp_path / "about.json"}
+        stage.measure_joint(params(), device_path=device, rows=tmp_path / "rows", **where)
+        return pd.read_parquet(tmp_path / "starts.parquet")
+
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    with pytest.raises(StoreError):
+        run()
+    monkeypatch.delenv(STORED_ROWS_ONLY)
+    first = run()
+    assert first["budget"].tolist() == [60.0 * _MIB]
+    assert run().equals(first)
+    assert asked == ["squeezenet"]
+
+
+@pytest.mark.long
+def test_a_model_is_planned_and_started_by_all_ways(dnnl: Dnnl, tmp_path: Path) -> None:
+    try:
+        with memory_group():
+            pass
+    except NoGroupError as error:
+        pytest.skip(str(error))
+    assert dnnl.info.version
+    from streamed_models import plain_model  # noqa: PLC0415  the skip comes first
+
+    from edgeplan.graph.onnx.write import save_onnx  # noqa: PLC0415
+
+    model = save_onnx(plain_model(), tmp_path / "plain.onnx")
+    subject = Subject(model, tmp_path, "cpu-onednn", (0, 1), 24 * _MIB, 1)
+    found = pd.DataFrame(starts(subject, (MAPPED,), 1))
+    if found["reason"].astype(str).str.contains("another process").any():
+        pytest.skip("another process measures on this machine")
+    assert set(found["way"]) == {JOINT, PLAIN, COLD, PAID, MAPPED}
+    assert found.loc[found["way"] == PAID, "error"].item() <= OUTPUT_TOLERANCE
+    assert found.loc[found["way"] == PAID, "peak"].item() <= 24 * _MIB
+    assert (found.loc[found["way"].isin([JOINT, PLAIN, COLD]), "first_ms"] > 0).all()

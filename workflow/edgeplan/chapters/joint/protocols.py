@@ -1,0 +1,23 @@
+"""Names of the chapter's measuring protocols: see `edgeplan.support.protocols`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgeplan.support.protocols import Protocol, files_of
+
+#: By what is measured.
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        "joint": Protocol(
+            "joint/1",
+            (
+                "chapters/joint/ways.py",
+                *files_of("runtime/streaming", "late_kernels", "session", "worker"),
+                *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
+                "planning/joint",
+            ),
+        ),
+    }
+)

@@ -1,0 +1,283 @@
+"""Ways to start a model within a budget: plans by the commands of users, and engines with mapped weights, all in turns.
+
+Each start is a fresh process in a memory cgroup that holds it, once it is idle, to what it uses then and the budget, page cache
+counted. A start without a limit comes before, so that libraries are in the page cache, and weights are evicted behind that. The
+time is from the start of the process to its first outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import to_builtins
+
+from edgeplan.engines.onnxruntime.reference import reference_outputs
+from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
+from edgeplan.measurement.process import stock
+from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited, run_paying
+from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.prepared_plan import prepared
+from edgeplan.measurement.process.stock_memory import StockResult
+from edgeplan.planning.joint.first import FirstInference, Making, timeline
+from edgeplan.planning.joint.search import before_all
+from edgeplan.planning.memory.workload import Placement
+from edgeplan.profiling.streaming import RunSettings, StreamProfile, StreamRun, run_apart
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
+from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
+from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.workers import ColdRunError, answered, last_words
+
+JOINT, PLAIN, COLD, PAID = "joint", "memory", "cold start", "joint, paying for all"
+_COLD_SETTING = "edgeplan"  # of the engines, which starts plans of cold starts
+NUMBERS = (
+    *("turn", "budget", "first_ms", "opened_ms", "peak", "failures", "killed", "predicted_ms", "makespan_ms", "bound_ms"),
+    *("later_ms", "worse", "plan_seconds", "error"),
+)
+TEXTS = ("way", "reason")
+_WORKER = "edgeplan.runtime.streaming.worker"
+_PLANNED = re.compile(r"plans in (\d+) s")
+_PLAN_SECONDS, _START_SECONDS = 1200.0, 60.0
+_KIB = 1024
+_SAME = 1.005  # plans as fast as each other
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model that is started within a budget.
+
+    Attributes:
+        model: the ONNX file.
+        work: folder for plans.
+        device: name or file of the device.
+        processors: of it; the first ones compute.
+        budget: bytes over idle.
+        seed: of the inputs.
+    """
+
+    model: Path
+    work: Path
+    device: str
+    processors: tuple[int, ...]
+    budget: int
+    seed: int
+
+    @property
+    def compute(self) -> tuple[int, ...]:
+        """Return the processors that compute: one reads where there are several."""
+        return self.processors[: max(1, len(self.processors) - 1)]
+
+
+def stock_peak(model: Path, processors: tuple[int, ...]) -> int:
+    """Return what ONNX Runtime takes over idle, bytes."""
+    return stock.peak_bytes(model, processors[: max(1, len(processors) - 1)])
+
+
+def starts(subject: Subject, beside: Sequence[str], turns: int, wait_seconds: float = WAIT_SECONDS) -> list[Row]:
+    """Plan a model, and start it by all ways in turns; a way that cannot be has one row with the reason.
+
+    Args:
+        subject: the model and its budget.
+        beside: settings of engines.
+        turns: of each way.
+        wait_seconds: how long to wait while another process measures.
+
+    Raises:
+        BusyError: another process still measures then.
+    """
+    rows: list[Row] = []
+    inputs = _written_inputs(subject)
+    makers: dict[str, Callable[[], Callable[[], Row]]] = {
+        **{way: partial(_own_way, subject, way, inputs) for way in (JOINT, PLAIN)},
+        COLD: partial(_cold_way, subject),
+        **{setting: partial(_engine_way, subject, setting) for setting in beside},
+    }
+    ways: dict[str, Callable[[], Row]] = {}
+    for way, make in makers.items():
+        try:
+            ways[way] = make()
+        except ColdRunError as error:
+            rows.append({"way": way, "reason": error.reason})
+    with machine_lock(wait_seconds):
+        if JOINT in ways:
+            rows.append({"way": PAID, **_paid(subject, read_folder(subject.work / JOINT), inputs)})
+        for turn in range(turns):
+            for way, start in ways.items():
+                try:
+                    row = start()
+                except (ColdRunError, NoGroupError, TimeoutError) as error:
+                    row = {"reason": error.reason if isinstance(error, ColdRunError) else str(error)}
+                rows.append({"way": way, "turn": turn, **row})
+    return [{"budget": subject.budget, **row} for row in rows]
+
+
+def _own_way(subject: Subject, way: str, inputs: Mapping[str, Path]) -> Callable[[], Row]:
+    """Plan a model within its budget; what starts the plan."""
+    plan, told, seconds = _planned(subject, way)
+    about = _about(plan, subject.budget) | {"plan_seconds": float(told[1]) if told else seconds}
+    return partial(_own_start, subject, plan, inputs, about)
+
+
+def _cold_way(subject: Subject) -> Callable[[], Row]:
+    """Plan a cold start, which knows no budget; what starts it."""
+    plan, _, _ = _planned(subject, COLD)
+    artefact, processors = prepared(plan.path).artefact, subject.processors[: plan.made_for.threads]
+    return partial(_stock_start, subject, _COLD_SETTING, artefact, stock.inputs_of(subject.model), processors)
+
+
+def _engine_way(subject: Subject, setting: str) -> Callable[[], Row]:
+    """Prepare a model for an engine; what starts it."""
+    folder, inputs = subject.work / setting, stock.inputs_of(subject.model)
+    folder.mkdir()
+    artefact = stock.prepared(setting, subject.model, inputs, folder, len(subject.compute))
+    return partial(_stock_start, subject, setting, artefact, inputs, subject.compute)
+
+
+def _planned(subject: Subject, way: str) -> tuple[PlanFolder, re.Match[str] | None, float]:
+    """A plan by a user's command, what it told of planning, and its seconds.
+
+    Raises:
+        ColdRunError: there is no such plan; the command's last words are in the message.
+    """
+    folder = subject.work / way
+    budget = ("--budget", f"{subject.budget // _KIB}KiB")
+    kinds = {JOINT: ("plan",), PLAIN: ("plan", "memory"), COLD: ("plan", "cold-start")}
+    given = {JOINT: (*budget, "--for", "first"), PLAIN: budget, COLD: ("--costs", "predicted")}
+    words = (*kinds[way], str(subject.model), *given[way], "-o", str(folder))
+    began = time.perf_counter()
+    done = run(module_command("edgeplan", *words, "--device", subject.device), timeout=_PLAN_SECONDS)
+    if done.returncode:
+        what = f"edgeplan plan ended with {done.returncode}{last_words(done.stderr)}"
+        raise ColdRunError(what, where=str(subject.model), next_step="give a larger share")
+    told = _PLANNED.search(done.stdout.decode(errors="replace"))
+    return read_folder(folder), told, time.perf_counter() - began
+
+
+def _about(plan: PlanFolder, budget: int) -> Row:
+    """The prediction of a plan; and how many of its special cases would be better with the same costs."""
+    schedule, prediction = plan.scheduled(MemorySchedule), plan.predicted(MemoryPrediction)
+    found: Row = {"later_ms": prediction.ms, "worse": 0.0}
+    stored = schedules_of(plan)
+    fitting = stored.fitting(budget) if stored is not None else None
+    found["worse"] += fitting is not None and prediction.ms > _SAME * fitting.predicted_ms
+    if (first := schedule.first) is None:
+        return found
+    program, profile = plan.program_of(StreamProgram), StreamProfile.model_validate(prediction.profile)
+    work = workload_of(program, profile.first_step_ms)
+    problem = FirstInference(work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms)
+    own = first.placed
+    tensors, weights, after, again = (
+        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
+    )
+    placed = Placement(tensors, weights, after, again, own.arena_bytes)
+    making = Making(first.kernels.own, first.kernels.beside)
+    before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
+    found["worse"] += own_ms > _SAME * before_ms
+    found |= {"makespan_ms": prediction.first_ms, "bound_ms": prediction.first_bound_ms}
+    return found | {"predicted_ms": prediction.opening_ms + prediction.first_ms}
+
+
+def _written_inputs(subject: Subject) -> dict[str, Path]:
+    wanted, found = stock.inputs_of(subject.model), {}
+    values = random_inputs(wanted.shapes, subject.seed, wanted.types, wanted.below)
+    for number, (name, value) in enumerate(values.items()):
+        found[name] = subject.work / f"input-{number}.bin"
+        found[name].write_bytes(np.ascontiguousarray(value).tobytes())
+    return found
+
+
+def _job(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], runs: int) -> RunSettings:
+    schedule = plan.scheduled(MemorySchedule)
+    first = None if schedule.first is None else to_builtins(schedule.first)
+    return RunSettings(inputs, subject.processors, schedule.reader, runs, isolated=False, first=first)
+
+
+def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], about: Row) -> Row:
+    """Start a plan of ours within the budget."""
+    gate, settings, threads = _gate(subject), _job(subject, plan, inputs, 1), plan.made_for.threads
+    run_apart(plan.path, threads, [None], settings)
+    evict([plan.path / WEIGHTS_NAME])
+    job = settings.job(plan.path, threads, [None]) | {"gate": str(gate)}
+    held = run_limited(_WORKER, json.dumps(job).encode(), gate, subject.budget, _START_SECONDS)
+    if row := _ended(held):
+        return about | row
+    found = answered(StreamRun, f"plan in {plan.path}", held.code, held.stdout, held.stderr)
+    return about | _started(held, found.first_ms)
+
+
+def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.Inputs, processors: tuple[int, ...]) -> Row:
+    """Start an engine within the budget."""
+    gate = _gate(subject)
+    stock.run_stock(stock.stock_job(setting, artefact, inputs, processors, 1))
+    evict(artefact.files)
+    job = stock.stock_job(setting, artefact, inputs, processors, 1, str(gate), _START_SECONDS)
+    held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, subject.budget, _START_SECONDS)
+    if row := _ended(held):
+        return row
+    found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
+    return _started(held, found.open_ms + found.run_ms[0])
+
+
+def _paid(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path]) -> Row:
+    """Hold a run to the budget in a group that pays for its libraries, and compare outputs with ONNX Runtime's."""
+    program, threads = plan.program_of(StreamProgram), plan.made_for.threads
+    outputs = {border.name: subject.work / f"output-{k}.bin" for k, border in enumerate(program.outputs)}
+    settings = replace(_job(subject, plan, inputs, 3), outputs=outputs)
+    libraries = subject.work / "libraries"
+    libraries.mkdir()
+    row: Row = {}
+    try:
+        free = run_apart(plan.path, threads, [None], settings)
+        row["error"] = _error(subject, plan, inputs, outputs)
+        gate = _gate(subject)
+        job = json.dumps(settings.job(plan.path, threads, [None]) | {"gate": str(gate)}).encode()
+        paid = run_paying(
+            module_command(_WORKER), job, gate, free.files, libraries, budget=subject.budget,
+            timeout_seconds=_START_SECONDS,
+        )  # fmt: skip
+    except (ColdRunError, NoGroupError, TimeoutError) as error:
+        return row | {"reason": error.reason if isinstance(error, ColdRunError) else str(error)}
+    over = paid.peak_bytes - paid.idle_bytes
+    return row | {"peak": over, "failures": paid.failures, "killed": float(paid.code < 0)}
+
+
+def _error(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], outputs: Mapping[str, Path]) -> float:
+    """The largest difference of outputs from ONNX Runtime's, relative to the largest magnitude."""
+    program = plan.program_of(StreamProgram)
+    values = {b.name: np.frombuffer(inputs[b.name].read_bytes(), b.dtype).reshape(b.shape) for b in program.inputs}
+    expected = reference_outputs(subject.model, values)
+    found = [np.frombuffer(outputs[b.name].read_bytes(), b.dtype).reshape(b.shape) for b in program.outputs]
+    return relative_error(found, [expected[b.name] for b in program.outputs])
+
+
+def _gate(subject: Subject) -> Path:
+    gate = subject.work / "gate"
+    gate.unlink(missing_ok=True)
+    return gate
+
+
+def _ended(held: Limited) -> Row:
+    """Tell how a process was ended by a signal; nothing where it was not."""
+    if held.code not in (-signal.SIGKILL, -signal.SIGALRM):
+        return {}
+    why = "killed: out of memory, or in time" if held.code == -signal.SIGKILL else f"stopped: over {_START_SECONDS:g} s"
+    return {"killed": 1.0, "failures": held.failures, "reason": why}
+
+
+def _started(held: Limited, opened_ms: float) -> Row:
+    peak = held.peak_bytes - held.idle_bytes
+    times = {"first_ms": held.ready_ms + opened_ms, "opened_ms": opened_ms}
+    return times | {"peak": peak, "failures": held.failures, "killed": 0.0, "error": math.nan}
