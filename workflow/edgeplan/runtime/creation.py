@@ -129,7 +129,7 @@ class Creator:
     ) -> None:
         self.dnnl, self.layouts, self.offsets, self.types = dnnl, layouts, offsets, types
         self.shapes = {name: shape or (1,) for name, shape in shapes.items()}  # the library knows no number without an axis
-        self.describer = Describer(dnnl, self.shapes)
+        self.describer = Describer(dnnl, self.shapes, types)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
         """Create the primitives of a step.
@@ -209,7 +209,7 @@ class _Work:
         if creator.same(tensor, NCHW):
             return place
         converted = self.temporary(creator.size(tensor))
-        self.move(self.actual(tensor), place, creator.describer.plain(creator.shapes[tensor]), converted, tensor)
+        self.move(self.actual(tensor), place, creator.describer.activation(tensor, NCHW), converted, tensor)
         return converted
 
     def weight(self, size: int) -> Place:
@@ -319,7 +319,7 @@ def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
         after += [] if same else [(output, places[-1])]
     work.calls.append(KernelCall(step.text("kernel"), block, tuple(places)))
     for output, written in after:
-        work.move(creator.describer.plain(creator.shapes[output]), written, work.actual(output), work.arena(output), output)
+        work.move(creator.describer.activation(output, NCHW), written, work.actual(output), work.arena(output), output)
 
 
 def _rows(work: _Work, step: Step, _variant: Variant) -> None:

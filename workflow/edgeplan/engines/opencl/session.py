@@ -87,7 +87,7 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
     """
-    lowered = _blocked_convolutions(lower(graph))
+    lowered = _blocked_convolutions(lower(graph, eight_bits=False))
     dnnl.set_threads(threads)
     choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
     return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)

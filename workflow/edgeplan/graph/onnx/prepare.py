@@ -31,6 +31,7 @@ from edgeplan.graph.onnx.nodes import known_tensors
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.scalers import plain_scalers
+from edgeplan.graph.onnx.stored import narrow_to_halves
 from edgeplan.support.files import write_atomically
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
@@ -252,6 +253,8 @@ def prepared(
     del found.graph.value_info[:]
     for tensor in found.graph.initializer:
         _store_as_bytes(tensor)
+    if types:
+        narrow_to_halves(found)
     for node in found.graph.node:  # constants that are outputs stay nodes
         value = held_value(node) if node.op_type == "Constant" else None
         if value is not None:

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.element_types import FLOAT16, FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
@@ -45,7 +45,7 @@ from edgeplan.runtime.streaming.program import (
 )
 from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 from edgeplan.runtime.streaming.rows import Table, with_rows
-from edgeplan.runtime.transform import Array, values_of
+from edgeplan.runtime.transform import Array, values_of, widened
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 _UNCUT = 1 << 62
@@ -533,6 +533,7 @@ class _Values:
         self._folder, self._ranged, self._shapes = model.parent, ranged, lowered.shapes
         self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
         self._maps: dict[str, mmap.mmap] = {}
+        self._widened: dict[str, Array] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -549,8 +550,19 @@ class _Values:
         return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
 
     def whole(self, name: str) -> Array:
-        """The values of a weight where the file holds them."""
-        location, shape = self._locations[name], self._shapes[name]
+        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
+
+        Parts of a weight are asked for one after the other, so the last one is kept.
+        """
+        location = self._locations[name]
+        if location.scale is None and location.dtype != FLOAT16:
+            return self._held(location, self._shapes[name])
+        if name not in self._widened:
+            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
+            self._widened = {name: widened(found, {"": location.axis})[""]}
+        return self._widened[name]
+
+    def _held(self, location: WeightLocation, shape: Shape) -> Array:
         data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
         if location.stride != np.dtype(location.dtype).itemsize:
             return values_of(data, location.stride, location.dtype).reshape(shape)

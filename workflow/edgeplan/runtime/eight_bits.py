@@ -1,0 +1,125 @@
+"""Steps that are computed in eight bits: convolutions and fully connected layers between numbers that bytes stand for.
+
+A step takes the place of DequantizeLinear, the layer, activations behind it and QuantizeLinear, and reads and writes the bytes.
+Its weights are int8 without zero points, one scale for each channel or for all (`graph.onnx.stored`). The library sums up
+products of bytes exactly in 32 bits, multiplies by the scales, adds the bias and rounds once, half-way cases to even.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight
+from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.base import BYTES
+from edgeplan.graph.operators.compiled import compiled
+from edgeplan.graph.operators.registry import SPECS
+from edgeplan.graph.parts import Part
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, PostOp, Setting
+
+_LAYERS = {"Conv": INT8_CONV, "Gemm": INT8_FC, "MatMul": INT8_FC}
+#: Axes of the activations of convolutions whose kernels the library generates for bytes.
+_IMAGE_RANK = 4
+
+
+class ByteStep(NamedTuple):
+    """A byte step is what a layer and its neighbours become.
+
+    Attributes:
+        part: the step.
+        post_ops: what it does between its bias and its rounding.
+        numbers: the operator that makes numbers of the bytes that it reads.
+        last: the operator at whose place it runs.
+    """
+
+    part: Part
+    post_ops: list[PostOp]
+    numbers: Operator
+    last: Operator
+
+
+def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, ByteStep], frozenset[str]]:
+    """Return the steps of a graph that can be computed in eight bits, by their last operator, and all operators that they run.
+
+    Operators that make numbers of bytes for others, too, are not among the latter.
+
+    Args:
+        graph: the graph.
+        shapes: of all its tensors.
+    """
+    layers = {op.name: step for op in graph.operators if (step := _byte_step(graph, shapes, op)) is not None}
+    taken = {member for step in layers.values() for member in step.part.members}
+    for step in layers.values():
+        made = step.numbers
+        readers = graph.consumers[made.outputs[0]]
+        if made.name not in taken and made.outputs[0] not in graph.outputs and all(op.name in layers for op in readers):
+            step.part.members.insert(0, made.name)  # the first that reads the numbers stands for it
+            taken.add(made.name)
+    return {step.last.name: step for step in layers.values()}, frozenset(taken)
+
+
+def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
+    kind = _LAYERS.get(op.op_type, "")
+    stored = graph.stored.get(op.weights[0]) if kind and op.weights and len(op.inputs) == 1 else None
+    numbers = graph.producer.get(op.inputs[0]) if op.inputs else None
+    if stored is None or stored.scale is None or numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear"):
+        return None
+    part, *more = SPECS[op.op_type].lower(graph, op, dict(shapes))
+    if more or not _fits(shapes, kind, part, stored):
+        return None
+    behind, posts = _activations(graph, op)
+    members = [op.name, *(follower.name for follower in behind)]
+    last = behind[-1] if behind else op
+    weights = {"weight": stored.values.name, "weight_scale": stored.scale.name}
+    weights |= {"bias": part.weights["bias"]} if "bias" in part.weights else {}
+    weights |= dict(zip(("source_scale", "source_zero"), numbers.weights, strict=True))
+    rounded = _only_reader(graph, last)
+    if rounded is not None and _is_by_one_scale(graph, rounded, "QuantizeLinear"):
+        weights |= dict(zip(("written_scale", "written_zero"), rounded.weights, strict=True))
+        last = rounded
+        members.append(last.name)
+    settings: dict[str, Setting] = {key: value for key, value in part.settings.items() if key not in ("alpha", "beta")}
+    found = Part(op.name, kind, members, [numbers.inputs[0]], [last.outputs[0]], weights, settings)
+    return ByteStep(found, posts, numbers, last)
+
+
+def _is_by_one_scale(graph: Graph, op: Operator, op_type: str) -> bool:
+    """Tell whether an operator is between numbers and bytes, by one constant scale and zero point."""
+    if op.op_type != op_type or len(op.inputs) != 1 or len(op.weights) != 2:
+        return False
+    scale, zero = (graph.tensors[name] for name in op.weights)
+    return scale.elements == 1 and zero.dtype in BYTES
+
+
+def _fits(shapes: Mapping[str, Shape], kind: str, part: Part, stored: StoredWeight) -> bool:
+    """Tell whether the library computes a layer in eight bits: of images or rows, scales along its channels."""
+    if kind == INT8_CONV:
+        channels, fits = 0, len(shapes[part.inputs[0]]) == _IMAGE_RANK
+    else:
+        channels = 0 if part.settings.get("transposed") else 1
+        plain = part.settings.get("alpha") == 1 and (part.settings.get("beta") == 1 or "bias" not in part.weights)
+        fits = part.kind == "fc" and plain
+    return fits and stored.scale is not None and (math.prod(stored.scale.shape) == 1 or stored.axis == channels)
+
+
+def _only_reader(graph: Graph, op: Operator) -> Operator | None:
+    """Return the operator that alone reads what another writes, and reads nothing else that is computed."""
+    readers: Sequence[Operator] = graph.consumers.get(op.outputs[0], ())
+    if len(readers) != 1 or op.outputs[0] in graph.outputs or readers[0].inputs != (op.outputs[0],):
+        return None
+    return readers[0]
+
+
+def _activations(graph: Graph, op: Operator) -> tuple[list[Operator], list[PostOp]]:
+    """Return the element-wise operators behind a layer that it can take in, one after the other, and what they do."""
+    found, posts, last = list[Operator](), list[PostOp](), op
+    while (follower := _only_reader(graph, last)) is not None:
+        post = activation(follower) if compiled(graph, follower) is None else None
+        if post is None:
+            break
+        found.append(follower)
+        posts.append(post)
+        last = follower
+    return found, posts
