@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 Array = npt.NDArray[Any]
@@ -83,6 +83,17 @@ def drawn(rng: np.random.Generator) -> Layer:
     )
 
 
+def _model(nodes: list[onnx.NodeProto], constants: dict[str, Array], x: Array, written: str) -> onnx.ModelProto:
+    body = helper.make_graph(
+        nodes,
+        "layer",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(written)), None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 class Made(NamedTuple):
     """A model's file, what it is given, what it writes by ONNX's reference, and the scale of that."""
 
@@ -152,9 +163,7 @@ def made(layer: Layer, folder: Path, seed: int = 0, extreme: bool = False) -> Ma
         constants |= {name: np.asarray(value) for name, value in more.items()}
         nodes.append(helper.make_node(layer.behind, [last, *more], ["d"], name="behind"))
         last = "d"
-    step = float(np.float32(0.01))
-    if extreme:
-        step = float(np.float32(0.02) * scales.max() * 127 * 255 * length / 200)
+    step = 0.02 * float(scales.max()) * 127 * 255 * length / 200 if extreme else 0.01
     if layer.written:
         constants |= {
             "ys": np.array(step, np.float32),
@@ -163,19 +172,8 @@ def made(layer: Layer, folder: Path, seed: int = 0, extreme: bool = False) -> Ma
         nodes.append(helper.make_node("QuantizeLinear", [last, "ys", "yz"], ["y"], name="bytes"))
     else:
         nodes[-1].output[0] = "y"
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(layer.written or "float32"))
-    body = helper.make_graph(
-        nodes,
-        "layer",
-        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), layer.shape)],
-        [helper.make_tensor_value_info("y", kind, None)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = _model(nodes, constants, x, layer.written or "float32")
     path = folder / "layer.onnx"
     onnx.save(model, path)
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
     return Made(path, {"x": x}, wanted, step if layer.written else 0.0)
-
-
-__all__ = ["Layer", "Made", "TensorProto", "drawn", "made"]

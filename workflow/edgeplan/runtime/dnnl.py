@@ -292,7 +292,7 @@ class Dnnl:
         return self.make("primitive_desc", function, source, engine, target, engine, attributes.value)
 
     def attributes(self, post_ops: Handle | None = None, masks: Sequence[Mask] = ()) -> Handle:
-        """Attributes with the scratchpad supplied by the user, post-operations, and scales and zero points given with a call."""
+        """Attributes with the scratchpad supplied by the user, post-operations, and what is told of scales and zero points."""
         attributes = self.make("primitive_attr", "dnnl_primitive_attr_create")
         set_mode = self._library.dnnl_primitive_attr_set_scratchpad_mode
         self.check(set_mode(attributes.value, constants.SCRATCHPAD_USER), "dnnl_primitive_attr_set_scratchpad_mode")

@@ -14,7 +14,6 @@ from edgeplan.runtime.creation import Call, Created, Creator, Implementation, Ke
 from edgeplan.runtime.dnnl import Dnnl, Handle, Mask, Unsupported
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
-from edgeplan.runtime.weights import WeightLocation
 
 Row = tuple[Any, ...]
 _LOG = logging.getLogger(__name__)
@@ -109,9 +108,7 @@ class Linker:
             "calls": tuple(self._call(call, created) for call in created.calls),
             "slots": tuple(self._slots(created)),
             "weight_bytes": created.weight_bytes,
-            "raw": tuple(
-                row for role, name in step.weights.items() for row in self._raw(role, self._program.weights[name], name)
-            ),
+            "raw": tuple(row for role, name in step.weights.items() for row in self._raw(role, name)),
             "kind": step.kind,
             "settings": {k: v for k, v in step.settings.items() if created.slots},
             "place": 0,
@@ -157,8 +154,8 @@ class Linker:
         """Files of weights, relative to the model's folder."""
         return tuple(row[0] for row in self._files.rows)
 
-    def _raw(self, role: str, location: WeightLocation, name: str) -> Iterator[dict[str, Any]]:
-        for end, part in location.parts:
+    def _raw(self, role: str, name: str) -> Iterator[dict[str, Any]]:
+        for end, part in self._program.weights[name].parts:
             yield {
                 "role": role + end,
                 "file": self._files.add((part.file,)),
@@ -233,12 +230,7 @@ class Linker:
             return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
         function, *given = self._dnnl.made[address]
         if function == "dnnl_memory_desc_create_with_tag":
-            rank, shape, kind, tag = given
-            if kind == constants.F32:
-                return self._descriptors.add((linked.BY_TAG, tag, *shape[:rank]))
-            if kind == constants.U8 and rank == 1:
-                return self._descriptors.add((linked.BYTES, shape[0]))
-            return self._descriptors.add((linked.OF_TYPE, kind, tag, *shape[:rank]))
+            return self._descriptors.add(_by_tag(*given))
         if function == "dnnl_memory_desc_create_with_strides":
             rank, shape, kind, strides = given
             row = (linked.BY_STRIDES, tuple(shape[:rank]), tuple(strides[:rank]))
@@ -248,3 +240,12 @@ class Linker:
             return self._descriptors.add((linked.PART, self._descriptor(parent), shape, offsets))
         parent, axes = given
         return self._descriptors.add((linked.RENAMED, self._descriptor(parent), tuple(axes)))
+
+
+def _by_tag(rank: int, shape: Sequence[int], kind: int, tag: int) -> tuple[int, ...]:
+    """Return the row of a descriptor that was made by a tag."""
+    if kind == constants.F32:
+        return linked.BY_TAG, tag, *shape[:rank]
+    if kind == constants.U8 and rank == 1:
+        return linked.BYTES, shape[0]
+    return linked.OF_TYPE, kind, tag, *shape[:rank]
