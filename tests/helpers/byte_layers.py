@@ -70,7 +70,7 @@ def drawn(rng: np.random.Generator) -> Layer:
         one((1, 1), (3, 3), (2, 3)),
         groups,
         one(1, 1, 2),
-        one(1, 1, 2) if shape[-1] > 4 else 1,
+        one(1, 1, 2) if min(shape[-2:]) > 4 else 1,
         one((0, 0, 0, 0), (1, 1, 1, 1), (1, 0, 0, 1)),
         one("uint8", "uint8", "int8"),
         one("uint8", "uint8", "int8", ""),
