@@ -54,7 +54,7 @@ def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, 
     for step in layers.values():
         made = step.numbers
         readers = graph.consumers[made.outputs[0]]
-        if made.name not in taken and made.outputs[0] not in graph.outputs and all(op.name in layers for op in readers):
+        if made.name not in taken and made.outputs[0] not in graph.outputs and all(op.name in taken for op in readers):
             step.part.members.insert(0, made.name)  # the first that reads the numbers stands for it
             taken.add(made.name)
     return {step.last.name: step for step in layers.values()}, frozenset(taken)
@@ -63,14 +63,15 @@ def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, 
 def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
     kind = _LAYERS.get(op.op_type, "")
     stored = graph.stored.get(op.weights[0]) if kind and op.weights and len(op.inputs) == 1 else None
-    numbers = graph.producer.get(op.inputs[0]) if op.inputs else None
+    flat = _flattened(graph, op)
+    numbers = graph.producer.get((flat or op).inputs[0]) if op.inputs else None
     if stored is None or stored.scale is None or numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None
     part, *more = SPECS[op.op_type].lower(graph, op, dict(shapes))
     if more or not _fits(shapes, kind, part, stored):
         return None
     behind, posts = _activations(graph, op)
-    members = [op.name, *(follower.name for follower in behind)]
+    members = [*([flat.name] if flat else []), op.name, *(follower.name for follower in behind)]
     last = behind[-1] if behind else op
     weights = {"weight": stored.values.name, "weight_scale": stored.scale.name}
     weights |= {"bias": part.weights["bias"]} if "bias" in part.weights else {}
@@ -83,6 +84,20 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     settings: dict[str, Setting] = {key: value for key, value in part.settings.items() if key not in ("alpha", "beta")}
     found = Part(op.name, kind, members, [numbers.inputs[0]], [last.outputs[0]], weights, settings)
     return ByteStep(found, posts, numbers, last)
+
+
+def _flattened(graph: Graph, op: Operator) -> Operator | None:
+    """Return the reshape that only joins the axes of an image behind its first for a layer, which alone reads that."""
+    made = graph.producer.get(op.inputs[0]) if op.inputs and op.op_type != "Conv" else None
+    if (
+        made is None
+        or made.op_type not in ("Flatten", "Reshape")
+        or len(made.inputs) != 1
+        or _only_reader(graph, made) is not op
+    ):
+        return None
+    before, after = graph.shape(made.inputs[0]), graph.shape(made.outputs[0])
+    return made if before and after == (before[0], math.prod(before[1:])) else None
 
 
 def _is_by_one_scale(graph: Graph, op: Operator, op_type: str) -> bool:

@@ -154,7 +154,8 @@ def _fc_in_eight_bits(
 ) -> tuple[Handle, tuple[Slot, ...]]:
     """Describe a product of matrices: an inner product of the library takes no zero points."""
     (read,), (written,), weight = step.inputs, step.outputs, d.type_of(step.weights["weight"])
-    rows, (*_, inner), (*_, columns) = _rows(d.shapes[read]), d.shapes[read], d.shapes[written]
+    rows, columns = _rows(d.shapes[written]), d.shapes[written][-1]
+    inner = math.prod(d.shapes[read]) // rows  # axes of an image are joined
     source = d.plain((rows, inner), dtype=d.type_of(read))
     target = d.plain((rows, columns), dtype=d.type_of(written))
     shape = (inner, columns)
