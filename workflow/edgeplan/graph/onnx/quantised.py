@@ -335,8 +335,10 @@ def _computed(node: onnx.NodeProto, write: Writer, source: str) -> Array | None:
     values = [write.value(name) for name in names]
     kinds = [write.kind(name) for name in names]
     read = _STORED if node.op_type == "DequantizeLinear" else {TensorProto.FLOAT}
-    if any(value is None for value in values) or kinds[0] not in read or kinds[1] != TensorProto.FLOAT:
+    if any(value is None for value in values) or kinds[0] not in read:
         return None
+    if kinds[1] != TensorProto.FLOAT:
+        refuse(node, source, f"by scales of {np.asarray(values[1]).dtype}", "quantise the model again: scales are of float32")
     given, scale, *zero = (np.asarray(value) for value in values)
     check_scale(write.constants[names[1]], node, source)
     attributes = attributes_of(node)
