@@ -53,9 +53,9 @@ def _types(path: Path) -> dict[str, int]:
     return {tensor.name: tensor.data_type for tensor in onnx.load(path).graph.initializer}
 
 
-def _two_layers(kind: npt.DTypeLike, rng: np.random.Generator) -> dict[str, Array]:
-    """Weights of a convolution of 3 to 16 channels and of a layer of 16 to 40 columns."""
-    shapes = {"w": (16, 3, 3, 3), "v": (16, 40)}
+def _two_layers(kind: npt.DTypeLike, rng: np.random.Generator, channels: int = 16) -> dict[str, Array]:
+    """Weights of a convolution of 3 channels to 16 or more, and of a layer of these to 40 columns."""
+    shapes = {"w": (channels, 3, 3, 3), "v": (channels, 40)}
     if np.dtype(kind) == np.float16:
         return {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
     return {name: rng.integers(-127, 128, shape).astype(kind) for name, shape in shapes.items()}
@@ -75,10 +75,10 @@ def _weight_only(path: Path) -> tuple[Path, Path]:
     return given, write(made(layers, {"x": (1, 3, 9, 9)}, plain | bias, opset=21), path / "plain.onnx")
 
 
-def _halves(path: Path) -> tuple[Path, Path]:
+def _halves(path: Path, channels: int = 16) -> tuple[Path, Path]:
     """A model of half precision, and the same of float32."""
     rng = np.random.default_rng(2)
-    weights = _two_layers(np.float16, rng)
+    weights = _two_layers(np.float16, rng, channels)
     layers = [node("Conv", "x w", "1"), node("GlobalAveragePool", "1", "3"), node("Flatten", "3", "4"), node("MatMul", "4 v")]
     given = made(layers, {"x": (1, 3, 9, 9)}, weights, kind=TensorProto.FLOAT16)
     plain = made(layers, {"x": (1, 3, 9, 9)}, {name: value.astype(np.float32) for name, value in weights.items()})
@@ -139,6 +139,22 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
         program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
         cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
         np.testing.assert_allclose(cut["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("own_state")
+def test_a_plan_of_memory_keeps_halves_in_half_their_bytes(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Nothing is lost by that: the file holds halves."""
+    given, plain = _halves(tmp_path, 512)
+    path, sizes = prepare_file(given, Preparation(), tmp_path / "ready.onnx"), dict[str, int]()
+    inputs = random_inputs(load_onnx(path))
+    for weights in ("f32", "f16", "bf16"):
+        plan_memory(path, tmp_path / weights, "64MiB", threads=1, weights=weights)
+        found = run(tmp_path / weights, inputs, check=True)
+        found.require_checked()
+        sizes[weights] = (tmp_path / weights / "weights.bin").stat().st_size
+        if weights != "bf16":
+            np.testing.assert_allclose(found.outputs["y"], _run(dnnl, plain, inputs)["y"], rtol=1e-5, atol=1e-5)
+    assert sizes["f16"] == sizes["bf16"] < 0.6 * sizes["f32"]
 
 
 def test_parts_of_stored_weights_are_those_of_the_numbers(dnnl: Dnnl, tmp_path: Path) -> None:

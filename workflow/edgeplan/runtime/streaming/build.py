@@ -28,7 +28,7 @@ from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
-from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
+from edgeplan.runtime.streaming.halves import BF16, HALF_BYTES, VALUE_BYTES, Stored
 from edgeplan.runtime.streaming.program import (
     ELSEWHERE,
     NOTHING,
@@ -111,6 +111,7 @@ def build(
     known: dict[object, Implementation] | None = None,
     limits: Mapping[str, int] = MappingProxyType({}),
     halved: AbstractSet[str] = frozenset(),
+    halves: Stored = BF16,
 ) -> Built:
     """Build a streamed program from a model's steps.
 
@@ -125,6 +126,7 @@ def build(
         known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
         limits: the same as `limit` for single steps, by their names.
         halved: weights of the model that are stored in half their bytes, where all of a segment are (`halvable`).
+        halves: as what these are stored.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -157,7 +159,7 @@ def build(
         names = (name for step, _, _ in segment.parts for name in step.weights.values())
         return all((ranged.weights[name].whole if name in ranged.weights else name) in halved for name in names)
 
-    program = program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved)
+    program = replace(program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
 
 
@@ -506,14 +508,15 @@ def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterato
                 begin = executed.weights_at + (HALF_BYTES * at // VALUE_BYTES if halved else at)
                 if created is not None:
                     made = transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes]
-                    yield begin, rounded(made.view(np.float32)).view(np.uint8).data if halved else made.data
+                    halves = built.program.halves
+                    yield begin, rounded(made.view(np.float32), halves).view(np.uint8).data if halved else made.data
                     continue
                 for value in raw.values():
                     yield begin, value.reshape(-1).view(np.uint8).data
                     begin += aligned(value.nbytes)
 
 
-def halvable(model: Path, lowered: Lowered) -> frozenset[str]:
+def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[str]:
     """Names of the weights that can be stored in half their bytes: float32, and none becomes infinite by that.
 
     Masks of attention hold numbers that would.
@@ -523,7 +526,7 @@ def halvable(model: Path, lowered: Lowered) -> frozenset[str]:
     """
     names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
     with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:
-        return frozenset(name for name in names if stay_finite(values.whole(name)))
+        return frozenset(name for name in names if stay_finite(values.whole(name), kind))
 
 
 class _Values:
