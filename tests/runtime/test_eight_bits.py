@@ -10,11 +10,15 @@ import numpy.typing as npt
 import pytest
 from byte_layers import Layer, Made, drawn, made
 from byte_networks import network
+from model_file_runs import made as made_model
+from model_file_runs import node, write
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from depth import MANY, by_day
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
-from edgeplan.graph.steps import INT8_KINDS, Lowered
+from edgeplan.graph.steps import INT8_KINDS, INT8_POOL, Lowered
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES
 from edgeplan.runtime.program import default_program
@@ -122,3 +126,29 @@ def test_random_networks_are_those_of_onnx_runtime(dnnl: Dnnl, tmp_path: Path, s
     assert (steps < 2.001).mean() >= 0.99, (seed, steps.max())
     assert steps.max() < 6, seed
     assert in_bytes == (10 if dnnl.info.exact_bytes else 0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("home", HOMES)
+def test_the_largest_of_bytes_is_found_among_bytes(dnnl: Dnnl, tmp_path: Path, dtype: str, home: str) -> None:
+    rng, bounds = np.random.default_rng(3), np.iinfo(dtype)
+    x = rng.integers(bounds.min, bounds.max + 1, (2, 19, 9, 8)).astype(dtype)
+    weight = rng.integers(-127, 128, (8, 19, 1, 1)).astype(np.int8)
+    nodes = [
+        node("DequantizeLinear", "x s z", "f"),
+        node("MaxPool", "f", "p", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
+        node("DequantizeLinear", "w s zw", "v"),
+        node("Conv", "p v", "c"),
+        node("Sigmoid", "p"),
+    ]
+    constants = {"s": np.float32(0.1), "z": np.array(3, dtype), "w": weight, "zw": np.int8(0)}
+    model = made_model(nodes, {"x": x.shape}, constants, opset=21, kind=helper.np_dtype_to_tensor_dtype(x.dtype))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    model.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, None))
+    path = prepare_file(write(model, tmp_path / "m.onnx"), Preparation(), tmp_path / "ready.onnx")
+    graph, lowered = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, home), tmp_path).run({"x": x})
+    wanted = ReferenceEvaluator(model).run(None, {"x": x})
+    assert any(step.kind == INT8_POOL for step in lowered.steps) == dnnl.info.exact_bytes
+    for name, expected in zip(("y", "c"), wanted, strict=True):
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-4)

@@ -11,6 +11,9 @@ from edgeplan.graph.ir import Shape, StoredWeight
 Setting = int | float | str | tuple[int, ...]
 #: Kinds of steps that are computed in eight bits, and the sides of one that are bytes with a scale and a zero point.
 INT8_CONV, INT8_FC = INT8_KINDS = ("int8_conv", "int8_fc")
+#: Largest bytes of windows; and kinds that want the channels of images of bytes side by side.
+INT8_POOL = "int8_pool"
+SIDE_BY_SIDE = (INT8_CONV, INT8_POOL)
 SIDES = ("source", "written")
 #: What names of compiled kernels begin with that pick places by indices; the type of these, or whose places, follows.
 GATHERED = "gathered_by_"
@@ -44,7 +47,7 @@ class Step:
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
             weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
-            file: `runtime.streaming.rows`), int8_conv and int8_fc (computed in eight bits: `runtime.eight_bits`).
+            file: `runtime.streaming.rows`), int8_conv, int8_fc and int8_pool (in eight bits: `runtime.eight_bits`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;

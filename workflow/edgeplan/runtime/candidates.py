@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import INT8_CONV, INT8_KINDS, Step
+from edgeplan.graph.steps import INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
@@ -40,7 +40,7 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
             next_step="run the model on another engine",
         )
     fast = tuple(i for i in found.values() if not i.kernel.startswith("ref"))
-    if not fast and step.kind in INT8_KINDS:
+    if not fast and step.kind in (*INT8_KINDS, *SIDE_BY_SIDE):
         _LOG.warning("step %s: oneDNN has no generated kernel for it in eight bits, its reference is slow", step.name)
     return fast or tuple(found.values())
 
@@ -61,7 +61,7 @@ def default(offered: tuple[Implementation, ...]) -> Implementation:
 def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]:
     """The layouts, algorithms and weights to ask for; those without conversions first; `every` one, or one of equal bytes."""
     shapes, layouts = creator.shapes, creator.layouts
-    if step.kind == INT8_CONV:  # the library generates kernels for bytes of this layout alone
+    if step.kind in SIDE_BY_SIDE:  # the library generates kernels for bytes of this layout alone
         yield Variant(NHWC, NHWC)
         return
     if step.kind == "compiled" or any(t in creator.types for t in (*step.reads, *step.outputs)):

@@ -2,7 +2,8 @@
 
 A step takes the place of DequantizeLinear, the layer, activations behind it and QuantizeLinear, and reads and writes the bytes.
 Its weights are int8 without zero points, one scale for each channel or for all (`graph.onnx.stored`). The library sums up
-products of bytes exactly in 32 bits, multiplies by the scales, adds the bias and rounds once, half-way cases to even.
+products of bytes exactly in 32 bits, multiplies by the scales, adds the bias and rounds once, half-way cases to even. The
+largest number of a window is that of the largest byte, so MaxPool is computed before numbers are made of what it reads.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight
+from edgeplan.graph import blocks
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight, Tensor
 from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.base import BYTES
 from edgeplan.graph.operators.compiled import compiled
 from edgeplan.graph.operators.registry import SPECS
-from edgeplan.graph.parts import Part
-from edgeplan.graph.steps import INT8_CONV, INT8_FC, PostOp, Setting
+from edgeplan.graph.parts import INNER, Part
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, PostOp, Setting
 
 _LAYERS = {"Conv": INT8_CONV, "Gemm": INT8_FC, "MatMul": INT8_FC}
 #: Axes of the activations of convolutions whose kernels the library generates for bytes.
@@ -32,12 +35,16 @@ class ByteStep(NamedTuple):
         post_ops: what it does between its bias and its rounding.
         numbers: the operator that makes numbers of the bytes that it reads.
         last: the operator at whose place it runs.
+        behind: a step that makes numbers of what the first one writes, if that does not.
+        inner: what the first one writes for that.
     """
 
     part: Part
     post_ops: list[PostOp]
     numbers: Operator
     last: Operator
+    behind: Part | None = None
+    inner: Tensor | None = None
 
 
 def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, ByteStep], frozenset[str]]:
@@ -49,7 +56,8 @@ def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, 
         graph: the graph.
         shapes: of all its tensors.
     """
-    layers = {op.name: step for op in graph.operators if (step := _byte_step(graph, shapes, op)) is not None}
+    found = {op.name: _byte_step(graph, shapes, op) or _largest_bytes(graph, shapes, op) for op in graph.operators}
+    layers = {name: step for name, step in found.items() if step is not None}
     taken = {member for step in layers.values() for member in step.part.members}
     for step in layers.values():
         made = step.numbers
@@ -84,6 +92,26 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     settings: dict[str, Setting] = {key: value for key, value in part.settings.items() if key not in ("alpha", "beta")}
     found = Part(op.name, kind, members, [numbers.inputs[0]], [last.outputs[0]], weights, settings)
     return ByteStep(found, posts, numbers, last)
+
+
+def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
+    """Return a pool of the largest numbers of bytes, which are those of the largest bytes; fewer are made numbers of then."""
+    numbers = graph.producer.get(op.inputs[0]) if op.op_type == "MaxPool" and len(op.outputs) == 1 else None
+    if numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear") or _only_reader(graph, numbers) is not op:
+        return None
+    (part,), (given,) = SPECS[op.op_type].lower(graph, op, dict(shapes)), numbers.inputs
+    if len(shapes[given]) != _IMAGE_RANK or graph.tensors[given].dtype not in BYTES:
+        return None
+    inner = Tensor(f"{op.outputs[0]}{INNER}bytes", shapes[op.outputs[0]], graph.tensors[given].dtype)
+    first = Part(op.name, INT8_POOL, [op.name], [given], [inner.name], {}, part.settings)
+    operands: list[tuple[Shape, str]] = [(inner.shape, inner.dtype), ((), FLOAT32), ((), inner.dtype)]
+    settings: dict[str, Setting] = {
+        "kernel": f"dequantised_{inner.dtype}",
+        "block": blocks.element_wise(inner.shape, operands, FLOAT32),
+    }
+    weights = dict(zip(("operand_1", "operand_2"), numbers.weights, strict=True))
+    behind = Part(f"{op.name}:numbers", "compiled", [], [inner.name], list(op.outputs), weights, settings)
+    return ByteStep(first, [], numbers, op, behind, inner)
 
 
 def _flattened(graph: Graph, op: Operator) -> Operator | None:

@@ -125,7 +125,9 @@ class _Lowering:
         if eight_bits and any(stored.scale is not None for stored in graph.stored.values()) and computes_bytes():
             self.byte_steps, members = byte_steps(graph, self.shapes)
             self.skipped |= members - self.byte_steps.keys()
-            self.shapes |= {name: tensor.shape for name, tensor in held.items()}
+            inner = {step.inner.name: step.inner for step in self.byte_steps.values() if step.inner is not None}
+            self.tensors |= inner
+            self.shapes |= {name: tensor.shape for name, tensor in {**held, **inner}.items()}
 
     def run(self) -> Lowered:
         graph = self.graph
@@ -254,7 +256,8 @@ class _Lowering:
     def _started(self, op: Operator) -> tuple[Draft, ...]:
         """A step of its own, with what a pattern adds to it."""
         if (bytes_step := self.byte_steps.get(op.name)) is not None:
-            return (Draft(*bytes_step.part, bytes_step.post_ops),)
+            behind = () if bytes_step.behind is None else (Draft(*bytes_step.behind),)
+            return (Draft(*bytes_step.part, bytes_step.post_ops), *behind)
         if (found := compiled(self.graph, op)) is not None:
             return (Draft(*found),)
         if op.name in self.swish:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.steps import INT8_CONV, INT8_FC, Step
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant
 from edgeplan.runtime.dnnl import Handle, Unsupported, dims
@@ -406,6 +406,7 @@ MAKERS: Mapping[str, Maker] = MappingProxyType(
         "layer_norm": _norm,
         "fc": _fc,
         "pool": _pool,
+        INT8_POOL: _pool,
         "concat": _concat,
         "binary": _binary,
         "scale": _binary,
