@@ -277,6 +277,77 @@ def test_scales_and_zero_points_that_are_none_are_refused(tmp_path: Path, op_typ
     assert caught.value.next_step
 
 
+def _pair(**changed: Array) -> tuple[list[onnx.NodeProto], dict[str, Array]]:
+    """A convolution between bytes, as QDQ."""
+    constants = {
+        "s": _scale(0.1), "z": np.uint8(3), "s2": _scale(0.1), "z2": np.uint8(3), "w": np.ones((5, 4, 3, 3), np.int8),
+        "ws": np.full(5, 0.1, np.float32), "wz": np.zeros(5, np.int8),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("DequantizeLinear", "q s2 z2", "f"),
+        node("DequantizeLinear", "w ws wz", "wf", axis=0),
+        node("Conv", "f wf", "c"),
+        node("QuantizeLinear", "c s z", "r"),
+        node("DequantizeLinear", "r s z"),
+    ]
+    return nodes, constants | changed
+
+
+def _written(nodes: list[onnx.NodeProto], constants: dict[str, Array], path: Path, *tensors: TensorProto) -> Path:
+    model = _model(nodes[0], {"x": np.zeros((1, 4, 6, 6), np.float32)}, constants, opset=21)
+    del model.graph.node[:], model.graph.initializer[:], model.graph.output[:]
+    model.graph.node.extend(nodes)
+    held = {tensor.name for tensor in tensors}
+    named = [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items() if k not in held]
+    model.graph.initializer.extend((*named, *tensors))
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"z2": np.int8(3)}, "inconsistent type"),
+        ({"wz": np.zeros(5, np.uint8)}, "of int8 with zero points of uint8"),
+        ({"wz": np.zeros(3, np.int8)}, "scales"),
+        ({"ws": np.full(4, 0.1, np.float32), "wz": np.zeros(4, np.int8)}, "scales"),
+        ({"ws": np.full(5, 0.1)}, "by scales of float64"),
+        ({"ws": np.array([0.1, 0.1, -0.1, 0.1, 0.1], np.float32)}, "by the scale -0.1"),
+        ({"z": np.int16(3), "z2": np.int16(3)}, "INT16, which is not known"),
+    ],
+)
+def test_convolutions_between_bytes_that_contradict_themselves_are_refused(
+    tmp_path: Path, changed: dict[str, Array], told: str
+) -> None:
+    with pytest.raises(ModelError, match=told) as caught:
+        load_prepared(_written(*_pair(**changed), tmp_path / "m.onnx"), Preparation())
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "held"), [("z", TensorProto.UINT8, [300]), ("wz", TensorProto.INT8, [0, 0, -129, 0, 0])]
+)
+def test_zero_points_out_of_range_are_refused(tmp_path: Path, name: str, kind: int, held: list[int]) -> None:
+    tensor = TensorProto(name=name, data_type=kind, dims=[len(held)][len(held) == 1 :], int32_data=held)
+    path = _written(*_pair(), tmp_path / "m.onnx", tensor)
+    for read in (lambda: load_prepared(path, Preparation()), lambda: load_onnx(path)):
+        with pytest.raises(ModelError, match=f"constant '{name}' of u?int8 holds (300|-129)"):
+            read()
+
+
+def test_pairs_that_disagree_mean_what_they_say(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Bytes that are read by another scale and zero point than they were written by are other numbers."""
+    path = _written(*_pair(s2=_scale(0.3), z2=np.uint8(9)), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    (wanted,) = _reference(path, {"x": x})
+    ready = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
+    graph, _ = read_model(ready)
+    found = SequentialSession(dnnl, default_program(dnnl, ready, graph, NCHW), tmp_path).run({"x": x})
+    assert np.abs(found["y"] - wanted).max() <= 0.1001
+
+
 def test_weights_of_bad_scales_are_refused(tmp_path: Path) -> None:
     for scale, told in ((_scale(0.0), "by the scale 0"), (_scale(0.1, 0.2), "along axis 0")):
         nodes = [node("DequantizeLinear", "w s", "f", axis=0), node("MatMul", "x f")]

@@ -102,6 +102,31 @@ def test_halves_are_widened_in_their_own_place_read_by_read(pages: int, seed: in
     assert set(memory[: load.address]) == set(memory[end:]) == {7}
 
 
+def test_every_float16_is_widened() -> None:
+    stored = np.arange(1 << 16).astype(np.uint16)
+    values = np.full(stored.size, 7, np.float32)
+    halves.widen(stored.ctypes.data, values.ctypes.data, stored.nbytes, halves.F16)
+    np.testing.assert_array_equal(values, stored.view(np.float16).astype(np.float32))
+    numbers = ~np.isnan(values)
+    assert (np.signbit(values) == np.signbit(stored.view(np.float16)))[numbers].all()
+
+
+def test_float16_is_widened_in_its_own_place() -> None:
+    load = Load(0, 0, 3 * PAGE_BYTES, PAGE_BYTES, -1, -1, halved=True, kind=halves.F16)
+    stored = np.random.default_rng(1).standard_normal(load.size // 2).astype(np.float16)
+    memory = np.zeros(load.address + load.memory_bytes, np.uint8)
+    memory[load.read_to :] = stored.view(np.uint8)
+    assert widen_read(memory.ctypes.data, [Widening.of(load, 0, load.size)]) == 2 * load.size
+    np.testing.assert_array_equal(memory[load.address :].view(np.float32), stored.astype(np.float32))
+
+
+def test_what_float16_cannot_hold_is_told() -> None:
+    values = np.array([65519, -65504, 1e-9, np.inf, np.nan], np.float32)
+    assert stay_finite(values, halves.F16)
+    assert not stay_finite(np.array([-65520], np.float32), halves.F16)
+    np.testing.assert_array_equal(rounded(values, halves.F16), values.astype(np.float16).view(np.uint16))
+
+
 class _Disk(WeightsFile):
     """A disk that holds some bytes, and takes as long for a read as it is told."""
 
@@ -254,7 +279,7 @@ def test_an_error_of_widening_is_told_where_weights_are_waited_for(
 ) -> None:
     found = streamed(dnnl, "plain", tmp_path, 8192, halved=True)
 
-    def refusing(_halves: int, _values: int, _size: int) -> None:
+    def refusing(_halves: int, _values: int, _size: int, _kind: str) -> None:
         raise ModelError("no more widening", where="here", next_step="stop")
 
     with found.session(dnnl, found.resident()) as session:

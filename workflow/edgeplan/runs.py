@@ -22,7 +22,7 @@ from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
-from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE
+from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
@@ -91,7 +91,8 @@ class Run:
         Raises:
             CheckError: they do.
         """
-        halved = stored_as(self.plan) == BF16
+        weights = stored_as(self.plan)
+        halved = weights != F32
         tolerance = max(self.tolerance, HALVES_TOLERANCE) if halved else self.tolerance
         if self.difference is None or self.difference <= tolerance:
             return
@@ -106,7 +107,7 @@ class Run:
         by = f"by {self.difference:.1e} of the largest magnitude" if isfinite(self.difference) else "in what is not finite"
         if halved:
             raise CheckError(
-                f"outputs differ from ONNX Runtime's {by}, more than {tolerance:g}: its weights are stored as {BF16}",
+                f"outputs differ from ONNX Runtime's {by}, more than {tolerance:g}: its weights are stored as {weights}",
                 where=where,
                 next_step=f"plan the model again with whole weights: edgeplan plan memory --weights {F32}",
             )

@@ -47,7 +47,7 @@ def plan_memory(
     memory_map: Annotated[
         Path | None, typer.Option("--map", help="File to draw what memory holds in each step to, as SVG.")
     ] = None,
-    weights: Annotated[Stored, typer.Option(help="Weights in the file: f32 whole, bf16 rounded to half their bytes.")] = F32,
+    weights: Annotated[Stored, typer.Option(help="Weights in the file: f32 whole, bf16 or f16 in half their bytes.")] = F32,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 
-FLOAT32 = "float32"
+FLOAT32, FLOAT16 = "float32", "float16"
 NEXT_STEP = f"export it in {FLOAT32}"
 
 
@@ -27,7 +27,7 @@ def of_type(types: str) -> str:
 
 
 #: Numbers with a point that no kernel of the runtime is of.
-_OTHER_FLOATS = frozenset({"float16", "bfloat16", "float64"})
+_OTHER_FLOATS = frozenset({FLOAT16, "bfloat16", "float64"})
 
 
 def require_float32(graph: Graph, source: str) -> None:

@@ -87,6 +87,21 @@ class Operator:
         return float(self.attributes.get(key, default))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A stored weight lies in the file in fewer bytes than the numbers that operators read take.
+
+    Attributes:
+        values: as the file holds them: halves (float16), or bytes (int8) that stand for themselves times a scale.
+        scale: of bytes: one for all, or one for each place along an axis; None of halves.
+        axis: of the scales.
+    """
+
+    values: Tensor
+    scale: Tensor | None = None
+    axis: int = 0
+
+
 @dataclass(frozen=True)
 class Graph:
     """A graph holds operators in topological order over named tensors (activations and weights).
@@ -98,6 +113,7 @@ class Graph:
         outputs: names of the activations that operators compute for the caller.
         tensors: by name.
         constants: outputs that nothing computes, each with the initialiser that it hands out.
+        stored: weights that the file holds in fewer bytes, by the name that operators call their numbers by.
     """
 
     name: str
@@ -106,6 +122,7 @@ class Graph:
     outputs: tuple[str, ...]
     tensors: Mapping[str, Tensor]
     constants: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    stored: Mapping[str, StoredWeight] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def producer(self) -> Mapping[str, Operator]:

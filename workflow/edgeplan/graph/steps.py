@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from edgeplan.graph.ir import Shape
+from edgeplan.graph.ir import Shape, StoredWeight
 
 Setting = int | float | str | tuple[int, ...]
+#: Kinds of steps that are computed in eight bits, and the sides of one that are bytes with a scale and a zero point.
+INT8_CONV, INT8_FC = INT8_KINDS = ("int8_conv", "int8_fc")
+#: Largest bytes of windows; and kinds that want the channels of images of bytes side by side.
+INT8_POOL = "int8_pool"
+SIDE_BY_SIDE = (INT8_CONV, INT8_POOL)
+SIDES = ("source", "written")
 #: What names of compiled kernels begin with that pick places by indices; the type of these, or whose places, follows.
 GATHERED = "gathered_by_"
 
@@ -41,11 +47,12 @@ class Step:
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
             weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
-            file: `runtime.streaming.rows`).
+            file: `runtime.streaming.rows`), int8_conv, int8_fc and int8_pool (in eight bits: `runtime.eight_bits`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;
-            of constants behind a convolution, which are folded into it: factor, summand.
+            of constants behind a convolution, which are folded into it: factor, summand; of what is computed in eight bits
+            weight_scale, and source_scale, source_zero, written_scale, written_zero of what is read and written in bytes.
         settings: parameters of the operation, by kind (see `lowering`).
         post_ops: what is fused behind it, in order.
     """
@@ -98,6 +105,7 @@ class Lowered:
         shapes: shape of every activation and weight that the steps name.
         types: element type of those that are not of float32, which are row-major everywhere.
         limits: what the values of inputs stay below that places of an axis are picked by (`index_limits`).
+        stored: weights of float32 that the file holds in fewer bytes.
     """
 
     name: str
@@ -107,3 +115,4 @@ class Lowered:
     shapes: Mapping[str, Shape]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    stored: Mapping[str, StoredWeight] = field(default_factory=lambda: MappingProxyType({}))

@@ -17,6 +17,8 @@ Modules:
 * `descriptors`: Variants say how primitives are asked for; descriptors describe the activations and
   weights of one model.
 * `dnnl`: oneDNN's C API, typed: small owners of handles, every status checked.
+* `eight_bits`: Steps that are computed in eight bits: convolutions and fully connected layers
+  between numbers that bytes stand for.
 * `executable`: A program with its files open and memory for its activations: what its steps are
   prepared from, on any processor.
 * `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,

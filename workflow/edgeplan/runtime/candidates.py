@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import Step
+from edgeplan.graph.steps import INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.primitive_kinds import AS_CONVOLUTION
 
+_LOG = logging.getLogger(__name__)
 _FEW_CHANNELS = 4  # images: some convolutions read them row-major and write blocks
 _RANK = 4
 _ALGORITHMS = {"conv": ("direct", "winograd"), "fc": ("direct", AS_CONVOLUTION)}
@@ -38,6 +40,8 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
             next_step="run the model on another engine",
         )
     fast = tuple(i for i in found.values() if not i.kernel.startswith("ref"))
+    if not fast and step.kind in (*INT8_KINDS, *SIDE_BY_SIDE):
+        _LOG.warning("step %s: oneDNN has no generated kernel for it in eight bits, its reference is slow", step.name)
     return fast or tuple(found.values())
 
 
@@ -57,6 +61,9 @@ def default(offered: tuple[Implementation, ...]) -> Implementation:
 def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]:
     """The layouts, algorithms and weights to ask for; those without conversions first; `every` one, or one of equal bytes."""
     shapes, layouts = creator.shapes, creator.layouts
+    if step.kind in SIDE_BY_SIDE:  # the library generates kernels for bytes of this layout alone
+        yield Variant(NHWC, NHWC)
+        return
     if step.kind == "compiled" or any(t in creator.types for t in (*step.reads, *step.outputs)):
         yield Variant(NCHW, NCHW)
         return

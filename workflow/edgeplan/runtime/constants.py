@@ -26,6 +26,8 @@ CPU: Final = 1
 IN_ORDER: Final = 1
 F32: Final = 3
 U8: Final = 6
+#: dnnl_data_type_t of the types that primitives take; others are moved as bytes.
+TYPES: Mapping[str, int] = MappingProxyType({"float32": F32, "int32": 4, "int8": 5, "uint8": U8})
 SCRATCHPAD_USER: Final = 1
 FORWARD_INFERENCE: Final = 96
 
@@ -91,6 +93,9 @@ ARG_SCALE: Final = 51
 ARG_SHIFT: Final = 52
 ARG_SCRATCHPAD: Final = 80
 ARG_MULTIPLE_SRC: Final = 1024
+#: Or-ed with the argument that scales or zero points are of.
+ARG_SCALES: Final = 4096
+ARG_ZERO_POINTS: Final = 8192
 ARG_POST_OP: Final = 32768  # times (index + 1), or-ed with ARG_SRC_1
 
 #: cpu_runtime of dnnl_version_t.
@@ -112,3 +117,5 @@ ISA_NAMES: Mapping[int, str] = MappingProxyType(
     }
 )
 AVX512_CORE: Final = 0x27
+#: Bits of instructions that sum up products of bytes without saturating in between (VNNI), with AVX2 and with AVX-512.
+EXACT_BYTES: Final = 0x8 | 0x40

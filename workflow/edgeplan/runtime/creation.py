@@ -20,6 +20,8 @@ from edgeplan.runtime.primitives import Describer
 ALIGNMENT = 64
 ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.rows`)
 _FLOAT_BYTES = 4
+#: What names of the compiled kernels between bytes and numbers begin with.
+_BETWEEN = ("quantised_to_", "dequantised_")
 
 
 def aligned(size: int) -> int:
@@ -129,7 +131,7 @@ class Creator:
     ) -> None:
         self.dnnl, self.layouts, self.offsets, self.types = dnnl, layouts, offsets, types
         self.shapes = {name: shape or (1,) for name, shape in shapes.items()}  # the library knows no number without an axis
-        self.describer = Describer(dnnl, self.shapes)
+        self.describer = Describer(dnnl, self.shapes, types)
 
     def create(self, step: Step, implementation: Implementation, *, generate: bool = True) -> Created:
         """Create the primitives of a step.
@@ -203,14 +205,24 @@ class _Work:
         arguments = [Argument(constants.ARG_SRC, source.value, read), Argument(constants.ARG_DST, target.value, written)]
         self.call(self.dnnl.reorder(source.value, target.value), arguments, converts, source, target)
 
-    def plain(self, tensor: str) -> Place:
-        """Where a tensor lies row-major, converted if need be."""
+    def laid(self, tensor: str, layout: str) -> Place:
+        """Where a tensor lies in a layout without blocks, converted if need be."""
         place, creator = self.arena(tensor), self.creator
-        if creator.same(tensor, NCHW):
+        if creator.same(tensor, layout):
             return place
         converted = self.temporary(creator.size(tensor))
-        self.move(self.actual(tensor), place, creator.describer.plain(creator.shapes[tensor]), converted, tensor)
+        self.move(self.actual(tensor), place, creator.describer.activation(tensor, layout), converted, tensor)
         return converted
+
+    def order_of(self, step: Step) -> str:
+        """Return the layout that a compiled kernel works on: row-major, or that of images of bytes, if any order will do.
+
+        A kernel between bytes and numbers by one scale does the same to each place.
+        """
+        tensors = (*step.inputs, *step.outputs)
+        by_one = step.text("kernel").startswith(_BETWEEN) and len(step.inputs) == 1
+        by_one = by_one and all(math.prod(self.creator.shapes[name]) == 1 for name in step.weights.values())
+        return NHWC if by_one and any(self.creator.layouts[t] == NHWC and t in self.creator.types for t in tensors) else NCHW
 
     def weight(self, size: int) -> Place:
         """Where a weight of as many bytes lies as it is made or the file holds it."""
@@ -304,22 +316,22 @@ def _split(work: _Work, step: Step, variant: Variant) -> None:
 
 
 def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
-    """A kernel on row-major operands, what is not converted around it: activations and weights, tables, what it writes."""
+    """A kernel on operands in one order, what is not converted around it: activations and weights, tables, what it writes."""
     creator, inputs, block = work.creator, list(step.inputs), step.sizes("block")
-    places = []
+    places, order = [], work.order_of(step)
     for place in range(len(inputs) + len(step.weights)):
         weight = step.weights.get(f"operand_{place}")
-        places.append(work.weight(creator.size(weight)) if weight is not None else work.plain(inputs.pop(0)))
+        places.append(work.weight(creator.size(weight)) if weight is not None else work.laid(inputs.pop(0), order))
     for _ in range(block[AT_OPERANDS] - len(places) - len(step.outputs)):  # `axis_matrices.tables` makes them
         places.append(work.weight(span_bytes(block, len(places))))
     after = []
     for output in step.outputs:
-        same = creator.same(output, NCHW)
+        same = creator.same(output, order)
         places.append(work.arena(output) if same else work.temporary(creator.size(output)))
         after += [] if same else [(output, places[-1])]
     work.calls.append(KernelCall(step.text("kernel"), block, tuple(places)))
     for output, written in after:
-        work.move(creator.describer.plain(creator.shapes[output]), written, work.actual(output), work.arena(output), output)
+        work.move(creator.describer.activation(output, order), written, work.actual(output), work.arena(output), output)
 
 
 def _rows(work: _Work, step: Step, _variant: Variant) -> None:

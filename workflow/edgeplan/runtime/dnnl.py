@@ -10,9 +10,10 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgeplan.errors import DeviceError, ModelError
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.runtime import constants
 from edgeplan.runtime.library import open_library
 from edgeplan.runtime.signatures import DIMS_LENGTH, Dims, ExecArg, declare
@@ -36,6 +37,29 @@ class Handle:
 
     def __del__(self) -> None:
         self._destroy(self.value)
+
+
+#: What is given with a call besides operands.
+SCALES, ZERO_POINTS = "scales", "zero_points"
+
+
+class Mask(NamedTuple):
+    """A mask says along which axes of an argument there are several of what is given with a call.
+
+    Attributes:
+        kind: `SCALES` or `ZERO_POINTS`.
+        argument: its number.
+        axes: a bit for each; 0: one for all.
+    """
+
+    kind: str
+    argument: int
+    axes: int
+
+    @property
+    def function(self) -> str:
+        """Return the name of the library's function that sets it."""
+        return f"dnnl_primitive_attr_set_{self.kind}_mask"
 
 
 class Unsupported(Exception):  # noqa: N818  not an error: the library offers no kernel for what was asked
@@ -186,20 +210,20 @@ class Dnnl:
 
     # Descriptors and memory
 
-    def descriptor(self, shape: Sequence[int], tag: int) -> Handle:
-        """A memory descriptor by format tag, f32."""
+    def descriptor(self, shape: Sequence[int], tag: int, dtype: str = FLOAT32) -> Handle:
+        """A memory descriptor by format tag."""
         function = "dnnl_memory_desc_create_with_tag"
-        return self.make("memory_desc", function, len(shape), dims(shape), constants.F32, tag)
+        return self.make("memory_desc", function, len(shape), dims(shape), constants.TYPES[dtype], tag)
 
     def bytes_of(self, count: int) -> Handle:
         """A memory descriptor of bytes, whatever they hold."""
         function = "dnnl_memory_desc_create_with_tag"
         return self.make("memory_desc", function, 1, dims((count,)), constants.U8, constants.PLAIN_TAGS[1])
 
-    def strided(self, shape: Sequence[int], strides: Sequence[int]) -> Handle:
-        """A memory descriptor by strides in elements, f32."""
+    def strided(self, shape: Sequence[int], strides: Sequence[int], dtype: str = FLOAT32) -> Handle:
+        """A memory descriptor by strides in elements."""
         function = "dnnl_memory_desc_create_with_strides"
-        return self.make("memory_desc", function, len(shape), dims(shape), constants.F32, dims(strides))
+        return self.make("memory_desc", function, len(shape), dims(shape), constants.TYPES[dtype], dims(strides))
 
     def submemory(self, parent: Handle, shape: Sequence[int], offsets: Sequence[int]) -> Handle:
         """A view of a part of `parent`.
@@ -267,14 +291,17 @@ class Dnnl:
         function = "dnnl_reorder_primitive_desc_create"
         return self.make("primitive_desc", function, source, engine, target, engine, attributes.value)
 
-    def attributes(self, post_ops: Handle | None = None) -> Handle:
-        """Attributes with the scratchpad supplied by the user, and post-operations."""
+    def attributes(self, post_ops: Handle | None = None, masks: Sequence[Mask] = ()) -> Handle:
+        """Attributes with the scratchpad supplied by the user, post-operations, and what is told of scales and zero points."""
         attributes = self.make("primitive_attr", "dnnl_primitive_attr_create")
         set_mode = self._library.dnnl_primitive_attr_set_scratchpad_mode
         self.check(set_mode(attributes.value, constants.SCRATCHPAD_USER), "dnnl_primitive_attr_set_scratchpad_mode")
         if post_ops is not None:
             set_post_ops = self._library.dnnl_primitive_attr_set_post_ops
             self.check(set_post_ops(attributes.value, post_ops.value), "dnnl_primitive_attr_set_post_ops")
+        for mask in masks:
+            set_mask = getattr(self._library, mask.function)
+            self.check(set_mask(attributes.value, mask.argument, mask.axes), mask.function)
         return attributes
 
     def post_ops(self) -> Handle:

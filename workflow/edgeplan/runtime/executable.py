@@ -22,7 +22,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.creation import ALIGNMENT, Created, Creator, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.transform import Array, folded, values_of
+from edgeplan.runtime.transform import SCALE, Array, folded, values_of, widened
 
 if TYPE_CHECKING:
     from edgeplan.runtime.program import Program
@@ -137,12 +137,12 @@ class Executable:
         for read in reads:
             self._fill(read, [view[at : at + count] for _, at, count in read.pieces])
         values = {}
+        places = {role + end: place for role, name in step.weights.items() for end, place in program.weights[name].parts}
         for role, at, count in (piece for read in reads for piece in read.pieces if piece[0]):
-            name = step.weights[role]
-            place = program.weights[name]
+            place = places[role]
             found = values_of(buffer.data[at : at + count], place.stride, place.dtype, place.rows)
-            values[role] = found.reshape(program.shapes[name])
-        return values
+            values[role] = found if role.endswith(SCALE) else found.reshape(program.shapes[step.weights[role]])
+        return widened(values, {role: place.axis for role, place in places.items()})
 
     def _fill(self, read: _Read, pieces: list[memoryview]) -> None:
         offset = read.offset
@@ -168,7 +168,7 @@ class Executable:
     def _reads(self, index: int) -> tuple[list[_Read], int]:
         """The reads of a step's weights, neighbours joined, and the bytes of the buffer they need."""
         step, weights = self.program.steps[index], self.program.weights
-        found = [(role, weights[name]) for role, name in step.weights.items()]
+        found = [(role + end, place) for role, name in step.weights.items() for end, place in weights[name].parts]
         places = sorted((place.file, place.offset, role, place.size) for role, place in found)
         reads: list[_Read] = []
         at, end = 0, -1

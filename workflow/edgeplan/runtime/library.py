@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,6 +44,7 @@ class LibraryInfo:
         cpu_runtime: how it threads: `OpenMP`, `TBB`, `sequential` or `threadpool`.
         isa: the instruction set it may use here.
         block: channels of a block in the layout `blocked16`: 16 with AVX-512, else 8.
+        exact_bytes: whether products of bytes are summed up exactly; without VNNI such sums saturate.
     """
 
     path: str
@@ -51,6 +53,7 @@ class LibraryInfo:
     cpu_runtime: str
     isa: str
     block: int
+    exact_bytes: bool = False
 
 
 def _places() -> Iterator[str]:
@@ -116,4 +119,15 @@ def _describe(library: ctypes.CDLL, path: str) -> LibraryInfo:
         constants.RUNTIME_NAMES.get(version.cpu_runtime, str(version.cpu_runtime)),
         constants.ISA_NAMES.get(isa, hex(isa)),
         _WIDE_BLOCK if wide else _NARROW_BLOCK,
+        isa & constants.EXACT_BYTES != 0,
     )
+
+
+@cache
+def computes_bytes() -> bool:
+    """Tell whether the library computes in eight bits what is quantised so, with the instructions that it may use here.
+
+    Raises:
+        DeviceError: no library is installed.
+    """
+    return open_library()[1].exact_bytes

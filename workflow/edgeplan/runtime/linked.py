@@ -20,8 +20,10 @@ from edgeplan.graph.ir import BYTES_PER_ELEMENT
 #: Stand for the engine and for no handle among the arguments of a primitive descriptor.
 ENGINE, NOTHING = -2, -1
 #: Kinds of memory descriptors: by tag, by strides, a part of another, another with its axes renamed, asked of a primitive,
-#: bytes.
-BY_TAG, BY_STRIDES, PART, RENAMED, ASKED, BYTES = range(6)
+#: bytes, by tag and of another type than f32.
+BY_TAG, BY_STRIDES, PART, RENAMED, ASKED, BYTES, OF_TYPE = range(7)
+#: Kinds of what attributes hold besides post-operations: of scales or zero points the argument and the axes of several.
+MASKS = frozenset({"scales", "zero_points"})
 _FLOAT_BYTES = 4
 AGAIN = "plan the model again: edgeplan plan cold-start"
 
@@ -29,12 +31,14 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Numbers = tuple[int, ...]
 Argument = int | float | Numbers | None
 ElementType = Literal["float32", "int32", "int64", "int8", "uint8", "bool"]
+StoredType = Literal[ElementType, "float16"]
 
 
 class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Bytes of one weight in a file of the model (its position in `LinkedProgram.files`): little-endian, row-major.
 
-    From one value to the next it is `stride` bytes.
+    From one value to the next it is `stride` bytes. The role of scales is that of the bytes that they are of, along an axis,
+    with an end of its own (`transform.widened`).
     """
 
     role: str
@@ -43,7 +47,8 @@ class RawWeight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     size: Count
     shape: tuple[Count, ...]
     stride: Annotated[int, msgspec.Meta(ge=1)] = _FLOAT_BYTES
-    dtype: ElementType = "float32"
+    dtype: StoredType = "float32"
+    axis: Count = 0
 
 
 class LinkedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -121,9 +126,10 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """These tables hold the parts of a program's calls.
 
     Attributes:
-        descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides), (of, shape, offsets),
-            (of, permutation), (primitive, what, index), (count,).
+        descriptors: memory descriptors: kind, then by kind (tag, *shape), (shape, strides) and the type if it is not f32,
+            (of, shape, offsets), (of, permutation), (primitive, what, index), (count,), (type, tag, *shape).
         attributes: post-operations of each set of attributes: (kind, arguments); a binary's last argument is a descriptor.
+            Then masks (`MASKS`).
         primitives: function that describes it, implementation, attributes, threads, arguments between the result and the
             attributes. Many kernels keep the number of threads they were made for, and some choose layouts of weights by it.
         memories: of activations and scratch: descriptor, offset in the arena.

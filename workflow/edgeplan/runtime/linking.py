@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants, linked
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall
-from edgeplan.runtime.dnnl import Dnnl, Handle, Unsupported
+from edgeplan.runtime.dnnl import Dnnl, Handle, Mask, Unsupported
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
-from edgeplan.runtime.weights import WeightLocation
 
 Row = tuple[Any, ...]
 _LOG = logging.getLogger(__name__)
@@ -62,10 +61,10 @@ class Recorder(Dnnl):
         super().append(post_ops, kind, *arguments)
         self.made[post_ops.value] += ((kind, *arguments),)
 
-    def attributes(self, post_ops: Handle | None = None) -> Handle:
-        """Make attributes and remember their post-operations."""
-        handle = super().attributes(post_ops)
-        self.made[handle.value] = self.made[post_ops.value][1:] if post_ops is not None else ()
+    def attributes(self, post_ops: Handle | None = None, masks: Sequence[Mask] = ()) -> Handle:
+        """Make attributes and remember their post-operations and masks."""
+        handle = super().attributes(post_ops, masks)
+        self.made[handle.value] = (*(self.made[post_ops.value][1:] if post_ops is not None else ()), *map(tuple, masks))
         return handle
 
     def queried(self, descriptor: Handle, what: int, index: int = 0) -> int:
@@ -109,7 +108,7 @@ class Linker:
             "calls": tuple(self._call(call, created) for call in created.calls),
             "slots": tuple(self._slots(created)),
             "weight_bytes": created.weight_bytes,
-            "raw": tuple(self._raw(role, self._program.weights[name], name) for role, name in step.weights.items()),
+            "raw": tuple(row for role, name in step.weights.items() for row in self._raw(role, name)),
             "kind": step.kind,
             "settings": {k: v for k, v in step.settings.items() if created.slots},
             "place": 0,
@@ -155,17 +154,18 @@ class Linker:
         """Files of weights, relative to the model's folder."""
         return tuple(row[0] for row in self._files.rows)
 
-    def _raw(self, role: str, location: WeightLocation, name: str) -> dict[str, Any]:
-        file = self._files.add((location.file,))
-        return {
-            "role": role,
-            "file": file,
-            "offset": location.offset,
-            "size": location.size,
-            "shape": self._program.shapes[name],
-            "stride": location.stride,
-            "dtype": location.dtype,
-        }
+    def _raw(self, role: str, name: str) -> Iterator[dict[str, Any]]:
+        for end, part in self._program.weights[name].parts:
+            yield {
+                "role": role + end,
+                "file": self._files.add((part.file,)),
+                "offset": part.offset,
+                "size": part.size,
+                "shape": (part.count,) if end else self._program.shapes[name],
+                "stride": part.stride,
+                "dtype": part.dtype,
+                "axis": part.axis,
+            }
 
     def _call(self, call: Call | KernelCall, created: Created) -> tuple[int, ...]:
         slots = {slot.offset: position for position, slot in enumerate(created.slots)}
@@ -230,15 +230,22 @@ class Linker:
             return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
         function, *given = self._dnnl.made[address]
         if function == "dnnl_memory_desc_create_with_tag":
-            rank, shape, kind, tag = given
-            if kind == constants.U8:
-                return self._descriptors.add((linked.BYTES, shape[0]))
-            return self._descriptors.add((linked.BY_TAG, tag, *shape[:rank]))
+            return self._descriptors.add(_by_tag(*given))
         if function == "dnnl_memory_desc_create_with_strides":
-            rank, shape, _, strides = given
-            return self._descriptors.add((linked.BY_STRIDES, tuple(shape[:rank]), tuple(strides[:rank])))
+            rank, shape, kind, strides = given
+            row = (linked.BY_STRIDES, tuple(shape[:rank]), tuple(strides[:rank]))
+            return self._descriptors.add(row if kind == constants.F32 else (*row, kind))
         if function == "submemory":
             parent, shape, offsets = given
             return self._descriptors.add((linked.PART, self._descriptor(parent), shape, offsets))
         parent, axes = given
         return self._descriptors.add((linked.RENAMED, self._descriptor(parent), tuple(axes)))
+
+
+def _by_tag(rank: int, shape: Sequence[int], kind: int, tag: int) -> tuple[int, ...]:
+    """Return the row of a descriptor that was made by a tag."""
+    if kind == constants.F32:
+        return linked.BY_TAG, tag, *shape[:rank]
+    if kind == constants.U8 and rank == 1:
+        return linked.BYTES, shape[0]
+    return linked.OF_TYPE, kind, tag, *shape[:rank]

@@ -24,6 +24,8 @@ from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.parts import INNER
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.eight_bits import ByteStep, byte_steps
+from edgeplan.runtime.library import computes_bytes
 from edgeplan.runtime.views import views
 
 #: Kinds that take an eltwise post-operation, and those that take a sum or product with another activation.
@@ -65,8 +67,13 @@ class Draft:
         return Step(self.name, self.kind, members, inputs, outputs, weights, settings, tuple(self.post_ops))
 
 
-def lower(graph: Graph) -> Lowered:
+def lower(graph: Graph, *, eight_bits: bool = True) -> Lowered:
     """The steps of a graph, in execution order.
+
+    Args:
+        graph: the graph.
+        eight_bits: whether layers between bytes may be computed in eight bits, where the processor sums them up exactly; else
+            they are computed in float32.
 
     Raises:
         ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
@@ -80,7 +87,7 @@ def lower(graph: Graph) -> Lowered:
             where=f"model {graph.name!r}",
             next_step="run it on another engine, or export the model without these operators",
         )
-    return _Lowering(graph).run()
+    return _Lowering(graph, eight_bits=eight_bits).run()
 
 
 def lacking(graph: Graph, op: Operator) -> str:
@@ -102,7 +109,7 @@ def _not_handed_out(graph: Graph, output: str) -> str:
 class _Lowering:
     """The walk over one graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, eight_bits: bool) -> None:
         self.graph = graph
         self.shapes: dict[str, Shape] = {name: tensor.shape for name, tensor in graph.tensors.items()}
         self.drafts: list[Draft] = []
@@ -112,11 +119,22 @@ class _Lowering:
         self.flattened = dict(_flattened(graph))
         self.views = views(graph, self.flattened)
         self.skipped |= {member for viewed in self.views.values() for member in viewed.members}
+        held = {t.name: t for stored in graph.stored.values() for t in (stored.values, stored.scale) if t is not None}
+        self.tensors = {**graph.tensors, **held}
+        self.byte_steps: Mapping[str, ByteStep] = {}
+        if eight_bits and any(stored.scale is not None for stored in graph.stored.values()) and computes_bytes():
+            self.byte_steps, members = byte_steps(graph, self.shapes)
+            self.skipped |= members - self.byte_steps.keys()
+            inner = {step.inner.name: step.inner for step in self.byte_steps.values() if step.inner is not None}
+            self.tensors |= inner
+            self.shapes |= {name: tensor.shape for name, tensor in {**held, **inner}.items()}
 
     def run(self) -> Lowered:
         graph = self.graph
         for index, op in enumerate(graph.operators):
-            if op.name not in self.skipped and op.name not in self.flattened and not self._absorbed(op, index):
+            if op.name in self.byte_steps or not (
+                op.name in self.skipped or op.name in self.flattened or self._absorbed(op, index)
+            ):
                 for draft in self._started(op):
                     draft.last = index
                     self.drafts.append(draft)
@@ -126,10 +144,10 @@ class _Lowering:
         outputs = (*graph.outputs, *graph.constants)
         used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
-        known = {n: graph.tensors.get(n) or graph.tensors.get(n.partition(INNER)[0]) for n in shapes}
+        known = {n: self.tensors.get(n) or self.tensors.get(n.partition(INNER)[0]) for n in shapes}
         types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
         limits = MappingProxyType(dict(index_limits(graph)))
-        return Lowered(graph.name, steps, graph.inputs, outputs, shapes, MappingProxyType(types), limits)
+        return Lowered(graph.name, steps, graph.inputs, outputs, shapes, MappingProxyType(types), limits, graph.stored)
 
     def _handed_out(self) -> Iterator[Step]:
         """A step for each output that is a constant, which copies it to its place; it runs no operator."""
@@ -237,6 +255,9 @@ class _Lowering:
 
     def _started(self, op: Operator) -> tuple[Draft, ...]:
         """A step of its own, with what a pattern adds to it."""
+        if (bytes_step := self.byte_steps.get(op.name)) is not None:
+            behind = () if bytes_step.behind is None else (Draft(*bytes_step.behind),)
+            return (Draft(*bytes_step.part, bytes_step.post_ops), *behind)
         if (found := compiled(self.graph, op)) is not None:
             return (Draft(*found),)
         if op.name in self.swish:

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Shape
-from edgeplan.graph.steps import Step
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Descriptors, Operand, Slot, Variant
 from edgeplan.runtime.dnnl import Handle, Unsupported, dims
@@ -22,8 +23,8 @@ AS_CONVOLUTION = "convolution"
 Maker = Callable[[Descriptors, Step, Variant, tuple[Operand, ...], Operand, Handle], tuple[Handle, tuple[Slot, ...]]]
 
 
-def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant) -> Handle:
-    return plain if variant.weights == "plain" else d.dnnl.descriptor(shape, constants.ANY)
+def _wanted(d: Descriptors, shape: Shape, plain: Handle, variant: Variant, dtype: str = FLOAT32) -> Handle:
+    return plain if variant.weights == "plain" else d.dnnl.descriptor(shape, constants.ANY, dtype)
 
 
 def _biased(step: Step) -> bool:
@@ -33,11 +34,12 @@ def _biased(step: Step) -> bool:
 def _conv(
     d: Descriptors, step: Step, v: Variant, reads: tuple[Operand, ...], out: Operand, attributes: Handle
 ) -> tuple[Handle, tuple[Slot, ...]]:
-    shape = d.conv_weights(step)
-    plain = d.plain(shape)
+    shape, dtype = d.conv_weights(step), d.type_of(step.weights["weight"])
+    plain = d.plain(shape, dtype=dtype)
     bias = d.plain((d.shapes[step.weights["weight"]][0],)) if _biased(step) else None
-    weights = (plain, _wanted(d, shape, plain, v), bias)
-    return _slid(d, step, "convolution", constants.CONVOLUTION[v.algorithm], (reads[0], out), weights, attributes)
+    weights = (plain, _wanted(d, shape, plain, v, dtype), bias)
+    descriptor, slots = _slid(d, step, "convolution", constants.CONVOLUTION[v.algorithm], (reads[0], out), weights, attributes)
+    return descriptor, slots + d.scaling_slots(step)
 
 
 def _slid(
@@ -145,6 +147,28 @@ def _columns(
     given = (read.value, wanted.value, bias.value if bias is not None else None, out.descriptor.value)
     function = "dnnl_matmul_primitive_desc_create"
     return d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value), slots
+
+
+def _fc_in_eight_bits(
+    d: Descriptors, step: Step, v: Variant, _reads: tuple[Operand, ...], _out: Operand, attributes: Handle
+) -> tuple[Handle, tuple[Slot, ...]]:
+    """Describe a product of matrices: an inner product of the library takes no zero points."""
+    (read,), (written,), weight = step.inputs, step.outputs, d.type_of(step.weights["weight"])
+    rows, columns = _rows(d.shapes[written]), d.shapes[written][-1]
+    inner = math.prod(d.shapes[read]) // rows  # axes of an image are joined
+    source = d.plain((rows, inner), dtype=d.type_of(read))
+    target = d.plain((rows, columns), dtype=d.type_of(written))
+    shape = (inner, columns)
+    plain = d.dnnl.strided(shape, (1, inner), weight) if step.integer("transposed") else d.plain(shape, dtype=weight)
+    bias = d.plain((1, columns)) if "bias" in step.weights else None
+    slots: tuple[Slot, ...] = (Slot(constants.ARG_WEIGHTS, plain, 0, chosen=True),)
+    if bias is not None:
+        slots += (Slot(constants.ARG_BIAS, bias),)
+    wanted = _wanted(d, shape, plain, v, weight)
+    given = (source.value, wanted.value, bias.value if bias is not None else None, target.value)
+    function = "dnnl_matmul_primitive_desc_create"
+    made = d.dnnl.make("primitive_desc", function, d.dnnl.engine.value, *given, attributes.value)
+    return made, slots + d.scaling_slots(step)
 
 
 def _rows(shape: Shape) -> int:
@@ -376,10 +400,13 @@ def _recurrent(
 MAKERS: Mapping[str, Maker] = MappingProxyType(
     {
         "conv": _conv,
+        INT8_CONV: _conv,
+        INT8_FC: _fc_in_eight_bits,
         "deconv": _deconv,
         "layer_norm": _norm,
         "fc": _fc,
         "pool": _pool,
+        INT8_POOL: _pool,
         "concat": _concat,
         "binary": _binary,
         "scale": _binary,

@@ -54,7 +54,7 @@ class Describer(Descriptors):
 
     def _post_ops(self, step: Step, variant: Variant) -> tuple[tuple[Operand, ...], Handle, str]:
         if not step.post_ops and step.kind != "scale":
-            return (), self.dnnl.attributes(), ""
+            return (), self.dnnl.attributes(masks=self.masks(step)), ""
         dnnl, ops, operands, summed = self.dnnl, self.dnnl.post_ops(), [], ""
         if step.kind == "scale":  # y = x * scale, then + shift
             shift = self.per_channel(step)
@@ -71,4 +71,4 @@ class Describer(Descriptors):
                 argument = constants.ARG_POST_OP * (position + 1) | constants.ARG_SRC_1
                 dnnl.append(ops, "binary", constants.BINARY[post.algorithm], descriptor.value)
                 operands.append(Operand(argument, post.tensor, variant.output, descriptor))
-        return tuple(operands), dnnl.attributes(ops), summed
+        return tuple(operands), dnnl.attributes(ops, self.masks(step)), summed

@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Shape
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import SIDE_BY_SIDE, Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import NCHW, same_bytes, size_bytes
+from edgeplan.runtime.layouts import NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
@@ -65,7 +65,18 @@ def activation_layouts(lowered: Lowered, home: str) -> Mapping[str, str]:
     border = {*lowered.inputs, *lowered.outputs}
     activations = {t for step in lowered.steps for t in (*step.reads, *step.outputs)} | border
     plain = {*border, *lowered.types}
-    return MappingProxyType({t: NCHW if t in plain else home for t in activations})
+    layouts = {t: NCHW if t in plain else home for t in activations}
+    return MappingProxyType(layouts | dict.fromkeys(_side_by_side(lowered) - border, NHWC))
+
+
+def _side_by_side(lowered: Lowered) -> set[str]:
+    """Return the images of bytes whose channels lie side by side, whatever the home layout: convolutions of bytes want it.
+
+    Compiled kernels convert them; what any other step touches stays row-major.
+    """
+    wanted = {t for step in lowered.steps if step.kind in SIDE_BY_SIDE for t in (*step.inputs, *step.outputs)}
+    others = {t for step in lowered.steps if step.kind not in (*SIDE_BY_SIDE, "compiled") for t in (*step.reads, *step.outputs)}
+    return {t for t in wanted - others if t in lowered.types}
 
 
 def step_candidates(

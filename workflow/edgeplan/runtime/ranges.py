@@ -127,8 +127,13 @@ def located(ranged: Ranged, whole: Mapping[str, WeightLocation]) -> Mapping[str,
         inner, outer = math.prod(shape[part.axis + 1 :]), math.prod(shape[: part.axis])
         row, apart = (part.stop - part.start) * inner, shape[part.axis] * inner
         last = (outer - 1) * apart + row - 1
+        scale = location.scale
+        if scale is not None and part.axis == location.axis and scale.size > scale.stride:
+            size = scale.stride * (part.stop - part.start - 1) + np.dtype(scale.dtype).itemsize
+            scale = replace(scale, offset=scale.offset + scale.stride * part.start, size=size)
         found[name] = replace(
             location,
+            scale=scale,
             offset=location.offset + location.stride * part.start * inner,
             size=location.stride * last + np.dtype(location.dtype).itemsize,
             rows=(row, apart) if outer > 1 else (),

@@ -19,7 +19,7 @@ from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile,
 from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.transform import Array, folded, values_of
+from edgeplan.runtime.transform import Array, folded, values_of, widened
 from edgeplan.runtime.weight_cache import settled, stamp
 
 _NEAR_BYTES = 1 << 16  # weights of a step this near to each other are read by one call
@@ -162,7 +162,7 @@ class RawFiles:
                 aligned = w.stride != BYTES_PER_ELEMENT[w.dtype] or not (at + w.offset - start) % _ALIGNMENT
                 found[w.role] = values_of(piece if aligned else piece.copy(), w.stride, w.dtype).reshape(w.shape)
             at += stop - start
-        return {w.role: found[w.role] for w in wanted}
+        return widened({w.role: found[w.role] for w in wanted}, {w.role: w.axis for w in wanted})
 
     def _fill(self, file: int, target: memoryview, offset: int) -> None:
         name = self._program.files[file].path

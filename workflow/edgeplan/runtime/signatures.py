@@ -45,6 +45,8 @@ STATUS: dict[str, list[Any]] = {
     "dnnl_primitive_attr_destroy": [_P],
     "dnnl_primitive_attr_set_scratchpad_mode": [_P, _INT],
     "dnnl_primitive_attr_set_post_ops": [_P, _P],
+    "dnnl_primitive_attr_set_scales_mask": [_P, _INT, _INT],
+    "dnnl_primitive_attr_set_zero_points_mask": [_P, _INT, _INT],
     "dnnl_post_ops_create": [_OUT],
     "dnnl_post_ops_destroy": [_P],
     "dnnl_post_ops_append_eltwise": [_P, _INT, _FLOAT, _FLOAT],

@@ -188,10 +188,15 @@ class Compiler:
         elif kind == linked.BYTES:
             given_tag = (_number(constants.U8), _number(constants.PLAIN_TAGS[1]))
             self._call("dnnl_memory_desc_create_with_tag", result, _number(1), self._dims(values), *given_tag)
+        elif kind == linked.OF_TYPE:
+            dtype, tag, *shape = values
+            given_tag = (_number(dtype), _number(tag))
+            self._call("dnnl_memory_desc_create_with_tag", result, _number(len(shape)), self._dims(shape), *given_tag)
         elif kind == linked.BY_STRIDES:
-            shape, strides = values
+            shape, strides, *dtype = values
+            given_type = _number(dtype[0] if dtype else constants.F32)
             rank, dims = _number(len(shape)), self._dims(shape)
-            self._call("dnnl_memory_desc_create_with_strides", result, rank, dims, _number(constants.F32), self._dims(strides))
+            self._call("dnnl_memory_desc_create_with_strides", result, rank, dims, given_type, self._dims(strides))
         elif kind == linked.PART:
             parent, shape, offsets = values
             function = "dnnl_memory_desc_create_submemory"
@@ -212,7 +217,8 @@ class Compiler:
         attribute, operations = Given(words.HANDLE, handle), Given(words.HANDLE, handle + 1)
         self._call("dnnl_primitive_attr_create", Given(words.RESULT, handle))
         self._call("dnnl_primitive_attr_set_scratchpad_mode", attribute, _number(constants.SCRATCHPAD_USER))
-        if posts := self._tables.attributes[row]:
+        rows = self._tables.attributes[row]
+        if posts := [post for post in rows if post[0] not in linked.MASKS]:
             self._call("dnnl_post_ops_create", Given(words.RESULT, handle + 1))
             for kind, *given in posts:
                 values: list[Any] = list(given)
@@ -221,6 +227,8 @@ class Compiler:
                 function = f"dnnl_post_ops_append_{kind}"
                 self._add(words.CALL, function, *self._sorted([operations], STATUS[function][1:], values))
             self._call("dnnl_primitive_attr_set_post_ops", attribute, operations)
+        for kind, *numbers in rows[len(posts) :]:
+            self._call(f"dnnl_primitive_attr_set_{kind}_mask", attribute, *(_number(int(number)) for number in numbers))
 
     def _primitive(self, row: int) -> None:
         function, implementation, attributes, threads, given = self._tables.primitives[row]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.graph.axis_matrices import axis_matrix, tables
-from edgeplan.graph.steps import Step
+from edgeplan.graph.element_types import FLOAT16, FLOAT32
+from edgeplan.graph.steps import INT8_FC, INT8_KINDS, SIDES, Step
 
 Array = npt.NDArray[np.float32]
 Raw = Mapping[str, Array]
@@ -19,6 +20,8 @@ Raw = Mapping[str, Array]
 _GATES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"lstm": (0, 2, 3, 1), "gru": (0, 1, 2), "lbr_gru": (0, 1, 2), "rnn": (0,)}
 )
+#: Ends the role of scales, which are read with the bytes that they are of.
+SCALE = ":scale"
 _PEEPHOLES = (0, 2, 1)  # input, output, forget in ONNX; input, forget, output
 
 
@@ -41,6 +44,26 @@ def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", 
     if stride == np.dtype(dtype).itemsize:
         return data.view(dtype)
     return np.ndarray(-(-len(data) // stride), dtype, data, strides=(stride,)).copy()
+
+
+def widened(found: Mapping[str, npt.NDArray[Any]], axes: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
+    """Return weights as numbers of float32, where they are stored in fewer bytes: halves, and bytes times their scales.
+
+    Args:
+        found: role -> values as the file holds them; of scales the role of what they are of, and `SCALE`.
+        axes: role -> the axis that several scales are along.
+    """
+    numbers: dict[str, npt.NDArray[Any]] = {}
+    for role, values in found.items():
+        if role.endswith(SCALE):
+            continue
+        scale = found.get(role + SCALE)
+        if scale is not None:
+            along = (-1 if place == axes[role] else 1 for place in range(values.ndim))
+            numbers[role] = np.multiply(values, scale.reshape(tuple(along) if scale.size > 1 else ()), dtype=np.float32)
+        else:
+            numbers[role] = values.astype(FLOAT32) if values.dtype == FLOAT16 else values
+    return numbers
 
 
 def folded(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
@@ -119,6 +142,16 @@ def _fc(step: Step, raw: Raw) -> tuple[Array, ...]:
     return weight, bias * beta if beta != 1 else bias
 
 
+def _in_eight_bits(step: Step, raw: Raw) -> tuple[npt.NDArray[Any], ...]:
+    """Return values in the order of a step's slots; the library takes zero points as integers of 32 bits."""
+    weight = raw["weight"]
+    channels = weight.shape[1 if step.kind == INT8_FC and not step.integer("transposed") else 0]
+    bias = [np.ascontiguousarray(np.broadcast_to(raw["bias"].ravel(), (channels,)))] if "bias" in raw else []
+    sides = [side for side in SIDES if f"{side}_scale" in raw]
+    scales = [raw[f"{side}_scale"].ravel() for side in (*sides, "weight")]
+    return (weight, *bias, *scales, *(raw[f"{side}_zero"].ravel().astype(np.int32) for side in sides))
+
+
 def _recurrent(step: Step, raw: Raw) -> tuple[Array, ...]:
     """From weight (D, G H, I), recurrence (D, G H, H), bias (D, 2 G H) to (D, gates, H, I), (D, gates, H, H), (D, gates, H).
 
@@ -161,6 +194,7 @@ _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[npt.NDArray[Any], ...]]] = Map
         "deconv": _deconv,
         "layer_norm": _in_order("scale", "shift"),
         "constant": _in_order("value"),
+        **dict.fromkeys(INT8_KINDS, _in_eight_bits),
         **dict.fromkeys(_GATES, _recurrent),
     }
 )

@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.element_types import FLOAT16, FLOAT32
 from edgeplan.graph.external_data import external, external_file
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape, Tensor
 from edgeplan.graph.model_file import cannot_read
 from edgeplan.graph.steps import Lowered
+from edgeplan.runtime.transform import SCALE
 
 _FLOAT = 1
 _FLOAT_BYTES = 4
@@ -38,7 +39,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _APART_BYTES = 1 + _FLOAT_BYTES
 _IN_PIECES = 0
 #: Element types of TensorProto whose raw bytes are found here.
-_TYPES = MappingProxyType({_FLOAT: FLOAT32, 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool"})
+_TYPES = MappingProxyType({_FLOAT: FLOAT32, 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: FLOAT16})
 _AS_BYTES = (
     "import onnx; from onnx import numpy_helper as h; m = onnx.load({!r}); "
     "[t.CopyFrom(h.from_array(h.to_array(t), t.name)) for t in m.graph.initializer]; onnx.save(m, 'stored.onnx')"
@@ -55,6 +56,8 @@ class WeightLocation:
         stride: bytes from one value to the next.
         dtype: of the values.
         rows: of a part of a weight that lies in pieces: values of a piece, and values from one piece to the next.
+        scale: where the scales lie of bytes that are read as numbers; None of others.
+        axis: of the values, which the scales are along if there are several.
     """
 
     file: str
@@ -63,6 +66,20 @@ class WeightLocation:
     stride: int = _FLOAT_BYTES
     dtype: str = FLOAT32
     rows: tuple[int, ...] = ()
+    scale: WeightLocation | None = None
+    axis: int = 0
+
+    @property
+    def count(self) -> int:
+        """Return the number of values."""
+        return -(-self.size // self.stride)
+
+    @property
+    def parts(self) -> Iterator[tuple[str, WeightLocation]]:
+        """Yield what is read of the weight: the end of its role's name there, and where it lies."""
+        yield "", self
+        if self.scale is not None:
+            yield SCALE, self.scale
 
 
 class _Field(NamedTuple):
@@ -92,9 +109,18 @@ def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation
         raise ModelError(
             f"cannot find the weights: {error}", where=str(model), next_step="the file may be damaged: copy or export it again"
         ) from error
+
+    def checked(tensor: Tensor) -> WeightLocation:
+        return _checked(model, tensor.name, tensor.shape, tensor.dtype, found.get(tensor.name), size)
+
+    def located(tensor: Tensor) -> WeightLocation:
+        if (stored := lowered.stored.get(tensor.name)) is None:
+            return checked(tensor)
+        scale = None if stored.scale is None else checked(stored.scale)
+        return replace(checked(stored.values), scale=scale, axis=stored.axis)
+
     wanted = {name: lowered.shapes[name] for step in lowered.steps for name in step.weights.values()}
-    types = {name: lowered.types.get(name, FLOAT32) for name in wanted}
-    return {name: _checked(model, name, shape, types[name], found.get(name), size) for name, shape in wanted.items()}
+    return {name: located(Tensor(name, shape, lowered.types.get(name, FLOAT32))) for name, shape in wanted.items()}
 
 
 def _checked(

@@ -15,6 +15,8 @@ Modules:
 * `densenet`: Builds DenseNet-BC (Huang et al., 2017).
 * `efficientnet`: Builds EfficientNet-B0 (Tan and Le, 2019): inverted residuals with
   squeeze-and-excitation and swish.
+* `eight_bits`: Variants of models in eight bits, by ONNX Runtime's static quantisation with seeded
+  images to calibrate by.
 * `family`: Describes a model family: a builder, its base model, and how variants are drawn.
 * `googlenet`: Builds GoogLeNet (Szegedy et al., 2015) in torchvision's form: batch normalisation, 3
   x 3 in place of 5 x 5 convolutions.

@@ -54,8 +54,8 @@ def plan_memory(
         total: the budget, which has to be given then, is for the whole process.
         curve: file to draw latency against budget to, as SVG.
         memory_map: file to draw what the arena holds in each step to, as SVG.
-        weights: how the file holds them: whole as "f32", or as "bf16" in half the bytes, which takes half the time to read and
-            rounds them; what that costs is `MemoryPlanned.error`.
+        weights: how the file holds them: whole as "f32", or as "bf16" or "f16" in half the bytes, which takes half the time to
+            read and rounds them (float16 that a model holds stays as it is); what that costs is `MemoryPlanned.error`.
         first: plan the first inference, too, while which kernels are made: above all ("first"), or of the plan that is best for
             later ones ("both"); None: all kernels are made before it.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.

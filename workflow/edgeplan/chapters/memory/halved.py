@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, run_apart
-from edgeplan.runtime.streaming.halves import Stored
+from edgeplan.runtime.streaming.halves import BF16, F32, Stored
 
 #: The case of the study's rows; their setting says how weights are stored.
 CASE = "bf16"
-_KINDS: tuple[Stored, ...] = get_args(Stored)
+_KINDS: tuple[Stored, ...] = (F32, BF16)
 
 
 def halved(subject: StudiedModel, default: float) -> Iterator[dict[str, Any]]:

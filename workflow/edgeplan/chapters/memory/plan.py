@@ -66,7 +66,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.again import schedule_of, workload_of
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
-from edgeplan.runtime.streaming.halves import BF16, F32, HALVES_TOLERANCE, Stored
+from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.schedules import packed
@@ -217,7 +217,7 @@ class Planner:
         graph = simplify(load_onnx(model))
         require_exact(graph, str(model))
         self.lowered: Lowered = lower(graph)
-        self._halved = halvable(model, self.lowered) if weights == BF16 else frozenset[str]()
+        self._halved = halvable(model, self.lowered, weights) if weights != F32 else frozenset[str]()
         self._dnnl = Dnnl()
         layouts, block = activation_layouts(self.lowered, BLOCKED), self._dnnl.info.block
         ladder = regions_by_peak(self.lowered, layouts, BLOCKED, block)
@@ -275,7 +275,7 @@ class Planner:
             with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
                 self._built[form] = build(
                     self._dnnl, self.lowered, BLOCKED, form.limit, self._threads, form.regions, known=self._chosen,
-                    limits=limits, halved=self._halved,
+                    limits=limits, halved=self._halved, halves=self._weights,
                 )  # fmt: skip
         return self._built[form]
 
@@ -627,7 +627,7 @@ class Planner:
 
     def _output_files(self, program: StreamProgram) -> dict[str, Path]:
         """Where outputs go of runs that are held to ONNX Runtime: those with weights in half their bytes."""
-        halved = self._weights == BF16
+        halved = self._weights != F32
         return {border.name: self._work / f"output-{k}.bin" for k, border in enumerate(program.outputs)} if halved else {}
 
     def _error(self, program: StreamProgram) -> float | None:

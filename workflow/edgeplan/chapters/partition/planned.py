@@ -104,7 +104,7 @@ def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
     Raises:
         ModelError: the model cannot be read, or an operator is not supported.
     """
-    lowered = lower(load_onnx(model))
+    lowered = lower(load_onnx(model), eight_bits=False)
     return lowered, activation_layouts(lowered, BLOCKED)
 
 

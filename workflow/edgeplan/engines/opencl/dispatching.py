@@ -73,7 +73,7 @@ class DispatchingEngine(Engine):
         """Return the operators of each node; no weights are read and no kernel is built where the processor refuses no step."""
         with self._opening:
             processor = self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
-        lowered, block = _blocked_convolutions(lower(graph)), self._dnnl.info.block
+        lowered, block = _blocked_convolutions(lower(graph, eight_bits=False)), self._dnnl.info.block
         layouts = activation_layouts(lowered, BLOCKED)
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
             return super().members(graph)
@@ -119,7 +119,7 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
     Raises:
         ModelError: an operator that has no steps, or weights that cannot be read.
     """
-    lowered = _blocked_convolutions(lower(graph))
+    lowered = _blocked_convolutions(lower(graph, eight_bits=False))
     dnnl.set_threads(threads)
     choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]
     return build_program(dnnl, lowered, BLOCKED, choices, locate_weights(model, lowered), threads)

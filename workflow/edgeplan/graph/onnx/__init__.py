@@ -24,5 +24,7 @@ Modules:
 * `scalers`: Scaler of ONNX's domain of classical learning, which exporters put before networks: a
   difference and a product.
 * `shapes`: Shapes of all tensors of an ONNX file, by ONNX's own checker and shape inference.
+* `stored`: Weights that a file holds in fewer bytes than the numbers that operators read: halves
+  behind a Cast, bytes behind scales.
 * `write`: Graphs to ONNX models with seeded random weights.
 """

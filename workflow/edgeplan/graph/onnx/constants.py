@@ -72,6 +72,7 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
         ModelError: its element type is not known, its shape is none, or the file holds more or fewer values than the shape has.
     """
     kind, shape = element_type(constant.data_type, name, source), tuple(constant.dims)
+    require_in_range(constant, name, source)
     bytes_each = BYTES_PER_ELEMENT[kind]
     if any(size < 0 for size in shape) or bytes_each * math.prod(shape) > MOST_BYTES:
         _refuse(f"constant {name!r} has the impossible shape {shape}", source)
@@ -87,6 +88,19 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
     if held not in (needed, None):  # external data without a length have that of the shape
         _refuse(f"constant {name!r} holds {held} bytes, its shape {shape} of {kind} needs {needed}", source)
     return Tensor(name, shape, kind)
+
+
+def require_in_range(constant: TensorProto, name: str, source: str) -> None:
+    """Refuse bytes that are stored as wider integers and are none: what is read of them would be other numbers.
+
+    Raises:
+        ModelError: a value is none of the constant's type.
+    """
+    if constant.data_type not in (TensorProto.INT8, TensorProto.UINT8) or not constant.int32_data:
+        return
+    bounds, values = np.iinfo(np.int8 if constant.data_type == TensorProto.INT8 else np.uint8), constant.int32_data
+    if odd := next((value for value in (min(values), max(values)) if not bounds.min <= value <= bounds.max), None):
+        _refuse(f"constant {name!r} of {bounds.dtype} holds {odd}", source)
 
 
 def held_value(node: onnx.NodeProto) -> TensorProto | None:

@@ -25,12 +25,13 @@ from edgeplan.graph.external_data import external_file, external_locations
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
-from edgeplan.graph.onnx.constants import held_value
+from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
 from edgeplan.graph.onnx.nodes import known_tensors
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.scalers import plain_scalers
+from edgeplan.graph.onnx.stored import narrow_to_halves
 from edgeplan.support.files import write_atomically
 from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
@@ -232,6 +233,8 @@ def prepared(
     """
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
+    for tensor in model.graph.initializer:
+        require_in_range(tensor, tensor.name, source)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
     _drop_defaults(model)
@@ -252,6 +255,8 @@ def prepared(
     del found.graph.value_info[:]
     for tensor in found.graph.initializer:
         _store_as_bytes(tensor)
+    if types:
+        narrow_to_halves(found)
     for node in found.graph.node:  # constants that are outputs stay nodes
         value = held_value(node) if node.op_type == "Constant" else None
         if value is not None:

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from edgeplan.graph.onnx.nodes import Writer
+from edgeplan.graph.onnx.stored import read_as_weights
 from edgeplan.graph.operators.base import attributes_of, input_of, refuse
 from edgeplan.graph.operators.quantising import check_scale
 
@@ -24,6 +25,7 @@ Array = npt.NDArray[Any]
 _MICROSOFT = "com.microsoft"
 _OWN_DOMAINS = ("", "ai.onnx")
 _LARGEST_BYTE = 255
+_SIGNED = np.iinfo(np.int8)
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _STORED = _BYTES | {TensorProto.INT32}
 #: Operators that pick or move bytes, and do the same to the numbers of their values: where their operands of bytes stand.
@@ -243,6 +245,8 @@ def plain_operators(model: onnx.ModelProto, source: str) -> None:
 def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: str) -> None:
     """Compute what is quantised of constants, write zero points that are left out, and casts around what picks bytes.
 
+    Weights stay bytes, where they are int8 without their zero points (`stored`).
+
     Args:
         model: the model; it is changed.
         types: element type of what its nodes read and write, as far as known.
@@ -252,10 +256,13 @@ def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: st
         ModelError: scales or zero points are none.
     """
     write = Writer(model.graph)
+    weights = read_as_weights(model.graph, write.constants)
     for node in model.graph.node:
         write.name = node.name or node.output[0]
         if node.op_type not in _BETWEEN:
             _around(node, write, types)
+        elif node.output[0] in weights and (stored := _stored(node, write, source)) is not None:
+            write.keep(stored)
         elif (found := _computed(node, write, source)) is not None:
             write.constant(found, node.output[0])
         else:
@@ -293,21 +300,52 @@ def _with_zero(node: onnx.NodeProto, write: Writer, types: Mapping[str, int]) ->
     return plain
 
 
+def _require_type(node: onnx.NodeProto, given: Array, shift: Array, source: str) -> None:
+    """Refuse zero points of another type than what they are of."""
+    if shift.dtype != given.dtype:
+        refuse(node, source, f"of {given.dtype} with zero points of {shift.dtype}", "quantise the model again")
+
+
+def _stored(node: onnx.NodeProto, write: Writer, source: str) -> onnx.NodeProto | None:
+    """Return the node that makes numbers of a weight's bytes, without a zero point; None where they would be no int8."""
+    names = [name for name in node.input if name]
+    values, kinds = [write.value(name) for name in names], [write.kind(name) for name in names]
+    attributes = attributes_of(node)
+    if node.op_type != "DequantizeLinear" or any(value is None for value in values) or attributes.get("block_size"):
+        return None
+    if kinds[0] not in _BYTES or kinds[1] != TensorProto.FLOAT:
+        return None
+    check_scale(write.constants[names[1]], node, source)
+    given, scale, *zero = (np.asarray(value) for value in values)
+    axis, apart = int(attributes.get("axis", 1)), given.astype(np.int32)
+    _along(node, scale, given.shape, axis, 0, source)
+    if zero:
+        _require_type(node, given, zero[0], source)
+        apart -= _along(node, zero[0], given.shape, axis, 0, source).astype(np.int32)
+    if apart.min(initial=0) < _SIGNED.min or apart.max(initial=0) > _SIGNED.max:
+        return None
+    reads = [write.constant(apart.astype(np.int8)) if zero or kinds[0] != TensorProto.INT8 else names[0], names[1]]
+    along = {"axis": axis} if scale.size > 1 else {}
+    return helper.make_node("DequantizeLinear", reads, node.output, name=node.name or node.output[0], **along)
+
+
 def _computed(node: onnx.NodeProto, write: Writer, source: str) -> Array | None:
     """Compute what a node makes of constants; None where they are none, or of types that are refused by name."""
     names = [name for name in node.input if name]
     values = [write.value(name) for name in names]
     kinds = [write.kind(name) for name in names]
     read = _STORED if node.op_type == "DequantizeLinear" else {TensorProto.FLOAT}
-    if any(value is None for value in values) or kinds[0] not in read or kinds[1] != TensorProto.FLOAT:
+    if any(value is None for value in values) or kinds[0] not in read:
         return None
+    if kinds[1] != TensorProto.FLOAT:
+        refuse(node, source, f"by scales of {np.asarray(values[1]).dtype}", "quantise the model again: scales are of float32")
     given, scale, *zero = (np.asarray(value) for value in values)
     check_scale(write.constants[names[1]], node, source)
     attributes = attributes_of(node)
     own = kinds[0] if node.op_type == "DequantizeLinear" else attributes.get("output_dtype") or TensorProto.UINT8
     shift = zero[0] if zero else np.zeros(scale.shape, helper.tensor_dtype_to_np_dtype(own))
-    if node.op_type == "DequantizeLinear" and shift.dtype != given.dtype:
-        refuse(node, source, f"of {given.dtype} with zero points of {shift.dtype}", "quantise the model again")
+    if node.op_type == "DequantizeLinear":
+        _require_type(node, given, shift, source)
     if node.op_type == "QuantizeLinear" and shift.dtype not in (np.int8, np.uint8):
         return None
     axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))

@@ -28,6 +28,7 @@ from edgeplan.graph.onnx.old_softmax import over_one_axis
 from edgeplan.graph.onnx.opsets import modern
 from edgeplan.graph.onnx.patterns import recognised
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
+from edgeplan.graph.onnx.stored import stored_weights
 from edgeplan.graph.operators.base import input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
 
@@ -64,6 +65,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     contents = modern(
         contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
     )
+    contents, stored = stored_weights(contents, source)
     alias: dict[str, str] = {}
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes = []
@@ -100,6 +102,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         outputs,
         MappingProxyType(tensors),
         MappingProxyType(constants),
+        stored,
     )
     if not any(op.outputs and set(op.outputs) & set(outputs) for op in operators):
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")

@@ -28,8 +28,8 @@ Modules:
 * `stages`: The stages of a step: its objects made, its weights fetched, its calls written down and
   executed.
 * `waiting`: The clock, and how a thread waits for another one.
-* `widening`: Values of half the bytes (bf16) are widened to float32 by this function, as LLVM
-  assembly: no rounding, bits are moved.
+* `widening`: Values of half the bytes (bf16, float16) are widened to float32 by these functions, as
+  LLVM assembly: nothing is rounded.
 * `words`: Compiled code and Python agree on these kinds, rows of tables, and arrays that pass
   between them.
 """

@@ -12,8 +12,8 @@ Modules:
   named, weights laid out.
 * `calls`: The calls of a program bound to memory: kernels made once, and of each step the addresses
   of its operands alone.
-* `halves`: Weights in half their bytes: stored as bf16, the upper half of a float32, and widened
-  where they are read to.
+* `halves`: Weights in half their bytes: stored as bf16, the upper half of a float32, or as float16,
+  and widened where they are read to.
 * `kernel_loader`: Loading without threads: the computing thread hands reads to the kernel when a
   step ends, and takes them when it needs them.
 * `kernel_reads`: The kernel's asynchronous reads (Linux, `io_submit(2)`), called through libc: no
@@ -31,7 +31,8 @@ Modules:
   step, buffers, segments of weights.
 * `reader`: Reading weights past the page cache: direct I/O into memory, a few reads in flight, in
   order of execution.
-* `rounding`: Float32 values rounded to halves of their bytes (bf16), and which of them can be.
+* `rounding`: Float32 values rounded to halves of their bytes (bf16, float16), and which of them can
+  be.
 * `rows`: Tables that are gathered from stay in the file: a step reads the rows that its indices
   name, and no others.
 * `schedules`: Schedules of one program for other budgets, packed: what a change of the budget

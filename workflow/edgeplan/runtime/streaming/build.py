@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.element_types import FLOAT16, FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Lowered, Setting, Step
 from edgeplan.runtime.bands import Region, banded
@@ -28,7 +28,7 @@ from edgeplan.runtime.executable import Worker, transformed
 from edgeplan.runtime.layouts import NCHW, size_bytes
 from edgeplan.runtime.program import activation_layouts, shared_buffers, signature
 from edgeplan.runtime.ranges import Ranged, cut
-from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
+from edgeplan.runtime.streaming.halves import BF16, HALF_BYTES, VALUE_BYTES, Stored
 from edgeplan.runtime.streaming.program import (
     ELSEWHERE,
     NOTHING,
@@ -45,7 +45,7 @@ from edgeplan.runtime.streaming.program import (
 )
 from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 from edgeplan.runtime.streaming.rows import Table, with_rows
-from edgeplan.runtime.transform import Array, values_of
+from edgeplan.runtime.transform import Array, values_of, widened
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 
 _UNCUT = 1 << 62
@@ -111,6 +111,7 @@ def build(
     known: dict[object, Implementation] | None = None,
     limits: Mapping[str, int] = MappingProxyType({}),
     halved: AbstractSet[str] = frozenset(),
+    halves: Stored = BF16,
 ) -> Built:
     """Build a streamed program from a model's steps.
 
@@ -125,6 +126,7 @@ def build(
         known: what was chosen for steps, by what tells them apart; it is added to. Cuts of one model share most of them.
         limits: the same as `limit` for single steps, by their names.
         halved: weights of the model that are stored in half their bytes, where all of a segment are (`halvable`).
+        halves: as what these are stored.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -157,7 +159,7 @@ def build(
         names = (name for step, _, _ in segment.parts for name in step.weights.values())
         return all((ranged.weights[name].whole if name in ranged.weights else name) in halved for name in names)
 
-    program = program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved)
+    program = replace(program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)
 
 
@@ -506,14 +508,15 @@ def contents(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built) -> Iterato
                 begin = executed.weights_at + (HALF_BYTES * at // VALUE_BYTES if halved else at)
                 if created is not None:
                     made = transformed(dnnl, step, created, raw, worker).data[: created.weight_bytes]
-                    yield begin, rounded(made.view(np.float32)).view(np.uint8).data if halved else made.data
+                    halves = built.program.halves
+                    yield begin, rounded(made.view(np.float32), halves).view(np.uint8).data if halved else made.data
                     continue
                 for value in raw.values():
                     yield begin, value.reshape(-1).view(np.uint8).data
                     begin += aligned(value.nbytes)
 
 
-def halvable(model: Path, lowered: Lowered) -> frozenset[str]:
+def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[str]:
     """Names of the weights that can be stored in half their bytes: float32, and none becomes infinite by that.
 
     Masks of attention hold numbers that would.
@@ -523,7 +526,7 @@ def halvable(model: Path, lowered: Lowered) -> frozenset[str]:
     """
     names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
     with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:
-        return frozenset(name for name in names if stay_finite(values.whole(name)))
+        return frozenset(name for name in names if stay_finite(values.whole(name), kind))
 
 
 class _Values:
@@ -533,6 +536,7 @@ class _Values:
         self._folder, self._ranged, self._shapes = model.parent, ranged, lowered.shapes
         self._locations: Mapping[str, WeightLocation] = locate_weights(model, lowered)
         self._maps: dict[str, mmap.mmap] = {}
+        self._widened: dict[str, Array] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -549,8 +553,19 @@ class _Values:
         return np.ascontiguousarray(self.whole(part.whole)[index]).copy()
 
     def whole(self, name: str) -> Array:
-        """The values of a weight where the file holds them."""
-        location, shape = self._locations[name], self._shapes[name]
+        """The values of a weight where the file holds them; what is stored in fewer bytes is widened.
+
+        Parts of a weight are asked for one after the other, so the last one is kept.
+        """
+        location = self._locations[name]
+        if location.scale is None and location.dtype != FLOAT16:
+            return self._held(location, self._shapes[name])
+        if name not in self._widened:
+            found = {end: self._held(part, (part.count,) if end else self._shapes[name]) for end, part in location.parts}
+            self._widened = {name: widened(found, {"": location.axis})[""]}
+        return self._widened[name]
+
+    def _held(self, location: WeightLocation, shape: Shape) -> Array:
         data = np.frombuffer(self._map(location.file), np.uint8, location.size, location.offset)
         if location.stride != np.dtype(location.dtype).itemsize:
             return values_of(data, location.stride, location.dtype).reshape(shape)

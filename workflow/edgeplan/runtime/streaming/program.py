@@ -19,6 +19,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.layouts import BLOCKED
+from edgeplan.runtime.streaming.halves import BF16, Stored
 
 #: Where an operand lies, if in no buffer.
 WEIGHTS = -1
@@ -155,6 +156,7 @@ class StreamProgram:
         shapes, layouts: of the tensors that kernels' steps name; types: those that are not of float32.
         weights_bytes: size of the file of weights.
         stored_rows: of the steps, packed: bytes of their weights in the file; empty: as many as in memory.
+        halves: kind of the weights that are stored in half their bytes.
     """
 
     lanes: int
@@ -174,6 +176,7 @@ class StreamProgram:
     types: Mapping[str, str]
     weights_bytes: int
     stored_rows: bytes = b""
+    halves: Stored = BF16
 
     @property
     def columns(self) -> ProgramColumns:

@@ -20,6 +20,7 @@ from time import perf_counter_ns
 
 from edgeplan.errors import ModelError
 from edgeplan.runtime.streaming import halves
+from edgeplan.runtime.streaming.halves import BF16, Stored
 from edgeplan.runtime.streaming.program import AGAIN
 
 #: Bytes of one read: smaller ones cost bandwidth, larger ones gain none.
@@ -134,6 +135,7 @@ class Load:
         after: the step that has to end before; -1: none.
         again: with `after` -1: the step of the inference before that has to end first; the step itself: they stay.
         halved: whether the file holds half the bytes of each value, so that they take twice `size` in memory.
+        kind: of these halves.
     """
 
     step: int
@@ -143,6 +145,7 @@ class Load:
     after: int
     again: int
     halved: bool = False
+    kind: Stored = BF16
 
     @property
     def read_to(self) -> int:
@@ -162,11 +165,13 @@ class Widening:
     halves: int
     values: int
     size: int
+    kind: Stored
 
     @classmethod
     def of(cls, load: Load, offset: int, size: int) -> Widening:
         """The widening of `size` bytes of a load, from `offset` of its stored bytes on."""
-        return cls(load.read_to + offset, load.address + halves.VALUE_BYTES * offset // halves.HALF_BYTES, size)
+        values = load.address + halves.VALUE_BYTES * offset // halves.HALF_BYTES
+        return cls(load.read_to + offset, values, size, load.kind)
 
 
 def widen_read(base: int, widenings: Sequence[Widening]) -> int:
@@ -180,7 +185,7 @@ def widen_read(base: int, widenings: Sequence[Widening]) -> int:
         Bytes of the values.
     """
     for one in widenings:
-        halves.widen(base + one.halves, base + one.values, one.size)
+        halves.widen(base + one.halves, base + one.values, one.size, one.kind)
     return sum(halves.VALUE_BYTES * one.size // halves.HALF_BYTES for one in widenings)
 
 
@@ -260,8 +265,8 @@ class Loader:
             self._reset()
             self._present = present
             self._loads, self._steps, self._memory, self._horizon = tuple(loads), steps, memory, horizon
-            if any(load.halved for load in self._loads):
-                halves.load()
+            for kind in {load.kind for load in self._loads if load.halved}:
+                halves.load(kind)
             self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if len(memory) else 0
             self._error, self._paused = None, False
             self._change.notify_all()

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
-from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES
+from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES, Stored
 from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.late_kernels import KernelOrder, LateKernels
@@ -72,12 +72,14 @@ class Schedule:
         """Tell whether weights are read in each inference: not all of them stay."""
         return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
 
-    def loads(self, steps: ProgramColumns) -> tuple[Load, ...]:
-        """The loads of one inference."""
+    def loads(self, steps: ProgramColumns, halves: Stored) -> tuple[Load, ...]:
+        """The loads of one inference, whose halves are of a kind."""
         rows = zip(steps.weights_at, steps.stored_bytes, self.weight_offset, self.after, self.again, strict=True)
         stored = zip(steps.stored_bytes, steps.weight_bytes, strict=True)
         return tuple(
-            Load(k, *row, halved=size < whole) for k, (row, (size, whole)) in enumerate(zip(rows, stored, strict=True)) if size
+            Load(k, *row, halved=size < whole, kind=halves)
+            for k, (row, (size, whole)) in enumerate(zip(rows, stored, strict=True))
+            if size
         )
 
 
@@ -240,7 +242,7 @@ class StreamSession:
         base = self._base
         self._calls.place([base + at for at in schedule.buffer_offset], [base + at for at in schedule.weight_offset])
         self._freed = _freed(self.program.buffers, self._columns.weight_bytes, schedule) if self._free else {}
-        self._loads = schedule.loads(self._columns)
+        self._loads = schedule.loads(self._columns, self.program.halves)
         self._alone = self._stops()
         self._restart(present)
 

@@ -61,7 +61,7 @@ def subject_of(name: str, model: Path, seed: int) -> SweptModel:
     Raises:
         ModelError: it cannot be read, or an operator is not supported.
     """
-    lowered = lower(load_onnx(model))
+    lowered = lower(load_onnx(model), eight_bits=False)
     rng = np.random.default_rng(seed)
     inputs: dict[str, Array] = {}
     for tensor in lowered.inputs:

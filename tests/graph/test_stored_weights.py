@@ -1,0 +1,236 @@
+"""Weights that stay bytes or halves in the file: what preparation leaves so, and what is computed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from byte_layers import Layer
+from byte_layers import made as made_layer
+from model_file_runs import made, node, write
+from onnx import TensorProto, numpy_helper
+from partition_models import split_all
+from plan_starts import start_right
+from tiny_profiled import own_state  # noqa: F401  a fixture
+
+from edgeplan import plan_memory
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import ModelError
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_sha256
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.planning.document import Plan
+from edgeplan.runs import run
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import BLOCKED, NCHW
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.partitioned.program import partition, program_of
+from edgeplan.runtime.partitioned.sections import Dimension
+from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.streaming.build import build, write_weights
+
+LANE = "numerics"
+Array = npt.NDArray[Any]
+
+
+def _run(dnnl: Dnnl, path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
+    graph, _ = read_model(path)
+    return SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), path.parent).run(inputs)
+
+
+def _types(path: Path) -> dict[str, int]:
+    return {tensor.name: tensor.data_type for tensor in onnx.load(path).graph.initializer}
+
+
+def _two_layers(kind: npt.DTypeLike, rng: np.random.Generator, channels: int = 16) -> dict[str, Array]:
+    """Weights of a convolution of 3 channels to 16 or more, and of a layer of these to 40 columns."""
+    shapes = {"w": (channels, 3, 3, 3), "v": (channels, 40)}
+    if np.dtype(kind) == np.float16:
+        return {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    return {name: rng.integers(-127, 128, shape).astype(kind) for name, shape in shapes.items()}
+
+
+def _weight_only(path: Path) -> tuple[Path, Path]:
+    """A model of numbers whose weights are bytes, and the same of float32."""
+    rng = np.random.default_rng(1)
+    weights = _two_layers(np.int8, rng)
+    scales = {"ws": (rng.random(16) / 100).astype(np.float32), "vs": (rng.random(40) / 100).astype(np.float32)}
+    layers = [node("Conv", "x wf b", "1"), node("Relu", "1", "2"), node("GlobalAveragePool", "2", "3")]
+    layers += [node("Flatten", "3", "4"), node("MatMul", "4 vf")]
+    numbers = [node("DequantizeLinear", "w ws", "wf", axis=0), node("DequantizeLinear", "v vs", "vf", axis=-1)]
+    bias = {"b": rng.standard_normal(16).astype(np.float32)}
+    given = write(made([*numbers, *layers], {"x": (1, 3, 9, 9)}, weights | scales | bias, opset=21), path / "given.onnx")
+    plain = {"wf": weights["w"] * scales["ws"][:, None, None, None], "vf": weights["v"] * scales["vs"]}
+    return given, write(made(layers, {"x": (1, 3, 9, 9)}, plain | bias, opset=21), path / "plain.onnx")
+
+
+def _halves(path: Path, channels: int = 16) -> tuple[Path, Path]:
+    """A model of half precision, and the same of float32."""
+    rng = np.random.default_rng(2)
+    weights = _two_layers(np.float16, rng, channels)
+    layers = [node("Conv", "x w", "1"), node("GlobalAveragePool", "1", "3"), node("Flatten", "3", "4"), node("MatMul", "4 v")]
+    given = made(layers, {"x": (1, 3, 9, 9)}, weights, kind=TensorProto.FLOAT16)
+    plain = made(layers, {"x": (1, 3, 9, 9)}, {name: value.astype(np.float32) for name, value in weights.items()})
+    return write(given, path / "given.onnx"), write(plain, path / "plain.onnx")
+
+
+_MODELS: dict[str, tuple[Callable[[Path], tuple[Path, Path]], int]] = {
+    "bytes": (_weight_only, TensorProto.INT8),
+    "halves": (_halves, TensorProto.FLOAT16),
+}
+
+
+@pytest.mark.parametrize("kind", _MODELS)
+def test_prepared_weights_stay_as_they_are_stored(dnnl: Dnnl, tmp_path: Path, kind: str) -> None:
+    make, stored = _MODELS[kind]
+    given, plain = make(tmp_path)
+    ready = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    assert sum(dtype == stored for dtype in _types(ready).values()) == 2
+    graph, wanted = load_onnx(ready), load_onnx(plain)
+    assert [op.op_type for op in graph.operators] == [op.op_type for op in wanted.operators]
+    layers = ("Conv", "MatMul")
+    assert {graph.tensors[op.weights[0]].dtype for op in graph.operators if op.op_type in layers} == {"float32"}
+    inputs = random_inputs(graph)
+    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], _run(dnnl, plain, inputs)["y"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", _MODELS)
+def test_a_prepared_file_is_prepared_again_to_the_same(tmp_path: Path, kind: str) -> None:
+    given, _ = _MODELS[kind][0](tmp_path)
+    ready = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    again = prepare_file(ready, Preparation(), tmp_path / "again.onnx")
+
+    def told(graph: Graph) -> list[tuple[object, ...]]:
+        return [(op.op_type, op.inputs, len(op.weights), op.outputs) for op in graph.operators]
+
+    assert told(load_onnx(again)) == told(load_onnx(ready)) == told(load_prepared(given, Preparation()))
+    assert sorted(_types(again).values()) == sorted(_types(ready).values())
+    assert len(load_onnx(again).stored) == 2
+
+
+@pytest.mark.parametrize("kind", _MODELS)
+@pytest.mark.usefixtures("own_state")
+def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, planned: Callable[..., Plan], kind: str) -> None:
+    given, plain = _MODELS[kind][0](tmp_path)
+    path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    graph, lowered = read_model(path)
+    inputs = random_inputs(graph)
+    wanted = _run(dnnl, plain, inputs)
+    for sources in (("raw",), ("cached_mmap",)):
+        plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
+        start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
+    plan_memory(path, tmp_path / "memory", "64MiB", threads=1)
+    run(tmp_path / "memory", check=True).require_checked()
+    dnnl.set_threads(1)
+    for dimension in (Dimension.channels, Dimension.rows):
+        assignments = split_all(lowered, BLOCKED, dnnl.info.block, dimension, 0.5)
+        parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
+        program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
+        cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
+        np.testing.assert_allclose(cut["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("own_state")
+def test_a_plan_of_memory_keeps_halves_in_half_their_bytes(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Nothing is lost by that: the file holds halves."""
+    given, plain = _halves(tmp_path, 512)
+    path, sizes = prepare_file(given, Preparation(), tmp_path / "ready.onnx"), dict[str, int]()
+    inputs = random_inputs(load_onnx(path))
+    for weights in ("f32", "f16", "bf16"):
+        plan_memory(path, tmp_path / weights, "64MiB", threads=1, weights=weights)
+        found = run(tmp_path / weights, inputs, check=True)
+        found.require_checked()
+        sizes[weights] = (tmp_path / weights / "weights.bin").stat().st_size
+        if weights != "bf16":
+            np.testing.assert_allclose(found.outputs["y"], _run(dnnl, plain, inputs)["y"], rtol=1e-5, atol=1e-5)
+    assert sizes["f16"] == sizes["bf16"] < 0.6 * sizes["f32"]
+
+
+def test_parts_of_stored_weights_are_those_of_the_numbers(dnnl: Dnnl, tmp_path: Path) -> None:
+    """A plan of memory cuts layers by channels, where scales have to be cut with the bytes."""
+    given, plain = _weight_only(tmp_path)
+    ready, files = prepare_file(given, Preparation(), tmp_path / "ready.onnx"), list[bytes]()
+    for path in (ready, plain):
+        lowered = lower(simplify(load_onnx(path)))
+        built = build(dnnl, lowered, BLOCKED, 1)
+        assert len(built.program.steps) > len(lowered.steps)
+        write_weights(dnnl, path, lowered, built, tmp_path / "weights.bin")
+        files.append((tmp_path / "weights.bin").read_bytes())
+    assert len(files[0]) == len(files[1])
+    np.testing.assert_allclose(np.frombuffer(files[0], np.float32), np.frombuffer(files[1], np.float32), rtol=1e-6)
+
+
+def test_weights_take_a_quarter_in_the_files_and_the_memory_of_a_plan(dnnl: Dnnl, tmp_path: Path) -> None:
+    given = made_layer(Layer(shape=(1, 64, 9, 9), channels=128), tmp_path)
+    ready = prepare_file(given.path, Preparation(), tmp_path / "ready.onnx")
+    assert sum(dtype == TensorProto.INT8 for dtype in _types(ready).values()) == 1
+    assert ready.stat().st_size < 1.1 * 128 * 64 * 9
+    lowered = lower(simplify(load_onnx(ready)))
+    program = build(dnnl, lowered, BLOCKED, 1 << 30).program
+    bytes_each = 1 if dnnl.info.exact_bytes else 4
+    assert program.weights_bytes < 1.1 * 128 * 64 * 9 * bytes_each
+    assert max(step.weight_bytes for step in program.steps) < 1.1 * 128 * 64 * 9 * bytes_each
+
+
+@pytest.mark.parametrize(
+    ("values", "zero", "kept"),
+    [
+        ((-128, 127, np.int8), 0, TensorProto.INT8),
+        ((0, 255, np.uint8), 128, TensorProto.INT8),
+        ((1, 200, np.uint8), 100, TensorProto.INT8),
+        ((0, 255, np.uint8), 100, TensorProto.FLOAT),
+        ((-100, 127, np.int8), -5, TensorProto.FLOAT),
+    ],
+)
+def test_zero_points_are_taken_off_where_int8_is_left(
+    dnnl: Dnnl, tmp_path: Path, values: tuple[int, int, Any], zero: int, kept: int
+) -> None:
+    low, high, dtype = values
+    weight = np.linspace(low, high, 24).astype(dtype).reshape(6, 4)
+    constants = {"w": weight, "s": np.float32(0.5), "z": np.array(zero, dtype)}
+    nodes = [node("DequantizeLinear", "w s z", "f"), node("MatMul", "x f")]
+    path = write(made(nodes, {"x": (2, 6)}, constants, opset=21), tmp_path / "m.onnx")
+    ready = prepare_file(path, Preparation(), tmp_path / "ready.onnx")
+    types = {t.data_type for t in onnx.load(ready).graph.initializer if list(t.dims) == [6, 4]}
+    assert types == {kept}
+    inputs = random_inputs(load_onnx(ready))
+    wanted = inputs["x"] @ ((weight.astype(np.float32) - zero) * np.float32(0.5))
+    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], wanted, rtol=1e-5)
+
+
+def test_halves_that_other_operators_read_are_widened(dnnl: Dnnl, tmp_path: Path) -> None:
+    """A summand and what is written as an output are no weights that kernels widen."""
+    rng = np.random.default_rng(3)
+    weight, summand = (rng.standard_normal(shape).astype(np.float16) for shape in ((6, 4), (2, 4)))
+    model = made(
+        [node("MatMul", "x w", "1"), node("Add", "1 s", "2"), node("Mul", "2 w2")],
+        {"x": (2, 6)},
+        {"w": weight, "s": summand, "w2": weight[:2]},
+        kind=TensorProto.FLOAT16,
+    )
+    ready = prepare_file(write(model, tmp_path / "m.onnx"), Preparation(), tmp_path / "ready.onnx")
+    assert sorted(_types(ready).values()) == [TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT16]
+    inputs = random_inputs(load_onnx(ready))
+    wanted = (inputs["x"] @ weight.astype(np.float32) + summand) * weight[:2].astype(np.float32)
+    np.testing.assert_allclose(_run(dnnl, ready, inputs)["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bad_scale_in_a_prepared_file_is_refused(tmp_path: Path) -> None:
+    ready = prepare_file(_weight_only(tmp_path)[0], Preparation(), tmp_path / "ready.onnx")
+    model = onnx.load(ready)
+    (scale,) = (t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT and list(t.dims) == [40])
+    scale.CopyFrom(numpy_helper.from_array(np.zeros(40, np.float32), scale.name))
+    onnx.save(model, ready)
+    with pytest.raises(ModelError, match="by the scale 0"):
+        load_onnx(ready)
