@@ -97,8 +97,8 @@ def test_the_test_files_are_of_no_package_that_anything_was_tuned_on() -> None:
 
 
 def test_rows_of_trials_are_read_back(tmp_path: Path) -> None:
-    whole = Tried("a.onnx", "1", True, True, True, True, 2.5)
-    rows = [whole, Tried("b.onnx", "2", True, refused_by="plan memory", refused_because='says "no", twice')]
+    whole = Tried("a.onnx", "1", predicts=True, plans_cold_start=True, plans_memory=True, runs=True, seconds=2.5)
+    rows = [whole, Tried("b.onnx", "2", predicts=True, refused_by="plan memory", refused_because='says "no", twice')]
     write_runs(rows, tmp_path / "rows.csv")
     assert list(known(tmp_path / "rows.csv").values()) == rows
     assert figures_of_runs(rows) == {"real.files": 2.0, "real.runs": 0.5}

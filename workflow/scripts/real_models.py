@@ -22,7 +22,6 @@ from time import perf_counter
 import numpy as np
 import onnxruntime as ort
 from onnx import helper
-from real_files import read_list, require
 
 from edgeplan import predict
 from edgeplan.chapters.cold_start.plan import read_model
@@ -37,6 +36,7 @@ from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.support.files import write_text
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from real_files import read_list, require
 
 _INPUTS = 5
 _TURNS, _TURNS_OF_HOMES, _WARMUP = 15, 3, 1

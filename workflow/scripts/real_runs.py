@@ -1,9 +1,9 @@
 """Try what people do with files from elsewhere: `python workflow/scripts/real_runs.py LIST FOLDER -o RESULTS`.
 
-LIST and FOLDER are those of `real_files.py`. Each file is predicted, planned for its first inference from predicted costs, planned
-for half of the memory that ONNX Runtime takes, and both plans are run and compared with ONNX Runtime, by the commands that people
-type, one after the other, each as a process of its own. RESULTS is a CSV with a row for each file, written after each: what is in
-it is not tried again, unless its file is another now.
+LIST and FOLDER are those of `real_files.py`. Each file is predicted, planned for its first inference from predicted costs,
+planned for half of the memory that ONNX Runtime takes, and both plans are run and compared with ONNX Runtime, by the commands
+that people type, one after the other, each as a process of its own. RESULTS is a CSV with a row for each file, written after
+each: what is in it is not tried again, unless its file is another now.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from real_files import RealFile, read_list, require
-
 from edgeplan.errors import EdgeplanError
 from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import ending, module_command, run
+from real_files import RealFile, read_list, require
 
 _BUDGET = "50%"
 _LONGEST_S = 900.0
@@ -76,7 +75,7 @@ def tried(file: RealFile, folder: Path, device: str) -> Tried:
         )
         row.plans_memory = _succeeds(row, "plan", "memory", model, "--output", memory, "--budget", _BUDGET, *file.options)
         made = [plan for plan, there in ((cold, row.plans_cold_start), (memory, row.plans_memory)) if there]
-        row.runs = bool(made) and all([_succeeds(row, "run", plan, "--check") for plan in made])
+        row.runs = bool(made) and all(_succeeds(row, "run", plan, "--check") for plan in made)
     row.seconds = round(time.monotonic() - start, 1)
     return row
 

@@ -1,9 +1,9 @@
 """Measure files from elsewhere as their users would: `python workflow/scripts/real_truth.py LIST FOLDER -o RESULTS`.
 
-LIST and FOLDER are those of `real_files.py`. What a run takes is the median of five fresh processes, each the median of its runs
-after the first 20, so that all weights were touched; nothing is divided out. Predictions of all files are written before any is
-measured. A second turn, after all files' first, tells how far such a figure repeats. RESULTS is a CSV with a row for each
-file, device and turn, written after each; what is in it is not measured again. At the end the figures of merit are printed:
+LIST and FOLDER are those of `real_files.py`. What a run takes is the median of five fresh processes, each the median of its
+runs after the first 20, so that all weights were touched; nothing is divided out. Predictions of all files are written before
+any is measured. A second turn, after all files' first, tells how far such a figure repeats. RESULTS is a CSV with a row for
+each file, device and turn, written after each; what is in it is not measured again. At the end the figures are printed:
 
     real.within_10pct, real.within_20pct   share of the listed files predicted so near; what is refused counts as a failure
     real.repeat_within_10pct               share of the measured files whose two turns agree so
@@ -26,7 +26,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-from real_files import RealFile, read_list, require
 
 from edgeplan import predict
 from edgeplan.devices.config import DeviceFile, load_device
@@ -40,6 +39,7 @@ from edgeplan.support.files import write_text
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
+from real_files import RealFile, read_list, require
 
 _PROCESSES, _TURNS = 5, 2
 _UNCOUNTED, _LEAST_RUNS = 20, 20
@@ -224,9 +224,8 @@ def main() -> None:
             stored[row.key] = predicted(row, file, arguments.folder)
     written(stored.values(), arguments.output)
     left = [(stored[row.key], file) for row, file in wanted if not _ended(stored[row.key])]
-    print(
-        f"{len(left)} of {len(wanted)} rows are to be measured: about {minutes(row for row, _ in left):.0f} minutes", flush=True
-    )  # noqa: T201
+    about = minutes(row for row, _ in left)
+    print(f"{len(left)} of {len(wanted)} rows are to be measured: about {about:.0f} minutes", flush=True)  # noqa: T201
     for row, file in () if arguments.minutes else left:
         stored[row.key] = found = measured(row, file, arguments.folder)
         written(stored.values(), arguments.output)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from types import MappingProxyType
+from typing import Literal
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -31,6 +32,7 @@ _FINE_SIZES, _FINE_CHANNELS, _FINE_KERNELS = (128, 192, 256, 320, 384, 512, 640)
 _MAPS, _MAP_CHANNELS = (1, 2, 3, 4, 6, 7), (32, 1024)
 _OUTPUTS = (10, 4096)
 _JOINED_SIZES, _JOINED_CHANNELS = (20, 28, 40, 56, 80, 112), (16, 512)
+_CELLS: tuple[Literal["LSTM", "GRU"], ...] = ("LSTM", "GRU")
 _STEPS, _FEATURES, _HIDDEN = (1, 400), (16, 768), (16, 512)
 _TOKENS, _HEADS, _HEAD_WIDTHS = (16, 400), (1, 2, 3, 4, 6, 8, 12), (16, 24, 32, 64)
 _COARSE_SIZES, _ENLARGED_CHANNELS, _ENLARGING = (4, 7, 8, 14, 20, 28, 40, 80), (8, 384), ((2, 0), (3, 1), (4, 1))
@@ -157,7 +159,7 @@ def _recurrent(name: str, rng: Random) -> Graph:
     """Build two recurrent layers over a sequence of any length, each with a fully connected layer behind."""
     steps = _between(rng, _STEPS)
     b = GraphBuilder(name, (steps, 1, _between(rng, _FEATURES)))
-    x, cell = b.input, rng.choice(("LSTM", "GRU"))
+    x, cell = b.input, rng.choice(_CELLS)
     for _ in range(2):
         hidden, both = _between(rng, _HIDDEN), rng.random() < 0.5
         y = b.transpose(b.recurrent(x, cell, hidden, bidirectional=both), (0, 2, 1, 3))
