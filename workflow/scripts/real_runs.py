@@ -68,7 +68,10 @@ def tried(file: RealFile, folder: Path, device: str) -> Tried:
         row.refused_by, row.refused_because = "fetch", error.what
         return row
     with ScratchFolder("real") as scratch:
-        cold, memory = str(Path(scratch) / "cold"), str(Path(scratch) / "memory")
+        # below the scratch folder, which this process has locked: writers of plans lock the folder that a plan goes to
+        plans = Path(scratch) / "plans"
+        plans.mkdir()
+        cold, memory = str(plans / "cold"), str(plans / "memory")
         row.predicts = _succeeds(row, "predict", model, "--device", device, *file.options)
         row.plans_cold_start = _succeeds(
             row, "plan", "cold-start", model, "--output", cold, "--costs", "predicted", *file.options
