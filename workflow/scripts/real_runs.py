@@ -39,8 +39,8 @@ class Tried:
         plans_memory: whether `edgeplan plan memory` writes a plan.
         runs: whether `edgeplan run --check` agrees with ONNX Runtime on both plans.
         seconds: how long all of that took.
-        refused_by: the first command that failed.
-        refused_because: its message.
+        refused_by: the commands that failed, in their order.
+        refused_because: their messages.
     """
 
     file: str
@@ -84,14 +84,16 @@ def tried(file: RealFile, folder: Path, device: str) -> Tried:
 
 
 def _succeeds(row: Tried, *arguments: str) -> bool:
-    """Run a command; the first that fails is told in the row."""
+    """Run a command; what fails is told in the row."""
     try:
         done = run(module_command("edgeplan", *arguments), timeout=_LONGEST_S)
         message = "" if done.returncode == 0 else _message(done)
     except subprocess.TimeoutExpired:
         message = f"took longer than {_LONGEST_S:.0f} s"
-    if message and not row.refused_by:
-        row.refused_by, row.refused_because = " ".join(arguments[: 2 if arguments[0] == "plan" else 1]), message
+    if message:
+        command = " ".join(arguments[: 2 if arguments[0] == "plan" else 1])
+        row.refused_by = "; ".join(filter(None, (row.refused_by, command)))
+        row.refused_because = " | ".join(filter(None, (row.refused_because, message)))
     return not message
 
 

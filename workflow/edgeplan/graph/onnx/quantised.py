@@ -162,8 +162,7 @@ def _dynamic_lstm(of: _Rewriting) -> None:
 
 
 def _turned_matrix(of: _Rewriting, values: int, scale: int) -> str:
-    """Write the numbers of weights (directions, inputs, 4 x hidden), of a scale for each direction or each column, as LSTM has
-    them: (directions, 4 x hidden, inputs)."""
+    """Write the numbers of weights (directions, inputs, columns), of a scale for each direction or column, as LSTM has them."""
     names = [input_of(of.node, place) for place in (values, scale, scale + 1)]
     given, scales, *zeros = (of.write.value(name) for name in names if name)
     if given is None or scales is None or any(zero is None for zero in zeros):
