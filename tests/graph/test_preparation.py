@@ -159,14 +159,14 @@ def test_shape_arithmetic_is_computed_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(_outputs(made, {"x": x})[0], _outputs(path, {"x": x})[0])
 
 
-def _steered(path: Path) -> Path:
+def _steered(path: Path, other: str = "Sigmoid") -> Path:
     def branch(name: str, op: str) -> onnx.GraphProto:
         out = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
         return helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [out])
 
     nodes = [
         helper.make_node("Equal", ["sr", "rate"], ["fast"]),
-        helper.make_node("If", ["fast"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Sigmoid")),
+        helper.make_node("If", ["fast"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", other)),
     ]
     inputs: dict[str, tuple[int, list[Any] | None]] = {"x": (TensorProto.FLOAT, [1, 8]), "sr": (TensorProto.INT64, [])}
     return _saved(path, nodes, inputs, {"rate": np.array(16000)})
@@ -180,9 +180,36 @@ def test_an_input_that_steers_the_graph_gets_a_value(tmp_path: Path, rate: str, 
     assert graph.inputs == ("x",)
 
 
-def test_a_branch_that_depends_on_data_is_refused_with_the_recipe(tmp_path: Path) -> None:
+def test_branches_that_depend_on_data_are_both_computed_and_one_is_picked(tmp_path: Path) -> None:
+    """Names inside of branches may be those of the other branch, or of anything: each has its own."""
+
+    def branch(factor: float) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("Constant", [], ["factor"], value=numpy_helper.from_array(np.array(factor, np.float32))),
+            helper.make_node("Mul", ["inner", "factor"], ["product"], name="same"),
+        ]
+        out = helper.make_tensor_value_info("product", TensorProto.FLOAT, None)
+        held = numpy_helper.from_array(np.full((1, 8), factor, np.float32), "held")
+        nodes.insert(0, helper.make_node("Add", ["x", "held"], ["inner"]))
+        return helper.make_graph(nodes, "branch", [], [out], [held])
+
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "bound"], ["high"]),
+        helper.make_node("If", ["high"], ["picked"], then_branch=branch(2.0), else_branch=branch(-3.0)),
+        helper.make_node("Relu", ["picked"], ["y"]),
+    ]
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (1, [1, 8])}, {"bound": np.array(0, np.float32)})
+    made = _prepared(path)
+    assert "Where" in {op.op_type for op in load_onnx(made).operators}
+    for x in (np.linspace(-1, 3, 8), np.linspace(-9, 1, 8)):
+        feed = {"x": x.astype(np.float32).reshape(1, 8)}
+        np.testing.assert_array_equal(_outputs(made, feed)[0], _outputs(path, feed)[0])
+
+
+def test_a_branch_of_another_shape_is_refused_with_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="If") as caught:
-        load_onnx(_prepared(_steered(tmp_path / "m.onnx")))
+        load_onnx(_prepared(_steered(tmp_path / "m.onnx", "Transpose")))
     assert "--set" in (caught.value.next_step or "")
 
 

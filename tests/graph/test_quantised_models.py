@@ -395,3 +395,51 @@ def test_an_unprepared_file_says_how_to_prepare_it(tmp_path: Path) -> None:
         load_onnx(quantised(tmp_path, "operators"))
     assert "edgeplan prepare" in (caught.value.next_step or "")
     assert SHAPE[0] == 1
+
+
+def _lstm(scales: int, zero: int, direction: str = "bidirectional") -> onnx.ModelProto:
+    """A sequence of 12 steps through an LSTM of bytes, as ONNX Runtime's dynamic quantisation writes it."""
+    rng, directions, hidden, features = np.random.default_rng(5), 2 if direction == "bidirectional" else 1, 16, 24
+    columns = 4 * hidden
+    sizes = (directions,) if scales == 1 else (directions, columns)
+    constants: dict[str, Array] = {"B": rng.uniform(-0.1, 0.1, (directions, 2 * columns)).astype(np.float32)}
+    for name, inputs in (("W", features), ("R", hidden)):
+        constants[name] = rng.integers(0, 255, (directions, inputs, columns)).astype(np.uint8)
+        constants[f"{name}_scale"] = rng.uniform(0.002, 0.004, sizes).astype(np.float32)
+        constants[f"{name}_zero"] = np.full(sizes, zero, np.uint8)
+    reads = "x W R B - - - - W_scale W_zero R_scale R_zero"
+    made = node("DynamicQuantizeLSTM", reads, "y", hidden_size=hidden, direction=direction, domain="com.microsoft")
+    body = helper.make_graph(
+        [made],
+        "lstm",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (12, 1, features))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (12, directions, 1, hidden))],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(body, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(("scales", "zero", "direction"), [(1, 128, "bidirectional"), (64, 121, "forward"), (1, 3, "reverse")])
+def test_a_recurrent_layer_of_bytes_runs_but_for_the_rounding_of_its_states(
+    dnnl: Dnnl, tmp_path: Path, scales: int, zero: int, direction: str
+) -> None:
+    given = tmp_path / "given.onnx"
+    onnx.save(_lstm(scales, zero, direction), given)
+    path = prepare_file(given, Preparation(), tmp_path / "made.onnx")
+    graph, _ = read_model(path)
+    assert {op.op_type for op in graph.operators} >= {"LSTM"}
+    session = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path)
+    x = np.random.default_rng(2).uniform(-1, 1, (12, 1, 24)).astype(np.float32)
+    (wanted,) = _reference(given, {"x": x})
+    assert np.abs(session.run({"x": x})["y"] - wanted).max() <= QUANTISED_TOLERANCE
+    assert predict(given, "cpu-onednn").coverage == 1
+
+
+def test_a_recurrent_layer_of_bytes_with_other_scales_is_refused(tmp_path: Path) -> None:
+    model = _lstm(1, 128)
+    (scale,) = (tensor for tensor in model.graph.initializer if tensor.name == "R_scale")
+    scale.CopyFrom(numpy_helper.from_array(np.full(3, 0.1, np.float32), "R_scale"))
+    onnx.save(model, tmp_path / "given.onnx")
+    with pytest.raises(ModelError, match="scales"):
+        prepare_file(tmp_path / "given.onnx", Preparation(), tmp_path / "made.onnx")

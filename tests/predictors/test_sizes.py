@@ -14,6 +14,7 @@ from edgeplan.predictors.features import FEATURES, features
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.sizes import AXES, growth, nearest, nearest_of_others, packed, places, unpacked, usual
+from edgeplan.predictors.stand_ins import FACTOR
 from edgeplan.predictors.training import train_predictor
 
 PLAIN = conv(16, 64, 28)
@@ -121,6 +122,31 @@ def test_far_kernels_are_warned_about_and_widen_the_interval_of_their_model() ->
     assert wide[1] == pytest.approx(narrow[1] * (1 + 0.5 * (regressor.far - regressor.near)))
     batch = predictor.predict_many(KernelTables.of([_alone(conv(64, 60_000, 28))]))
     assert np.log(batch.high_ms[0] / batch.low_ms[0]) == pytest.approx(wide[0])
+
+
+def test_no_interval_grows_beyond_that_of_a_kind_that_was_never_measured() -> None:
+    predictor = trained_once()[0]
+    steep = DevicePredictor(predictor.card.model_copy(update={"growth": 1000.0}), predictor.texts)
+    kernel = steep.predict(_alone(conv(64, 60_000, 28))).kernels[0]
+    assert np.log(kernel.high_us / kernel.low_us) == pytest.approx(2 * np.log(FACTOR))
+
+
+def test_kinds_that_no_calibrating_model_holds_have_the_interval_of_their_own_kernels() -> None:
+    predictor = without_samples(trained_once()[0])
+    regressor = next(r for r in predictor.card.regressors if r.implementation == "Conv.blocked")
+    wide = regressor.model_copy(update={"low": -0.5, "high": 0.5})
+    others = tuple(wide if r is regressor else r for r in predictor.card.regressors)
+    interval = predictor.card.interval.model_copy(
+        update={"common": 0.01, "single": 0.0, "quantile": 1.0, "quantile_of": "models"}
+    )
+
+    def half_width(factors: dict[str, float]) -> float:
+        card = predictor.card.model_copy(update={"factors": factors, "interval": interval, "regressors": others})
+        found = DevicePredictor(card, predictor.texts).predict(_alone(conv(64, 64, 28)))
+        return float(np.log(found.high_ms / found.latency_ms))
+
+    assert half_width({"conv": 1.0, "reorder": 1.0}) == pytest.approx(0.01)
+    assert 0.1 < half_width({"reorder": 1.0}) < 0.51
 
 
 def test_a_card_that_tells_no_samples_widens_and_warns_of_nothing() -> None:

@@ -296,6 +296,25 @@ def test_shipped_costs_of_preparation_stand_in_where_nothing_was_profiled_undist
     assert predicted(store, None) == predicted(empty, shipped)
 
 
+def test_an_implementation_that_no_predictor_knows_is_predicted_as_the_one_most_like_it(
+    dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path], tmp_path: Path
+) -> None:
+    """Kinds that one implementation was seen of have its predictor alone, named after instructions of another processor."""
+    _, _, rows = measured
+    store, plain = ProfileStore(rows, identity(dnnl.info, QUICK, cores())), _predictor()
+    b = GraphBuilder("other", (1, 32, 14, 14))
+    graph = b.build(b.fc(b.flatten(b.gap(b.conv(b.input, 48, 3))), 7))
+    model = save_onnx(graph, tmp_path / "other.onnx")
+    seen = tuple(r.model_copy(update={"implementation": f"{r.kind}.jit:unheard_of"}) for r in plain.card.regressors)
+    card = plain.card.model_copy(update={"regressors": seen, "implementations": tuple(r.implementation for r in seen)})
+    alone = replace(plain, card=card, packed=None)
+    predicted = (
+        predicted_profiles(dnnl, model, graph, cores=cores(), name="other", store=store, predictor=predictor)[0]
+        for predictor in (plain, replace(alone, packed=alone.forest))
+    )
+    assert next(predicted) == next(predicted)
+
+
 def test_shipped_costs_refuse_a_class_of_cores_that_they_do_not_know() -> None:
     shipped = PreparationCosts.shipped("cpu-onednn")
     assert shipped is not None

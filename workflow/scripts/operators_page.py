@@ -26,12 +26,13 @@ have to be constants: `edgeplan prepare` computes them where they follow from sh
 _CHAINS = "Sum, Max and Min of many are chains of two."
 _REWRITTEN = """\
 Preparation writes an Einsum as products of matrices, an `If` whose condition follows from
-constants as the branch that is taken, Scaler (`ai.onnx.ml`) as a difference and a product. What
+constants as the branch that is taken, another one as both branches and a Where that picks, Scaler
+(`ai.onnx.ml`) as a difference and a product. What
 computes with quantised numbers becomes the plain operator between DequantizeLinear and
 QuantizeLinear: QLinearConv, QLinearMatMul, ConvInteger, MatMulInteger, DynamicQuantizeLinear,
 and of `com.microsoft` QLinearAdd, QLinearMul, QLinearConcat, QLinearAveragePool,
 QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu, QGemm, MatMulIntegerToFloat and
-DynamicQuantizeMatMul.
+DynamicQuantizeMatMul. DynamicQuantizeLSTM becomes an LSTM whose states are not rounded.
 """
 
 

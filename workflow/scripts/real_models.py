@@ -1,7 +1,6 @@
 """Try ONNX files from elsewhere: `python workflow/scripts/real_models.py LIST FOLDER -o RESULTS`.
 
-LIST is a CSV like `docs/real-models.csv`: each file's path below FOLDER, its SHA-256, its task, and what it leaves open
-(`shape` and `set`, as the options of `edgeplan prepare`, separated by spaces). Whoever runs this has put the files there.
+LIST and FOLDER are those of `real_files.py`, which fetches the files.
 Each is prepared, lowered and run step by step on one thread, under the home layout that is fastest, against ONNX Runtime on
 the file as it came; then both are timed in turns, copies of inputs and outputs included.
 """
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import io
 import os
 from collections.abc import Mapping
@@ -38,6 +36,7 @@ from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.support.files import write_text
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from real_files import read_list, require
 
 _INPUTS = 5
 _TURNS, _TURNS_OF_HOMES, _WARMUP = 15, 3, 1
@@ -139,11 +138,6 @@ def _tried(dnnl: Dnnl, path: Path, wanted: Preparation, result: Result, folder: 
     return f"{our_seconds * _MS:.2f} ms, ONNX Runtime {their_seconds * _MS:.2f} ms, predicted {predict(made).latency_ms:.2f} ms"
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _written(results: list[Result], target: Path) -> None:
     text = io.StringIO()
     table = csv.DictWriter(text, [field.name for field in fields(Result)], lineterminator="\n")
@@ -162,23 +156,18 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     dnnl, results = Dnnl(), []
     dnnl.set_threads(1)
-    with arguments.list.open(newline="") as listed:
-        rows = list(csv.DictReader(listed))
-    for row in rows:
-        path, result, told = arguments.folder / row["path"], Result(row["path"], row["task"]), ""
+    for file in read_list(arguments.list):
+        result, told = Result(file.path, file.task), ""
         try:
-            if _sha256(path) != row["sha256"]:
-                raise SystemExit(f"{path} is not the file that the list names: get {row['package']} {row['version']}")
             with TemporaryDirectory() as folder:
-                wanted = Preparation.parsed(row["shape"].split(), row["set"].split())
-                told = _tried(dnnl, path, wanted, result, Path(folder))
+                told = _tried(dnnl, require(file, arguments.folder), file.wanted, result, Path(folder))
         except EdgeplanError as error:
             result.refused_because = error.what + (f" ({error.where})" if error.where and "/" not in error.where else "")
         results.append(result)
         _written(results, arguments.output)
         differences = f"{result.largest_difference or 'refused'} {result.on_positive_inputs} {result.onnxruntime_itself}"
         found = f"{differences} {result.over_onnxruntime} {told or result.refused_because}"
-        print(f"{row['path']}: {found}", flush=True)  # noqa: T201  what the script is for
+        print(f"{file.path}: {found}", flush=True)  # noqa: T201  what the script is for
 
 
 if __name__ == "__main__":

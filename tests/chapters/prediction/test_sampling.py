@@ -260,6 +260,18 @@ def test_counters_are_fitted_on_what_they_miss() -> None:
     assert (found.call, found.scale, found.overhead) == pytest.approx((12.0, 1.1, -0.7), rel=1e-3)
 
 
+def test_models_of_an_operator_tell_the_call_that_carriers_do_not_show() -> None:
+    """Few carriers whose times vary by more than a call end the fit at no call at all, as a quick run's did."""
+    carriers = [_measured(0.98 * total, [total / 4] * 4) for total in (2000.0, 4000.0, 8000.0)]
+    small = [_measured(6.0 + size, [size]) for size in (1.0, 2.0, 3.0, 900.0)]
+    assert fit_counters(carriers).call < 0.1
+    found = fit_counters(carriers, small)
+    assert found.call == pytest.approx(6.0, abs=0.5)
+    assert found.call + found.scale * 4000 + found.overhead * 4 == pytest.approx(0.98 * 4000, rel=0.02)
+    nothing_left = [_measured(5.0, [9.0])]  # counters that say more than the whole run takes
+    assert fit_counters(carriers, nothing_left).call == pytest.approx(1.0)
+
+
 def test_labels_of_a_carrier_add_up_to_its_plain_time() -> None:
     m = _measured(100.0, [10.0, 30.0, 45.0])
     labels = node_labels(m, CounterModel(call=10.0, scale=1.0, overhead=0.0))

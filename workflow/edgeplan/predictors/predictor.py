@@ -247,14 +247,39 @@ class DevicePredictor:
         items = np.maximum(np.bincount(model, minlength=count), 1)
         latency: Floats = np.asarray((total + self.card.call_us) / 1e3, dtype=np.float64)
         # Errors of kernels far from all samples need not average out: what their intervals grow by is summed.
-        grown = (self._sizes.widening(costs.distance, costs.kernel_regressor) - 1.0) * self._half_widths[costs.kernel_regressor]
+        grown = (self._widening(costs) - 1.0) * self._half_widths[costs.kernel_regressor]
         further_us = np.bincount(of_kernel, weights=np.nan_to_num(costs.kernel_us) * grown, minlength=count)
         further: Floats = further_us / np.maximum(total, 1e-12)
-        width: Floats = np.exp(np.hypot(self.card.interval.half_width(effective), further))
+        apart = self._apart(tables, costs, of_kernel) / np.maximum(total, 1e-12)
+        width: Floats = np.exp(np.sqrt(self.card.interval.half_width(effective) ** 2 + further**2 + (apart**2).sum(axis=0)))
         coverage: Floats = np.bincount(model, weights=~np.isnan(us), minlength=count) / items
         return BatchPrediction(
             tables.models, latency, latency / width, latency * width, coverage, effective, by_kind / 1e3, kinds
         )
+
+    def _widening(self, costs: _Costs) -> Floats:
+        """Return the factors by which the intervals of kernels grow with the distance from samples, 1 and more (kernels,).
+
+        No interval grows beyond that of a kind that was never measured: nearer kinds and sizes cannot be known worse.
+        """
+        half = self._half_widths[costs.kernel_regressor]
+        most = np.maximum(1.0, np.log(FACTOR) / np.maximum(half, 1e-12))
+        return np.asarray(np.minimum(self._sizes.widening(costs.distance, costs.kernel_regressor), most))
+
+    def _apart(self, tables: KernelTables, costs: _Costs, model: Integers) -> Floats:
+        """Return what kernels of a kind that no calibrating model holds may be off by together, us (kinds, models).
+
+        The interval's size is that of whole models of other kinds, which says nothing of these: theirs is that of their own
+        held-out kernels, which err together.
+        """
+        kinds, count = tables.configs.words["kind"], len(tables.models)
+        if self.card.interval.quantile_of != "models":  # carriers, which hold all kinds, have calibrated it
+            return np.zeros((len(kinds), count))
+        apart = np.array([kind not in self.card.factors for kind in kinds], dtype=np.float64)
+        kind = tables.configs.codes["kind"][tables.config]
+        off = np.nan_to_num(costs.kernel_us) * self._half_widths[costs.kernel_regressor] * apart[kind]
+        summed = np.bincount(kind * count + model, weights=off, minlength=len(kinds) * count)
+        return np.asarray(summed.reshape(len(kinds), count))
 
     @cached_property
     def _half_widths(self) -> Floats:
@@ -262,10 +287,10 @@ class DevicePredictor:
         return np.array([*((r.high - r.low) / 2 for r in self.card.regressors), 0.0])
 
     def _unfamiliar(self, model: ModelKernels, costs: _Costs) -> tuple[tuple[str, str], ...]:
-        forms = unfamiliar(model.configs, self.card.learnt)
         us = np.nan_to_num(costs.kernel_us)
-        told_of = np.where(us >= _NEGLIGIBLE * us.sum(), costs.kernel_regressor, NO_PREDICTOR)
-        sizes = self._sizes.far_off(costs.distance, told_of)
+        matters = us >= _NEGLIGIBLE * us.sum()
+        forms = [form if of else "" for form, of in zip(unfamiliar(model.configs, self.card.learnt), matters, strict=True)]
+        sizes = self._sizes.far_off(costs.distance, np.where(matters, costs.kernel_regressor, NO_PREDICTOR))
         told = (", ".join(filter(None, both)) for both in zip(forms, sizes, strict=True))
         return tuple((name, why) for name, why in zip(model.names, told, strict=True) if why)
 
@@ -316,7 +341,7 @@ class DevicePredictor:
     def _spreads(self, costs: _Costs, substitutes: Sequence[_Substitute | None]) -> list[tuple[float, float]]:
         """Return the relative errors of each kernel, below and above, as logarithms."""
         fit, found = self.card.bandwidth, []
-        wider = self._sizes.widening(costs.distance, costs.kernel_regressor)
+        wider = self._widening(costs)
         for regressor, grown, substitute in zip(costs.kernel_regressor, wider.tolist(), substitutes, strict=True):
             low, high = (substitute.low, substitute.high) if substitute else (0.0, 0.0)
             if regressor >= 0:

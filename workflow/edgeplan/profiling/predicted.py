@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,20 @@ class _Execution:
         self._evaluator = Evaluator(card, forest)
         self._code = {name: code for code, name in enumerate(card.implementations)}
         self._states = self._evaluator.states
+        self._known: dict[str, list[str]] = {}
+        for regressor in card.regressors:
+            self._known.setdefault(regressor.kind, []).append(regressor.implementation)
+
+    def _code_of(self, kind: str, name: str) -> int:
+        """Return the code of an implementation, or of the one most like it that the kind has a predictor for.
+
+        An implementation is named after the instructions that it uses, which another processor of the same kind may lack, and a
+        kind that one implementation alone was seen of has no predictor of the whole kind.
+        """
+        known = self._known.get(kind, [])
+        if not known or "" in known or name in known:
+            return self._code.get(name, -1)
+        return self._code[max(known, key=lambda other: _alike(name, other))]
 
     def times_ms(self, found: ProfilingSubject, step: Step, implementations: Sequence[Implementation]) -> list[float]:
         """Predict each implementation's execution on one core, ms, conversions included; NaN without a predictor."""
@@ -151,11 +166,15 @@ class _Execution:
             if not moving:
                 asked += [(position, *c) for c in self._conversions(found, step, choice)]
         table = stand_ins(ConfigTable.of(c for _, c, _, _ in asked), self._evaluator.kinds).table
-        codes = np.array([self._code.get(name, -1) for _, _, name, _ in asked], dtype=np.int64)
+        kinds = (table.word("kind", row) for row in range(len(asked)))
+        named = zip(kinds, (name for _, _, name, _ in asked), strict=True)
+        codes = np.array([self._code_of(kind, name) for kind, name in named], dtype=np.int64)
         states = np.array([self._states.get(state, 0) for _, _, _, state in asked], dtype=np.int64)
         latency_us, _ = self._evaluator.latency(table, codes, states)
         if (fit := self._evaluator.card.bandwidth) is not None:
-            latency_us = np.where(np.isnan(latency_us), fit.latency_us(table), latency_us)
+            for integers in (False, True):
+                moved_us = fit.latency_us(table, integers=integers)
+                latency_us = np.where(np.isnan(latency_us), moved_us, latency_us)
         total = [0.0] * len(implementations)
         for (position, _, _, _), time_us in zip(asked, latency_us.tolist(), strict=True):
             total[position] += time_us / 1e3
@@ -171,6 +190,11 @@ class _Execution:
             shape = program.shapes[tensor]
             if tensor in self._graph.tensors and not same_bytes(shape, before, after, block):
                 yield reorder_config(self._graph.tensors[tensor]), f"{before}>{after}", before
+
+
+def _alike(one: str, other: str) -> int:
+    """Count the characters that two names begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _row(costs: PreparationCosts, cores: Cores, group: Group, position: int, execute_ms: float) -> Row:

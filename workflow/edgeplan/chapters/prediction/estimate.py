@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgeplan.chapters.prediction.sampling.carriers_wider import SORTS
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.zoo import FAMILIES
@@ -14,6 +15,7 @@ _REFERENCES_MS, _LOADING_S = 8.0, 0.03  # beside each block of a case, and for e
 _EXCESS_S = 0.8  # for each of a batch and each sampler: the last is measured to its end, but is no larger than affordable
 _NETWORKS_S, _FIXED_S, _FROZEN_S = 65.0, 35.0, 0.5  # networks of the prior; further kinds, sweeps, checks; a frozen carrier
 _SINGLE_S = 0.25  # a model of a single operator
+_WIDER_S = 0.7  # a carrier of wider shapes
 _MODEL_S = 1.3  # a whole model, all blocks
 _ROWS_A_SECOND, _FIXED_ROWS = 110.0, 8000.0  # rows of all trainings by the budget of a sampler, and beside it
 _ROW_S, _TRIAL_S = 0.005, 0.0002  # training on a row: without tuning, and for each trial
@@ -37,6 +39,7 @@ def estimate(params: PredictionParams, engines: Sequence[str]) -> dict[str, floa
     apart = sum(sampling.beyond_seconds.get(engine, 0.0) for engine in in_carriers)
     drawn = sum(spec.single is not None for spec in SPECS.values())
     apart += sum(map(sampling.singles_on, params.devices)) * drawn * _SINGLE_S
+    apart += sum(map(sampling.wider_on, params.devices)) * len(SORTS) * _WIDER_S
     rows = _ROWS_A_SECOND * sampling.budget_seconds + _FIXED_ROWS
     evaluated = params.evaluation.batch_models * _PREDICTED_S + params.evaluation.speed_runs * _CALL_S + _TABLES_S
     return {

@@ -2,6 +2,8 @@
 
 Modules:
 
+* `branches`: Branches that depend on data: both are computed, and the condition picks among what
+  they write.
 * `compare`: A prepared model held against the original, on ONNX Runtime.
 * `constants`: Constants of an ONNX file: what they are made of, whether the file holds as much as
   their shape says, and their values.

@@ -56,6 +56,10 @@ class Writer:
         self._nodes.append(helper.make_node(op_type, list(reads), [written], name=name, **attributes))
         return written
 
+    def nodes(self, op_type: str, reads: Sequence[str], written: Sequence[str], **attributes: Any) -> None:
+        """Write a node of ONNX's own domain with several outputs, "" for those that nothing reads."""
+        self._nodes.append(helper.make_node(op_type, list(reads), list(written), name=self.new(), **attributes))
+
     def constant(self, value: Array, name: str = "") -> str:
         """Write a constant; its name."""
         name = name or self.new()

@@ -156,6 +156,28 @@ def _dynamic_matmul(of: _Rewriting) -> None:
     _biased(of, of.write.node("MatMul", reads), input_of(of.node, 4))
 
 
+def _dynamic_lstm(of: _Rewriting) -> None:
+    """Write an LSTM on the numbers of its weights and of the bytes that it reads; its states are not rounded."""
+    reads = [of.numbers(_Operand(*_quantised(of.write, of.node.input[0])))]
+    reads += [_turned_matrix(of, values, scale) for values, scale in ((1, 8), (2, 10))]
+    of.write.nodes("LSTM", [*reads, *of.node.input[3:8]], of.node.output, **of.attributes)
+
+
+def _turned_matrix(of: _Rewriting, values: int, scale: int) -> str:
+    """Write the numbers of weights (directions, inputs, columns), of a scale for each direction or column, as LSTM has them."""
+    names = [input_of(of.node, place) for place in (values, scale, scale + 1)]
+    given, scales, *zeros = (of.write.value(name) for name in names if name)
+    if given is None or scales is None or any(zero is None for zero in zeros):
+        refuse(of.node, of.source, "with computed weights", "quantise the model again")
+    check_scale(of.write.constants[names[1]], of.node, of.source)
+    shift = zeros[0] if zeros and zeros[0] is not None else np.zeros(scales.shape, given.dtype)
+    sides = [side.reshape(-1, 1, side.shape[-1] if side.ndim == 2 else 1) for side in (scales, shift)]  # of columns
+    if given.ndim != 3 or any(a not in (1, b) for side in sides for a, b in zip(side.shape, given.shape, strict=True)):
+        refuse(of.node, of.source, f"with scales {scales.shape} for weights {given.shape}", "quantise the model again")
+    numbers = (given.astype(np.int32) - sides[1].astype(np.int32)).astype(np.float32) * sides[0]
+    return of.write.constant(numbers.transpose(0, 2, 1))
+
+
 def _biased(of: _Rewriting, numbers: str, bias: str) -> None:
     if bias:
         of.write.node("Add", [numbers, bias], of.node.output[0])
@@ -198,6 +220,7 @@ _WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyT
         (_MICROSOFT, "QGemm"): _gemm,
         (_MICROSOFT, "MatMulIntegerToFloat"): _integers_to_float,
         (_MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
+        (_MICROSOFT, "DynamicQuantizeLSTM"): _dynamic_lstm,
     }
 )
 _BETWEEN = frozenset({"QuantizeLinear", "DequantizeLinear"})

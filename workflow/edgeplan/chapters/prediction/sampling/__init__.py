@@ -10,6 +10,8 @@ Modules:
   (detectors' necks) and LSTMs (text recognisers).
 * `carriers_large_grouped`: Builds carriers of convolutions beyond those of the prior's walks:
   large, grouped and dilated ones.
+* `carriers_wider`: Builds carriers of shapes that files from elsewhere hold and no walk of the
+  prior draws.
 * `committee`: Chooses the proposed carriers that a round measures: those whose convolutions a
   committee of models disagrees on most.
 * `isolated`: Measures a kernel as the paper does: alone, as a black box, with the cost of its

@@ -33,6 +33,11 @@ _PROPORTIONAL = 0.025
 _FIT_ROUNDS = 3
 #: Bounds of the fit: of the call (us), the scale of counters, and what a node takes besides (us).
 _LOWEST, _HIGHEST = (0.0, 0.5, -5.0), (200.0, 1.5, 5.0)
+#: Half of the range to which a call that is known from elsewhere is held in the fit (us), and the share of the smallest models
+#: that tell it.
+_HELD_US, _SMALLEST_SHARE = 1e-6, 0.25
+#: A call takes at least this share of the time of the smallest models, whatever their counters say.
+_LEAST_CALL_SHARE = 0.2
 #: So near to a bound the call was not fitted. No engine answers within this time (us) either.
 _AT_BOUND_US = 0.1
 
@@ -52,15 +57,38 @@ def _counted(measurement: Measurement) -> npt.NDArray[np.float64]:
     return np.where(counted > 0, counted, _UNREAD_US)
 
 
-def fit_counters(measurements: Sequence[Measurement]) -> CounterModel:
-    """Fit the counter model on profiled carriers, by least squares on relative residuals, outliers dropped."""
+def fit_counters(measurements: Sequence[Measurement], small: Sequence[Measurement] = ()) -> CounterModel:
+    """Fit the counter model on profiled carriers, by least squares on relative residuals, outliers dropped.
+
+    A call takes so little of a carrier that few carriers may not show it. Where the fit ends at a bound of it, models of a
+    single operator, which are hardly more than a call, tell it.
+
+    Args:
+        measurements: of carriers.
+        small: of models of a single operator, if there are any.
+    """
+    fitted = _fit_counters(measurements, _LOWEST, _HIGHEST)
+    if call_is_fitted(fitted.call) or not small:
+        return fitted
+    call = _call_of(small, fitted)
+    return _fit_counters(measurements, (call - _HELD_US, *_LOWEST[1:]), (call + _HELD_US, *_HIGHEST[1:]))
+
+
+def _call_of(small: Sequence[Measurement], counters: CounterModel) -> float:
+    """Return the call's cost (us) by the fastest of small models: the median of what their counters leave of the plain time."""
+    fastest = sorted(small, key=lambda m: m.latency_us)[: max(1, round(_SMALLEST_SHARE * len(small)))]
+    left = [m.latency_us - counters.scale * _counted(m).sum() - counters.overhead * len(m.nodes) for m in fastest]
+    return max(float(np.median(left)), _LEAST_CALL_SHARE * fastest[0].latency_us)
+
+
+def _fit_counters(measurements: Sequence[Measurement], lowest: tuple[float, ...], highest: tuple[float, ...]) -> CounterModel:
     plain = np.array([m.latency_us for m in measurements])
     design = np.array([[1.0, _counted(m).sum(), len(m.nodes)] for m in measurements])
     keep = np.ones(len(plain), dtype=bool)
     solution = np.array([0.0, 1.0, 0.0])
     for _ in range(_FIT_ROUNDS):
         weight = 1.0 / plain[keep]
-        fit = scipy.optimize.lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=(_LOWEST, _HIGHEST))
+        fit = scipy.optimize.lsq_linear(design[keep] * weight[:, None], plain[keep] * weight, bounds=(lowest, highest))
         solution = fit.x
         keep = np.abs(design @ solution / plain - 1) < _OUTLIER
         if keep.sum() < len(solution):
