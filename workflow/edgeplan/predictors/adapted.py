@@ -25,14 +25,13 @@ from edgeplan.predictors.calibration_line import (
     held_out_us,
 )
 from edgeplan.predictors.card import ADAPTED, Card, Interval
-from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
-from edgeplan.predictors.features import features
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
 from edgeplan.predictors.layouts import Layouts
 from edgeplan.predictors.predictor import DevicePredictor, _Costs
+from edgeplan.predictors.said import SaidOnce, say
 from edgeplan.predictors.stand_ins import StandIns
 from edgeplan.support.files import read_json, write_text
 from edgeplan.support.rounding import nine_digits
@@ -71,20 +70,15 @@ class Member:
 
     def kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
         """Return layouts and costs as `DevicePredictor` predicts them, with latencies calibrated to the new device."""
-        layouts, costs = self.predictor._kernels(tables, near, every_kind=every_kind)  # noqa: SLF001  a predictor's own kind
+        said = say(self.predictor, tables, near, every_kind=every_kind)
         if self.calibration is None:
-            return layouts, costs
-        kernel_us = self._brought(tables.configs, tables.config, costs.kernel_us)
-        reorder_us = self._brought(tables.shapes, tables.tensor_shape[layouts.reorder_tensor], costs.reorder_us)
-        return layouts, replace(costs, kernel_us=kernel_us, reorder_us=reorder_us)
+            return said.layouts, said.costs
+        kernel_us, reorder_us = self._brought(said.kernels), self._brought(said.reorders)
+        return said.layouts, replace(said.costs, kernel_us=kernel_us, reorder_us=reorder_us)
 
-    def _brought(self, table: ConfigTable, row: npt.NDArray[np.int64], us: Floats) -> Floats:
+    def _brought(self, said: SaidOnce) -> Floats:
         assert self.calibration is not None  # noqa: S101  asked before
-        pairs, back = np.unique(np.column_stack([row, us]), axis=0, return_inverse=True)
-        index = pairs[:, 0].astype(np.int64)
-        kind = np.array(table.words["kind"], dtype=object)[table.codes["kind"]][index] if len(index) else np.zeros(0, object)
-        found = self.calibration.latency_us(kind, features(table.take(index)), np.log(pairs[:, 1]))
-        return np.asarray(found[back.reshape(-1)], dtype=np.float64)
+        return self.calibration.latency_us(said.kind, said.matrix, said.log_us)[said.back]
 
 
 @dataclass(frozen=True)

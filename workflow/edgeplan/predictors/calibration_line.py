@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.predictors.boosting import SHALLOW, boost
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import group_folds
-from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.latency import EXTRA_FEATURES, MANY_ROWS
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
 from edgeplan.support.rounding import nine_digits
 
@@ -125,8 +125,17 @@ class Calibration:
         if self.text and len(said):
             known = np.isfinite(said)
             seen = tree_features(kind, matrix, np.where(known, said, 0.0), self.kinds)
-            log_us = log_us + self.forest.raw(seen, np.zeros(len(said), np.int64))[:, 0]
+            log_us = log_us + self._corrected(seen)
         return np.asarray(np.exp(log_us), dtype=np.float64)
+
+    def _corrected(self, seen: Floats) -> Floats:
+        """Return what the trees add, by compiled code where there are many rows: the same sums."""
+        if len(seen) > MANY_ROWS:
+            from edgeplan.predictors.walking import Walk  # noqa: PLC0415  numba's import takes longer than few rows
+
+            if walk := Walk.of(self.forest, 0, seen.shape[1]):
+                return walk.raw(seen)[:, 0]
+        return self.forest.raw(seen, np.zeros(len(seen), np.int64))[:, 0]
 
     @cached_property
     def forest(self) -> Forest:
