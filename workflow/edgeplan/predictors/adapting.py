@@ -65,9 +65,7 @@ def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredic
     return joined(new, members, scratch, KernelTables.of(new.models))
 
 
-def joined(
-    new: NewDevice, olds: Sequence[Member], scratch: DevicePredictor | None, models: KernelTables
-) -> AdaptedPredictor:
+def joined(new: NewDevice, olds: Sequence[Member], scratch: DevicePredictor | None, models: KernelTables) -> AdaptedPredictor:
     """Join old devices' predictors that were brought to a new one, and one from scratch, fitted to its whole models.
 
     Args:
@@ -117,8 +115,7 @@ def said_us(old: DevicePredictor, kernels: pd.DataFrame) -> Floats:
 
 def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:
     """Return the strata of the models' kernels, by the time that an old device's predictor gives each."""
-    lines = [line for model in models for line in old.predict(model, allow_partial=True).kernels]
-    return Strata.of(np.array([line.kind for line in lines], object), np.array([line.latency_us for line in lines]))
+    return Strata.of(*old.kernels_us(KernelTables.of(models)))
 
 
 def _card(new: NewDevice, like: Card) -> Card:

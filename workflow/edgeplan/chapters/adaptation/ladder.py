@@ -192,9 +192,7 @@ def old_predictor(target: LadderDevice) -> DevicePredictor:
 
 def _alone(trained: DevicePredictor, new: NewDevice, models: KernelTables) -> AdaptedPredictor:
     """Return a predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
-    return fitted_to_models(
-        AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), models, new.measured_ms
-    )
+    return fitted_to_models(AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), models, new.measured_ms)
 
 
 def rungs(
@@ -221,13 +219,13 @@ def rungs(
             draw = draws(target, pool, settings, budget_s, seed)
             new = target.new(draw)
             models = KernelTables.of(new.models)
-            scratch = from_scratch(new)
+            trained = from_scratch(new)
+            scratch = Recalling.of(trained) if trained is not None else None
             if scratch is not None:
                 yield _judged(target, _alone(scratch, new, models), (SCRATCH, "", budget_s, seed), draw)
-            drawn_groups = np.flatnonzero(subjects.isin(draw.subjects))
-            members = {
-                name: old_member(olds[name], every.take(np.isin(every.group, drawn_groups)), seed) for name, every in rows.items()
-            }
+            groups = np.flatnonzero(subjects.isin(draw.subjects))
+            own = {name: every.take(np.isin(every.group, groups)) for name, every in rows.items()}
+            members = {name: old_member(olds[name], measured, seed) for name, measured in own.items()}
             for name, chosen in sources.items():
                 found = joined(new, [members[old] for old in chosen], scratch, models)
                 yield _judged(target, found, (ADAPTED, name, budget_s, seed), draw)
