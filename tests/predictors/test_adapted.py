@@ -141,6 +141,22 @@ def test_many_kernels_are_corrected_as_few_are() -> None:
     np.testing.assert_array_equal(found.latency_us(made.kind, made.matrix, made.said), few)
 
 
+def test_short_kernels_have_a_factor_of_their_own() -> None:
+    """Models of long convolutions take as long as predicted, those of short ones a fifth less."""
+    few = {f"{side}_{axis}": 7 for side in ("in", "out") for axis in ("height", "width")}
+    short = replace(model("short"), configs=tuple(replace(c, **few) for c in model().configs))  # type: ignore[arg-type]
+    models = [short, model("long")] * 6
+    plain = AdaptedPredictor.of([Member(old(), Calibration(Lines()), {"": 0.1})], old().card)
+    batch, names, by_factor = plain.without_factors_of(KernelTables.of(models))
+    assert by_factor.sum(axis=0) == pytest.approx(batch.latency_ms - plain.card.call_us / 1e3)
+    assert [bool(row[0]) for row, name in zip(by_factor, names, strict=True) if name.startswith("conv")] == [False, True]
+    measured = batch.latency_ms * np.array([0.8, 1.0] * 6)
+    found = fitted_to_models(plain, KernelTables.of(models), measured)
+    again = found.predict_many(KernelTables.of(models)).latency_ms
+    np.testing.assert_allclose(again, measured, rtol=0.05)
+    assert found.without_factors_of(KernelTables.of(models))[0].latency_ms == pytest.approx(batch.latency_ms)
+
+
 def test_adapting_finds_a_device_that_is_slower_by_a_factor(tmp_path: Path) -> None:
     labels = rows(120).assign(sampler="adaptive")
     labels["latency_us"] *= 1.8

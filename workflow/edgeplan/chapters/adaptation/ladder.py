@@ -25,6 +25,7 @@ from edgeplan.errors import FormatError
 from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
 from edgeplan.predictors.adapting import NewDevice, from_scratch, joined, rows_of, said_us, strata_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.said import Recalling
@@ -184,15 +185,21 @@ def old_predictor(target: LadderDevice) -> DevicePredictor:
             where="data/transfer",
             next_step="measure more of them",
         )
-    fitted = _alone(trained, new, KernelTables.of(new.models))
-    return replace(
-        trained, card=trained.card.model_copy(update={"factors": fitted.card.factors, "interval": fitted.card.interval})
-    )
+    models = KernelTables.of(new.models)
+    found = trained.predict_many(models, allow_partial=True)
+    whole = found.coverage == 1
+    fitted = fit_factors(found.by_kind_ms[:, whole], new.call_us / 1e3, new.measured_ms[whole])
+    known = {regressor.kind for regressor in trained.card.regressors}
+    factors = {kind: factor for kind, factor in zip(found.kinds, fitted.tolist(), strict=True) if kind in known}
+    interval = _alone(trained, new, models).card.interval
+    return replace(trained, card=trained.card.model_copy(update={"factors": factors, "interval": interval}))
 
 
 def _alone(trained: DevicePredictor, new: NewDevice, models: KernelTables) -> AdaptedPredictor:
     """Return a predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
-    return fitted_to_models(AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), models, new.measured_ms)
+    alone = AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card)
+    # Most kernels lie far from few rows, and intervals would grow for that beside what whole models tell of it already.
+    return fitted_to_models(replace(alone, card=alone.card.model_copy(update={"growth": 0.0})), models, new.measured_ms)
 
 
 def rungs(
