@@ -35,7 +35,7 @@ from edgeplan.predictors.predictor import DevicePredictor, _Costs
 from edgeplan.predictors.said import SaidOnce, say
 from edgeplan.predictors.stand_ins import StandIns, stand_ins
 from edgeplan.support.files import read_json, write_text
-from edgeplan.support.rounding import nine_digits
+from edgeplan.support.rounding import nine_digits, nine_digits_each
 
 Floats = npt.NDArray[np.float64]
 _TEXT, _CARD = "calibration.txt", "card.json"
@@ -50,6 +50,11 @@ _MODELS_FOR_FACTORS = 3
 _SHORT_US = 200.0
 #: Name of the factor of a kind's short kernels, behind the kind.
 _SHORT = ", short"
+#: Share of the squared errors of models that factors were not fitted on; the rest is of those that they were (Efron's .632).
+#: Factors of five sixths of a dozen models are worse than those of all.
+_LEFT_OUT = 0.632
+#: Square of one more error of a whole model, over what errors of kernels suggest.
+_EXPECTED_SQUARE = 0.5
 #: A scratch predictor says nothing of a kind below so many rows.
 _SCRATCH_ROWS = 30
 #: Half width (log) of what no whole model was measured of, over the spread that kernels suggest.
@@ -263,15 +268,19 @@ def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured
     found, names, by_factor = predictor.without_factors_of(models)
     whole = found.coverage == 1
     by_factor, call_ms, measured_ms = by_factor[:, whole], predictor.card.call_us / 1e3, measured_ms[whole]
-    residual = np.log(measured_ms / cross_fitted_ms(by_factor, call_ms, measured_ms)) if len(measured_ms) > 1 else np.zeros(0)
-    if len(measured_ms) == 1:
-        residual = np.log(measured_ms / found.latency_ms[whole])
-    interval = small_sample(_unmeasured(predictor), residual, found.effective_kernels[whole])
     present = [row for row in range(len(names)) if by_factor[row].any()]
     trusted = min(1.0, len(measured_ms) / _MODELS_FOR_FACTORS)
-    fitted = [nine_digits(factor**trusted) for factor in fit_factors(by_factor[present], call_ms, measured_ms).tolist()]
+    fitted = nine_digits_each(fit_factors(by_factor[present], call_ms, measured_ms) ** trusted)
+    residual = np.log(measured_ms / found.latency_ms[whole])
+    if len(measured_ms) > 1:
+        left_out = np.log(measured_ms / cross_fitted_ms(by_factor, call_ms, measured_ms))
+        own = np.log(measured_ms / (fitted @ by_factor[present] + call_ms))
+        residual = np.sqrt(_LEFT_OUT * left_out**2 + (1 - _LEFT_OUT) * own**2)
+    interval = small_sample(_unmeasured(predictor), residual, found.effective_kernels[whole])
     known = {r.kind for r in predictor.card.regressors}
-    factors = {names[row]: f for row, f in zip(present, fitted, strict=True) if names[row].removesuffix(_SHORT) in known}
+    factors = {
+        names[row]: f for row, f in zip(present, fitted.tolist(), strict=True) if names[row].removesuffix(_SHORT) in known
+    }
     return replace(predictor, card=predictor.card.model_copy(update={"interval": interval, "factors": factors}))
 
 
@@ -279,13 +288,13 @@ def small_sample(interval: Interval, residual: Floats, effective: Floats) -> Int
     """Return the interval with a quantile that few held-out models support.
 
     From nine models on (for nine tenths) that is the conformal one; below, the quantile of Student's distribution of a next
-    error, given the errors and one more as large as the interval expects.
+    error, given the errors and one more of the size that the interval expects.
     """
     count = len(residual)
     if int(np.ceil((count + 1) * interval.nominal)) <= count:
         return with_quantile_of(interval, residual, effective)
     score = np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective)
-    spread = float(np.sqrt(((score**2).sum() + 1.0) / (count + 1)))
+    spread = float(np.sqrt(((score**2).sum() + _EXPECTED_SQUARE) / (count + 1)))
     from scipy import stats  # noqa: PLC0415  predicting does without
 
     wide = float(stats.t.ppf((1 + interval.nominal) / 2, count + 1)) * spread

@@ -231,8 +231,8 @@ def rungs(
             if scratch is not None:
                 yield _judged(target, _alone(scratch, new, models), (SCRATCH, "", budget_s, seed), draw)
             groups = np.flatnonzero(subjects.isin(draw.subjects))
-            own = {name: every.take(np.isin(every.group, groups)) for name, every in rows.items()}
-            members = {name: old_member(olds[name], measured, seed) for name, measured in own.items()}
+            measured = {name: every.take(np.isin(every.group, groups)) for name, every in rows.items()}
+            members = {name: old_member(olds[name], few, seed) for name, few in measured.items()}
             for name, chosen in sources.items():
                 found = joined(new, [members[old] for old in chosen], scratch, models)
                 yield _judged(target, found, (ADAPTED, name, budget_s, seed), draw)
