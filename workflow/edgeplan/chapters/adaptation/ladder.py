@@ -198,8 +198,7 @@ def old_predictor(target: LadderDevice) -> DevicePredictor:
 def _alone(trained: DevicePredictor, new: NewDevice, models: KernelTables) -> AdaptedPredictor:
     """Return a predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
     alone = AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card)
-    # Most kernels lie far from few rows, and intervals would grow for that beside what whole models tell of it already.
-    return fitted_to_models(replace(alone, card=alone.card.model_copy(update={"growth": 0.0})), models, new.measured_ms)
+    return fitted_to_models(alone, models, new.measured_ms)
 
 
 def rungs(
