@@ -63,7 +63,7 @@ class Said:
 
     @cached_property
     def kernels(self) -> SaidOnce:
-        """Return the distinct kernels."""
+        """Return the distinct kernels of all models."""
         return SaidOnce.of(self.tables.configs, self.tables.config, self.costs.kernel_us)
 
     @cached_property
@@ -88,7 +88,7 @@ class Recalling(DevicePredictor):
 
     @staticmethod
     def of(predictor: DevicePredictor) -> Recalling:
-        """Make a predictor recall."""
+        """Return a predictor that recalls what the given one says."""
         return Recalling(predictor.card, predictor.texts, predictor.packed)
 
     def say(self, tables: KernelTables, near: StandIns) -> Said:
