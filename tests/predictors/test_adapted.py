@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from edgeplan.predictors.card import Interval
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.labels import read_labels
+from edgeplan.predictors.latency import MANY_ROWS
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.said import Recalling
 from edgeplan.predictors.strata import Strata, drawn
 from edgeplan.predictors.training import train_predictor
 
@@ -104,6 +107,54 @@ def test_members_count_by_their_errors() -> None:
     assert mixed(0.01, 1.0) == pytest.approx(plain, rel=0.01)
     assert mixed(0.2, 0.2) == pytest.approx(2 * plain, rel=0.15)  # the geometric mean of the two
     assert mixed(1.0, 0.01) > 3.5 * plain
+
+
+def test_a_predictor_that_recalls_says_the_same_and_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, others = KernelTables.of([model(), model("net2")]), KernelTables.of([model()])
+    asked: list[DevicePredictor] = []
+    plain = DevicePredictor._kernels
+
+    def counted(self: DevicePredictor, *what: Any, **how: Any) -> Any:
+        asked.append(self)
+        return plain(self, *what, **how)
+
+    monkeypatch.setattr(DevicePredictor, "_kernels", counted)
+    slow, slower = (Calibration(Lines(common=LogLine(shift=shift))) for shift in (0.5, 1.0))
+
+    def predicted(predictor: DevicePredictor, calibration: Calibration, of: KernelTables) -> list[float]:
+        member = Member(predictor, calibration, {"": 0.1})
+        return list(AdaptedPredictor.of([member], old().card).predict_many(of).latency_ms)
+
+    recalling = Recalling.of(old())
+    for calibration in (slow, slower):
+        for of in (tables, others):
+            assert predicted(recalling, calibration, of) == predicted(old(), calibration, of)
+    assert sum(one is recalling for one in asked) == 2
+    assert sum(one is old() for one in asked) == 4
+
+
+def test_many_kernels_are_corrected_as_few_are() -> None:
+    made = kernel_rows(MANY_ROWS + 100, 1.0)
+    found = calibrate_kernels(made.take(np.arange(400)))
+    parts = [made.take(part) for part in np.array_split(np.arange(len(made)), 3)]
+    few = np.concatenate([found.latency_us(part.kind, part.matrix, part.said) for part in parts])
+    np.testing.assert_array_equal(found.latency_us(made.kind, made.matrix, made.said), few)
+
+
+def test_short_kernels_have_a_factor_of_their_own() -> None:
+    """Models of long convolutions take as long as predicted, those of short ones a fifth less."""
+    few = {f"{side}_{axis}": 7 for side in ("in", "out") for axis in ("height", "width")}
+    short = replace(model("short"), configs=tuple(replace(c, **few) for c in model().configs))  # type: ignore[arg-type]
+    models = [short, model("long")] * 6
+    plain = AdaptedPredictor.of([Member(old(), Calibration(Lines()), {"": 0.1})], old().card)
+    batch, names, by_factor = plain.without_factors_of(KernelTables.of(models))
+    assert by_factor.sum(axis=0) == pytest.approx(batch.latency_ms - plain.card.call_us / 1e3)
+    assert [bool(row[0]) for row, name in zip(by_factor, names, strict=True) if name.startswith("conv")] == [False, True]
+    measured = batch.latency_ms * np.array([0.8, 1.0] * 6)
+    found = fitted_to_models(plain, KernelTables.of(models), measured)
+    again = found.predict_many(KernelTables.of(models)).latency_ms
+    np.testing.assert_allclose(again, measured, rtol=0.05)
+    assert found.without_factors_of(KernelTables.of(models))[0].latency_ms == pytest.approx(batch.latency_ms)
 
 
 def test_adapting_finds_a_device_that_is_slower_by_a_factor(tmp_path: Path) -> None:

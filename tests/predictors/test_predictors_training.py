@@ -46,6 +46,17 @@ def test_frozen_rows_are_never_trained_on() -> None:
     assert one.card == two.card
 
 
+def test_predictors_that_nobody_judges_are_the_same() -> None:
+    table = rows(150)
+    table = table[table["sampler"] != "frozen"]
+    (one, told), (two, none) = (train_predictor(table, SETTINGS, **ABOUT, judged=judged) for judged in (True, False))
+    assert one.texts == two.texts
+    assert one.card == two.card
+    assert len(told) > 0
+    assert none.empty
+    assert list(none.columns) == list(told.columns)
+
+
 def test_layouts_propagate_and_conversions_are_counted(trained: tuple[DevicePredictor, pd.DataFrame]) -> None:
     prediction = trained[0].predict(model())
     told = [(k.name, k.implementation) for k in prediction.kernels]

@@ -49,6 +49,8 @@ Modules:
   measured.
 * `quality`: Judges predictors on held-out kernels: LightGBM and the paper's random forest, both
   trained anew (Table 9).
+* `said`: Holds what an old device's predictor says of models' kernels, in the form that a
+  calibration brings to a new device.
 * `settings`: Declares the `training` section of params.yaml.
 * `sizes`: Measures how far the sizes of kernels lie from training samples, and widens their
   intervals accordingly.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
+from edgeplan.predictors.adapted import AdaptedPredictor, Member, fitted_to_models, old_member, scratch_member
 from edgeplan.predictors.calibration_line import KernelRows
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -62,10 +62,20 @@ def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredic
     """
     labels = read_labels(new.kernels) if len(new.kernels) else None
     members = [old_member(old, rows_of(old, labels), seed) for old in olds]
-    members += [scratch_member(scratch)] if scratch is not None else []
-    return fitted_to_models(
-        AdaptedPredictor.of(members, _card(new, olds[0].card)), KernelTables.of(new.models), new.measured_ms
-    )
+    return joined(new, members, scratch, KernelTables.of(new.models))
+
+
+def joined(new: NewDevice, olds: Sequence[Member], scratch: DevicePredictor | None, models: KernelTables) -> AdaptedPredictor:
+    """Join old devices' predictors that were brought to a new one, and one from scratch, fitted to its whole models.
+
+    Args:
+        new: the device.
+        olds: old devices as members.
+        scratch: as of `adapt`.
+        models: kernels of the measured whole models.
+    """
+    members = [*olds, *([scratch_member(scratch)] if scratch is not None else [])]
+    return fitted_to_models(AdaptedPredictor.of(members, _card(new, olds[0].predictor.card)), models, new.measured_ms)
 
 
 def from_scratch(new: NewDevice) -> DevicePredictor | None:
@@ -81,6 +91,7 @@ def from_scratch(new: NewDevice) -> DevicePredictor | None:
         call_us=new.call_us,
         plain_layouts=new.plain_layouts,
         measured_at=new.measured_at,
+        judged=False,
     )[0]
 
 
@@ -104,8 +115,7 @@ def said_us(old: DevicePredictor, kernels: pd.DataFrame) -> Floats:
 
 def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:
     """Return the strata of the models' kernels, by the time that an old device's predictor gives each."""
-    lines = [line for model in models for line in old.predict(model, allow_partial=True).kernels]
-    return Strata.of(np.array([line.kind for line in lines], object), np.array([line.latency_us for line in lines]))
+    return Strata.of(*old.kernels_us(KernelTables.of(models)))
 
 
 def _card(new: NewDevice, like: Card) -> Card:

@@ -7,10 +7,10 @@ enough, one small ensemble of trees over all kinds corrects what the lines leave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.predictors.boosting import SHALLOW, boost
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import group_folds
-from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.latency import EXTRA_FEATURES, MANY_ROWS
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
 from edgeplan.support.rounding import nine_digits
 
@@ -34,6 +34,8 @@ _HUBER, _LEAST_SPREAD, _ROUNDS = 1.345, 0.02, 10
 #: Power of a row's time in its weight: whole models are sums, but a few large kernels must not decide alone.
 _TIME_POWER = 0.25
 _FOLDS, _SEEDS = 4, (0, 1)
+#: Few trees of large steps, and coarse thresholds: carriers that were left out err as by twice as many, in half the time.
+_TREES: Mapping[str, float | int | str] = {**SHALLOW, "num_iterations": 75, "learning_rate": 0.1, "max_bin": 63}
 _WIDTH = len(FEATURES) + len(EXTRA_FEATURES)
 #: Kinds that no label was of, to the trees.
 _UNKNOWN_KIND = -1.0
@@ -125,8 +127,17 @@ class Calibration:
         if self.text and len(said):
             known = np.isfinite(said)
             seen = tree_features(kind, matrix, np.where(known, said, 0.0), self.kinds)
-            log_us = log_us + self.forest.raw(seen, np.zeros(len(said), np.int64))[:, 0]
+            log_us = log_us + self._corrected(seen)
         return np.asarray(np.exp(log_us), dtype=np.float64)
+
+    def _corrected(self, seen: Floats) -> Floats:
+        """Return what the trees add, by compiled code where there are many rows: the same sums."""
+        if len(seen) > MANY_ROWS:
+            from edgeplan.predictors.walking import Walk  # noqa: PLC0415  numba's import takes longer than few rows
+
+            if walk := Walk.of(self.forest, 0, seen.shape[1]):
+                return walk.raw(seen)[:, 0]
+        return self.forest.raw(seen, np.zeros(len(seen), np.int64))[:, 0]
 
     @cached_property
     def forest(self) -> Forest:
@@ -173,18 +184,40 @@ def calibrate_lines(rows: KernelRows, weight: Floats) -> Lines:
     )
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """Holds a calibration while its trees are LightGBM's own models: these predict many rows sooner than their text does."""
+
+    lines: Lines
+    boosters: tuple[Any, ...]
+    kinds: tuple[str, ...]
+
+    @staticmethod
+    def of(rows: KernelRows, seeds: Sequence[int]) -> _Fit:
+        """Fit lines on all rows, and trees of these seeds where labels suffice."""
+        weight = rows.weight * rows.latency**_TIME_POWER
+        weight = weight / weight.mean() if len(rows) else weight
+        lines = calibrate_lines(rows, weight)
+        if len(rows) < TREE_LABELS:
+            return _Fit(lines, (), ())
+        kinds = tuple(sorted({str(name) for name in rows.kind}))
+        rest = np.log(rows.latency) - rows.said - lines.added(rows.kind, rows.said)
+        seen = tree_features(rows.kind, rows.matrix, rows.said, kinds)
+        return _Fit(lines, tuple(boost(seen, rest, weight, _TREES, seed) for seed in seeds), kinds)
+
+    def latency_us(self, rows: KernelRows) -> Floats:
+        """Return the latency of rows on the new device, us (n,)."""
+        log_us = rows.said + self.lines.added(rows.kind, rows.said)
+        if self.boosters:
+            seen = tree_features(rows.kind, rows.matrix, rows.said, self.kinds)
+            log_us = log_us + np.mean([booster.predict(seen, num_threads=1) for booster in self.boosters], axis=0)
+        return np.asarray(np.exp(log_us), dtype=np.float64)
+
+
 def calibrate_kernels(rows: KernelRows) -> Calibration:
     """Fit a calibration on all rows."""
-    weight = rows.weight * rows.latency**_TIME_POWER
-    weight = weight / weight.mean() if len(rows) else weight
-    lines = calibrate_lines(rows, weight)
-    if len(rows) < TREE_LABELS:
-        return Calibration(lines)
-    kinds = tuple(sorted({str(name) for name in rows.kind}))
-    rest = np.log(rows.latency) - rows.said - lines.added(rows.kind, rows.said)
-    seen = tree_features(rows.kind, rows.matrix, rows.said, kinds)
-    texts = [boost(seen, rest, weight, SHALLOW, seed).model_to_string() for seed in _SEEDS]
-    return Calibration(lines, merge_texts(texts), kinds)
+    fit = _Fit.of(rows, _SEEDS)
+    return Calibration(fit.lines, merge_texts([b.model_to_string() for b in fit.boosters]) if fit.boosters else "", fit.kinds)
 
 
 def held_out_us(rows: KernelRows, seed: int) -> Floats:
@@ -195,6 +228,5 @@ def held_out_us(rows: KernelRows, seed: int) -> Floats:
         own = fold == number
         if own.all():
             break
-        part = rows.take(own)
-        found[own] = calibrate_kernels(rows.take(~own)).latency_us(part.kind, part.matrix, part.said)
+        found[own] = _Fit.of(rows.take(~own), _SEEDS[:1]).latency_us(rows.take(own))
     return found

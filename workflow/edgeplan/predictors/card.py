@@ -137,6 +137,7 @@ class Card(_Strict):
         growth: by what share of itself the interval of a kernel grows for each octave between `near` and `far`.
         bandwidth: what kernels of bandwidth-bound kinds without a regressor take.
         factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
+            Of an adapted device those of a kind's short kernels beside (`edgeplan.predictors.adapted`).
     """
 
     format_version: Literal[1] = 1

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 #: and code of the implementation (for predictors of a whole kind).
 EXTRA_FEATURES = ("input_layout", "implementation")
 NO_PREDICTOR = -1
-_LARGE = 2000  # configurations from which compiled code is faster, loading it included
+MANY_ROWS = 2000  # configurations from which compiled code is faster, loading it included
 _BLOCK = 10_000  # rows whose features a thread holds at once
 _LEAST_US = 1e-3
 
@@ -106,7 +106,7 @@ class Evaluator:
             scores = self._raw(matrix, number, outputs, large)[:, : len(dispatch.variants)]
             chosen[block[:, None], seen] = first + np.argmax(scores, axis=1).reshape(len(block), len(seen))
 
-        large = len(table) > _LARGE
+        large = len(table) > MANY_ROWS
         _each(classify, _blocks(rows), large)
 
     def latency(self, table: ConfigTable, implementation: Integers, reads: Integers) -> tuple[Floats, Integers]:
@@ -126,7 +126,7 @@ class Evaluator:
         kind = self._kind(table)
         regressor, general = self._regressor(kind, implementation), self._regressor(kind, np.full_like(implementation, -1))
         result = np.full(len(table), np.nan)
-        large = len(table) > _LARGE
+        large = len(table) > MANY_ROWS
         known = np.flatnonzero(regressor >= 0)
         # Many rows: a predictor at a time; few: all predictors in one walk.
         parts = [known]

@@ -156,6 +156,16 @@ class DevicePredictor:
             raise _no_predictor((_REORDER, ""), name, f"tensor {tensor}", self.card.device)
         return self._total(tables, layouts, costs)
 
+    def kernels_us(self, tables: KernelTables) -> tuple[npt.NDArray[np.object_], Floats]:
+        """Return kind and latency (us) of all kernels and layout conversions of models, NaN for those without a predictor (n,).
+
+        Kernels of kinds that were not measured are predicted, too, as `predict` does.
+        """
+        layouts, costs = self._kernels(tables, stand_ins(tables.configs, self._evaluator.kinds), every_kind=True)
+        kind = np.array(tables.configs.words["kind"], dtype=object)[tables.configs.codes["kind"][tables.config]]
+        reorders = np.full(len(layouts.reorder_tensor), _REORDER, dtype=object)
+        return np.concatenate([kind, reorders]), np.concatenate([costs.kernel_us, costs.reorder_us])
+
     def latency_us(self, configs: ConfigTable, implementation: Integers, reads: Integers) -> Floats:
         """Predict kernels on their own, without factors of whole models, us (n,): see `Evaluator.latency`."""
         return self._evaluator.latency(configs, implementation, reads)[0]

@@ -16,6 +16,8 @@ from edgeplan.predictors.support import fit_supported
 
 _SPLIT_TENTHS = 10  # 7 train, 1 validation, 2 test, as in the paper
 _TRAIN_TENTHS, _VALIDATION_TENTHS = 7, 1
+#: Columns of held-out kernels.
+QUALITY = ["subject", "kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
 
 
 def quality_of(
@@ -43,8 +45,7 @@ def quality_of(
             table["measured_us"], table["predicted_us"] = labels.latency[held], predicted
             table["forest_us"], table["split"] = np.maximum(forest.predict(matrix[held]), 0.0), split
             tables.append(table)
-    columns = ["subject", "kind", "type", "config", "measured_us", "predicted_us", "forest_us", "split"]
-    return pd.concat(tables)[columns] if tables else pd.DataFrame(columns=columns)
+    return pd.concat(tables)[QUALITY] if tables else pd.DataFrame(columns=QUALITY)
 
 
 def _predict_held(

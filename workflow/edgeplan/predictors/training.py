@@ -23,7 +23,7 @@ from edgeplan.predictors.labels import Floats, Labels, read_labels
 from edgeplan.predictors.latency import state_names
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.prior import Prior
-from edgeplan.predictors.quality import quality_of
+from edgeplan.predictors.quality import QUALITY, quality_of
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import growth
 from edgeplan.predictors.training_rows import SINGLE
@@ -44,6 +44,7 @@ def train_predictor(
     plain_layouts: Mapping[str, str],
     measured_at: str,
     prior: Prior | None = None,
+    judged: bool = True,
 ) -> tuple[DevicePredictor, pd.DataFrame]:
     """Train one predictor per kernel kind, and one per implementation with enough rows.
 
@@ -58,10 +59,11 @@ def train_predictor(
         plain_layouts: layout of graph inputs and outputs by rank.
         measured_at: date of the measurements.
         prior: knowledge of other devices, of which each predictor takes what lowers its errors on held-out rows.
+        judged: whether held-out kernels are predicted by further trainings, which takes as long again.
 
     Returns:
         The predictors, and held-out kernels: subject, kind, type, config, measured_us, predicted_us, forest_us, split ("test"
-        of a 7:1:2 split by subject, "frozen").
+        of a 7:1:2 split by subject, "frozen"); no kernels where they are not judged.
 
     Raises:
         FormatError: the rows do not fit.
@@ -84,9 +86,10 @@ def train_predictor(
         trained = train_kind(kind, labels.take(here), matrix[here], reads[here], settings, prior, layouts)
         kinds[kind] = trained
         out_of_fold[here] = trained.out_of_fold
-        quality.append(quality_of(trained, labels, (matrix, reads), here, frozen[kind_of[frozen] == kind], settings))
+        if judged:
+            quality.append(quality_of(trained, labels, (matrix, reads), here, frozen[kind_of[frozen] == kind], settings))
         log.info("trained %s on %d rows", kind, len(here))
-    held_out = pd.concat(quality)
+    held_out = pd.concat(quality) if quality else pd.DataFrame(columns=QUALITY)
     residual, effective = held_out_sums(labels, held_out[held_out["split"] == "frozen"], kept, out_of_fold)
     names = sorted(set(labels.column("implementation")[kept]) - {""})
     card = Card(

@@ -10,7 +10,7 @@ in threads of one process are not held apart by LightGBM.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,13 @@ import pandas as pd
 from edgeplan.chapters.adaptation.kept import UNSEEN_MODEL, VARIANT, KeptDevice, model_kernels, tables_of
 from edgeplan.chapters.adaptation.settings import AdaptationSettings
 from edgeplan.errors import FormatError
-from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, scratch_member
-from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch, said_us, strata_of
+from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
+from edgeplan.predictors.adapting import NewDevice, from_scratch, joined, rows_of, said_us, strata_of
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
+from edgeplan.predictors.kind_factors import fit_factors
+from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.said import Recalling
 from edgeplan.predictors.strata import Strata, drawn
 from edgeplan.support import cpus
 from edgeplan.support.files import write_json
@@ -182,21 +185,24 @@ def old_predictor(target: LadderDevice) -> DevicePredictor:
             where="data/transfer",
             next_step="measure more of them",
         )
-    fitted = _alone(trained, new)
-    return replace(
-        trained, card=trained.card.model_copy(update={"factors": fitted.card.factors, "interval": fitted.card.interval})
-    )
+    models = KernelTables.of(new.models)
+    found = trained.predict_many(models, allow_partial=True)
+    whole = found.coverage == 1
+    fitted = fit_factors(found.by_kind_ms[:, whole], new.call_us / 1e3, new.measured_ms[whole])
+    known = {regressor.kind for regressor in trained.card.regressors}
+    factors = {kind: factor for kind, factor in zip(found.kinds, fitted.tolist(), strict=True) if kind in known}
+    interval = _alone(trained, new, models).card.interval
+    return replace(trained, card=trained.card.model_copy(update={"factors": factors, "interval": interval}))
 
 
-def _alone(trained: DevicePredictor, new: NewDevice) -> AdaptedPredictor:
+def _alone(trained: DevicePredictor, new: NewDevice, models: KernelTables) -> AdaptedPredictor:
     """Return a predictor from scratch with factors and an interval by whole models, as an adapted one has them."""
-    return fitted_to_models(
-        AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card), KernelTables.of(new.models), new.measured_ms
-    )
+    alone = AdaptedPredictor.of([scratch_member(trained, alone=True)], trained.card)
+    return fitted_to_models(alone, models, new.measured_ms)
 
 
 def rungs(
-    target: LadderDevice, olds: dict[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
+    target: LadderDevice, olds: Mapping[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
 ) -> Iterator[pd.DataFrame]:
     """Climb every rung of a device: a row for each judged model and each predictor.
 
@@ -208,19 +214,27 @@ def rungs(
     """
     own = target.kept.about.engine
     same = [name for name in olds if engines[name] == own]
-    sources = {name: [olds[name]] for name in same} | ({POOLED: list(olds.values())} if olds else {})
+    sources = {name: [name] for name in same} | ({POOLED: list(olds)} if olds else {})
     pool = Pool.of(target, olds[(same or list(olds))[0]])
+    labels = read_labels(target.kept.kernels)
+    rows, subjects = {name: rows_of(old, labels) for name, old in olds.items()}, pd.Index(labels.frame["subject"].unique())
     for name in same:
         yield _judged(target, olds[name], (OLD, name, 0.0, 0), None)
     for budget_s in (*settings.budgets_seconds, ALL_SECONDS):
         for seed in range(settings.seeds if budget_s < ALL_SECONDS else 1):
             draw = draws(target, pool, settings, budget_s, seed)
             new = target.new(draw)
-            scratch = from_scratch(new)
+            models = KernelTables.of(new.models)
+            trained = from_scratch(new)
+            scratch = Recalling.of(trained) if trained is not None else None
             if scratch is not None:
-                yield _judged(target, _alone(scratch, new), (SCRATCH, "", budget_s, seed), draw)
-            for name, members in sources.items():
-                yield _judged(target, adapt(new, members, scratch, seed), (ADAPTED, name, budget_s, seed), draw)
+                yield _judged(target, _alone(scratch, new, models), (SCRATCH, "", budget_s, seed), draw)
+            groups = np.flatnonzero(subjects.isin(draw.subjects))
+            measured = {name: every.take(np.isin(every.group, groups)) for name, every in rows.items()}
+            members = {name: old_member(olds[name], few, seed) for name, few in measured.items()}
+            for name, chosen in sources.items():
+                found = joined(new, [members[old] for old in chosen], scratch, models)
+                yield _judged(target, found, (ADAPTED, name, budget_s, seed), draw)
 
 
 def _judged(
@@ -283,7 +297,8 @@ def _main(folder: Path) -> None:
     if job["step"] == "old":
         old_predictor(target).save(folder / "predictors")
         return
-    olds = {name: DevicePredictor.load(Path(job["olds"]) / name / "predictors") for name in kept if name != job["device"]}
+    folders = {name: Path(job["olds"]) / name / "predictors" for name in kept if name != job["device"]}
+    olds = {name: Recalling.of(DevicePredictor.load(folder)) for name, folder in folders.items()}
     engines = {name: device.about.engine for name, device in kept.items()}
     write_parquet(pd.concat(list(rungs(target, olds, engines, settings)), ignore_index=True), folder / _FOUND)
 

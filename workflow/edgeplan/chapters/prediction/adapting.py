@@ -349,8 +349,7 @@ def _judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
     """Return the spread of whole models' errors by factors of others, and the half width of a typical model's interval."""
     if len(new.measured_ms) < 3:
         return math.nan, math.nan
-    plain = replace(predictor, card=predictor.card.model_copy(update={"factors": {}}))
-    found = plain.predict_many(KernelTables.of(new.models), allow_partial=True)
-    error = np.log(new.measured_ms / cross_fitted_ms(found.by_kind_ms, new.call_us / 1e3, new.measured_ms))
+    found, _, by_factor_ms = predictor.without_factors_of(KernelTables.of(new.models))
+    error = np.log(new.measured_ms / cross_fitted_ms(by_factor_ms, new.call_us / 1e3, new.measured_ms))
     width = predictor.card.interval.half_width(found.effective_kernels)
     return float(np.sqrt(np.mean(error**2))), float(np.expm1(np.median(width)))
