@@ -17,9 +17,9 @@ Modules:
   where no model is at hand.
 * `front`: The command `edgeplan plan MODEL` prints the plans of a model that no other beats, and
   writes one of them.
-* `gpu_start`: Prints the lines on plans of cold starts on a GPU.
 * `front_picture`: The front of a model as a picture: what its plans take in memory, and how long
   their first and later inferences take.
+* `gpu_start`: Prints the lines on plans of cold starts on a GPU.
 * `layout`: The command `edgeplan plan layout` places buffers of known lifetimes.
 * `measure`: Runs `edgeplan measure`, which measures a model on this machine and prints what was
   predicted beside it.
