@@ -15,6 +15,15 @@ _OPEN: dict[tuple[int, int], Context] = {}
 _LOCK = threading.Lock()
 
 
+def gpu_name(driver: Driver, device: int) -> str:
+    """Return the name of a GPU, such as "NVIDIA H200".
+
+    Raises:
+        DeviceError: the driver does not tell.
+    """
+    return bytes(driver.call("cuDeviceGetName", 96, device)).split(b"\0")[0].decode(errors="replace")
+
+
 class Context:
     """A context is that of a GPU, or of a slice of one: a green context. `shared` opens it, and each `close` ends one use.
 
@@ -33,7 +42,7 @@ class Context:
     def __init__(self, driver: Driver, device: int, multiprocessors: int) -> None:
         self.driver, self.is_slice, self._key, self._users = driver, bool(multiprocessors), (device, multiprocessors), 0
         self._device = driver.call("cuDeviceGet", device)
-        self.name = bytes(driver.call("cuDeviceGetName", 96, self._device)).split(b"\0")[0].decode(errors="replace")
+        self.name = gpu_name(driver, self._device)
         driver.name = self.name
         self._retained = driver.call("cuDevicePrimaryCtxRetain", self._device)
         self._green: Any = None

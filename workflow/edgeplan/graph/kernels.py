@@ -163,9 +163,6 @@ def _config(graph: Graph, ops: list[Operator], kinds: list[str], anchor: int) ->
             cin = cout
         else:
             cout = cin
-    if what == "fc" and len(first.shape) > 2:  # every engine multiplies the rows of all leading axes as one matrix
-        n, cin, cout = math.prod(first.shape[:-1]), first.shape[-1], graph.shape(op.outputs[0])[-1]
-        h, w, oh, ow = 1, 1, 1, 1
     if what == "matmul":
         n, h, w, ow = _product(graph, op)
         cin, cout, oh = 1, 1, h

@@ -41,8 +41,6 @@ _UNKNOWN_ACTIVATION = 9.0
 _LANES = 16
 _TILE_ROWS = 12  # rows of a register tile: 12 x 32 values fill the vector registers of AVX-512
 _PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
-#: Gates of recurrent layers.
-_GATES = MappingProxyType({"lstm": 4.0, "gru": 3.0, "rnn": 1.0})
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
 
 #: Terms of the linear work model (`work_terms`), in order.
@@ -158,10 +156,7 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
     size = table.mapped("dtype", {name: float(b) for name, b in BYTES_PER_ELEMENT.items()}, 4.0)
     is_conv = table.mapped("kind", dict.fromkeys(_CONVOLUTIONS, 1.0), 0.0) > 0
     is_fc = table.mapped("kind", {"fc": 1.0}, 0.0) > 0
-    of_gates = table.mapped("kind", _GATES, 0.0)
-    is_recurrent = of_gates > 0
-    is_deconv = table.mapped("kind", {"deconv": 1.0}, 0.0) > 0
-    is_product = table.mapped("kind", {"matmul": 1.0}, 0.0) > 0
+    is_lstm = table.mapped("kind", {"lstm": 1.0}, 0.0) > 0
     into = v["batch"] * v["in_channels"] * v["in_height"] * v["in_width"]
     out = v["batch"] * v["out_channels"] * v["out_height"] * v["out_width"]
     group_inputs = v["in_channels"] / v["groups"]
@@ -172,23 +167,15 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
     deep = (v["in_width"] * v["out_width"]) > 1
     fc_reduction = np.where(flat, v["in_channels"], np.where(deep, v["in_width"], v["in_height"]))
     fc_outputs = np.where(flat, v["out_channels"], np.where(deep, v["out_width"], v["out_height"]))
-    # Input (steps, sequences, features), output (steps, directions, sequences, hidden): all gates read both.
-    gates = of_gates * (v["in_height"] + v["out_width"])
-    # Each value that a transposed convolution reads goes into a window of each output channel of its group.
-    turned = into * group_outputs * window / np.maximum(out, 1.0)
-    kinds = [is_conv, is_fc, is_recurrent, is_deconv, is_product]
-    reduction = np.select(kinds, [group_inputs * window, fc_reduction, gates, turned, v["in_width"]], 1.0)
+    # Input (steps, sequences, features), output (steps, directions, sequences, hidden): four gates read both.
+    gates = 4 * (v["in_height"] + v["out_width"])
+    reduction = np.select([is_conv, is_fc, is_lstm], [group_inputs * window, fc_reduction, gates], 1.0)
     weights = np.select(
-        kinds[:-1],
-        [
-            v["out_channels"] * reduction,
-            fc_reduction * fc_outputs,
-            v["out_channels"] * v["out_width"] * reduction,
-            v["in_channels"] * group_outputs * window,
-        ],
+        [is_conv, is_fc, is_lstm],
+        [v["out_channels"] * reduction, fc_reduction * fc_outputs, v["out_channels"] * v["out_width"] * reduction],
         0.0,
     )
-    macs = np.where(np.any(kinds, axis=0), out * reduction, 0.0)
+    macs = np.where(is_conv | is_fc | is_lstm, out * reduction, 0.0)
     padded = np.where(
         is_conv & (v["groups"] == 1),
         out / v["out_channels"] * _padded(v["out_channels"]) * _padded(v["in_channels"]) * window,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgeplan.cuda.contexts import gpu_name
 from edgeplan.cuda.driver import Driver
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.opencl.dispatching import DispatchingEngine
@@ -21,9 +22,15 @@ class Cuda(DispatchingEngine):
 
     @classmethod
     def version(cls) -> str:
-        driver = Driver()
+        return cls.version_for(EngineSettings())
+
+    @classmethod
+    def version_for(cls, settings: EngineSettings) -> str:
+        """Return the versions of driver and compiler, and the GPU's name: rows of one card are none of another's."""
+        driver, options = Driver(), CudaOptions.of(settings.options)
         version = int(driver.call("cuDriverGetVersion"))
-        return f"{version // 1000}.{version % 1000 // 10}+nvrtc.{driver.compiler}"
+        name = gpu_name(driver, driver.call("cuDeviceGet", options.device))
+        return f"{version // 1000}.{version % 1000 // 10}+nvrtc.{driver.compiler}+{'_'.join(name.split())}"
 
     def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
         return CudaProcessor(self._options, block, profiling=profiling)

@@ -155,8 +155,8 @@ def plan_gap_max(e: MemoryEvidence) -> float:
 
 
 def replan_ms_max(e: MemoryEvidence) -> float:
-    """Max over budgets of the time to plan again from the profile, in the process that runs."""
-    return float(e.switched["replan_ms"].max())
+    """Max over changes of the budget of the time to choose a schedule or to plan again, in the process that runs."""
+    return float(max(e.switched["replan_ms"].max(), e.changed["replan_ms"].max()))
 
 
 def switch_pause_ms_max(e: MemoryEvidence) -> float:
