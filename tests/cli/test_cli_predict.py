@@ -196,7 +196,7 @@ def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
         assert found["latency_ms"] == pytest.approx(plain["latency_ms"], rel=0.02)
         assert found["low_ms"] < plain["low_ms"] < plain["high_ms"] < found["high_ms"]
         assert found["stand_ins"] == [{"name": "stem act", "kind": kind, "predicted_as": "bytes"}]
-        assert found["stand_in_share"] == found["kernels"][0]["share"]
+        assert found["stand_in_share"] == pytest.approx(found["kernels"][0]["share"])
         told = f"warning: nothing of kind {kind} was measured on this device: stem act predicted by the bytes moved"
         assert warned.startswith(told)
     _, said, _ = answer(tmp_path / "camera.onnx")

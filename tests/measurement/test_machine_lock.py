@@ -73,6 +73,10 @@ _PACKAGE = Path(lock.__file__).parents[1]
 _HOLDERS = {
     "chapters/cold_start/measuring/energy.py": "joules of fresh processes",
     "chapters/cold_start/measuring/runs.py": "cold starts",
+    "chapters/cold_start/stages/cold_gpu.py": "cold starts on a GPU",
+    "chapters/joint/stages/joint.py": "what a stock engine takes",
+    "chapters/joint/ways.py": "first inferences within a budget, in turns",
+    "chapters/partition/stages/partition_checked.py": "plans again, later",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",
     "chapters/memory/stages/memory.py": "inferences within budgets, and what stock engines take",
     "chapters/partition/pair_check.py": "handshakes of a pair",

@@ -15,11 +15,12 @@ from edgeplan.chapters.cold_start.measuring.checks import check_key
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, run_key
 from edgeplan.chapters.cold_start.measuring.tools import plan_version
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
-from edgeplan.chapters.params import load_params
+from edgeplan.chapters.params import load_params, params_on
 from edgeplan.devices.config import load_device
 from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.bench import row_key
+from edgeplan.measurement.settings import MeasurementSettings
 from edgeplan.planning.document import Plan, plan_of
 from edgeplan.profiling.settings import ProfileSettings, cores_of
 from edgeplan.profiling.store import identity
@@ -54,8 +55,9 @@ def test_rows_of_kernels_and_models_are_found(device: str, stage: str) -> None:
     (stored,) = [p for p in (ROWS / device / stage).glob("*.json") if shipped(p)]
     known = json.loads(stored.read_text())
     measured_by, mapped_by = (protocol(f"{what}/{described.engine}") for what in ("measure", "mapping"))
+    own = params_on(PARAMS, ROOT / f"config/devices/{device}.yaml").model_dump()["measurement"]
     keys = {
-        row_key(described, PARAMS.measurement, known["engine_version"], known["fingerprint"], name)[0]
+        row_key(described, MeasurementSettings.model_validate(own), known["engine_version"], known["fingerprint"], name)[0]
         for name in measured_by.readable
     }
     assert stored.stem in keys

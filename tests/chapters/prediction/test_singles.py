@@ -42,7 +42,7 @@ def test_every_operator_of_the_family_is_drawn_and_so_are_new_compute_bound_ones
 
 def test_new_devices_measure_single_operators_and_shipped_ones_keep_their_rows() -> None:
     params = load_params(ROOT / "params.yaml")
-    assert {params.sampling.singles_on(device) for device in params.devices} == {0}
+    assert {params.sampling.singles_on(device) for device in params.devices if device.startswith("cpu-")} == {0}
     assert params.sampling.singles_on("my-own") > 0
 
 

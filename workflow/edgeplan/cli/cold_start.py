@@ -26,12 +26,18 @@ _MB = 1e6
 def plan_cold_start(
     model: Annotated[Path, typer.Argument(help="ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the plan to.")],
-    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", "-d", help="Name of a device, or path of a device file; also a GPU, of the engine opencl or cuda."
+        ),
+    ] = "cpu-onednn",
     costs: Annotated[
         Costs, typer.Option(help="Costs to plan from: profiled on this machine, or predicted without measuring the model.")
     ] = "profiled",
     planner: Annotated[
-        str, typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P.")
+        str,
+        typer.Option(help="optimal, evicted (for weights on the disk), nnv12, warm, K, K+C or K+C+P; of a GPU also default."),
     ] = "optimal",
     layouts: Annotated[
         str,
@@ -69,11 +75,7 @@ def plan_cold_start(
     batch: BatchOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
-    """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when.
-
-    On a device that is a GPU (engine opencl or cuda) also which machine code is kept; planners there are optimal, warm, K, K+C
-    and default, and costs are always measured.
-    """
+    """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     if (gpu := gpu_device(device)) is not None:
         refuse_for_gpu({
             "--costs": costs != "profiled", "--layouts": bool(layouts), "--continuous": continuous, "--reprofile": reprofile,

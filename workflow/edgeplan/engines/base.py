@@ -18,8 +18,6 @@ import numpy.typing as npt
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
-from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.support.scratch import ScratchFolder
 
 Array = npt.NDArray[Any]
 Times = npt.NDArray[np.float64]
@@ -136,14 +134,9 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
-    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
-        """Return the operators of each node that the engine would run for a model; nothing is run."""
-        with (
-            ScratchFolder("executed") as folder,
-            self.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
-        ):
-            nodes, _ = session.profile([])
-        return tuple(node.members for node in nodes)
+    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:  # noqa: ARG002  for those that can
+        """Return the operators of each node that would run for a model; None: it has to be loaded for that."""
+        return None
 
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
         """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""

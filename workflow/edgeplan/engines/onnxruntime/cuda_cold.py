@@ -25,7 +25,7 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
     def load_library(self, threads: int) -> None:
         super().load_library(threads)
         if _PROVIDER not in self._ort.get_available_providers():
-            raise UnsupportedError("this onnxruntime has no CUDA provider: it is in the package onnxruntime-gpu")
+            raise UnsupportedError("the CUDA provider of onnxruntime is not installed: it is in the package onnxruntime-gpu")
         if preload := getattr(self._ort, "preload_dlls", None):
             preload()
         self._require_gpu(self._session(_one_step(), threads)).run(None, {"x": np.zeros(1, np.float32)})

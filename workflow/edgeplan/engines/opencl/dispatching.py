@@ -69,14 +69,14 @@ class DispatchingEngine(Engine):
         """Load a model on a processor that notes when kernels begin and end."""
         return _ProfiledDispatchedSession(self._loaded(model, graph, profiling=True), graph)
 
-    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
-        """Return the operators of each node; no weights are read and no kernel is built where the processor refuses no step."""
+    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:
+        """Return the operators of each node without weights and kernels; None where the processor refuses a step."""
         with self._opening:
             processor = self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
         lowered, block = _blocked_convolutions(lower(graph, eight_bits=False)), self._dnnl.info.block
         layouts = activation_layouts(lowered, BLOCKED)
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
-            return super().members(graph)
+            return None
         offsets, _ = plan_buffers(lowered, layouts, block)
         views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
         return tuple(step.members for step, view in zip(lowered.steps, views, strict=True) if not view)

@@ -26,6 +26,8 @@ _MICROSOFT = "com.microsoft"
 _OWN_DOMAINS = ("", "ai.onnx")
 _LARGEST_BYTE = 255
 _SIGNED = np.iinfo(np.int8)
+#: From this opset on DequantizeLinear has scales along an axis.
+_OF_ONE_AXIS = 13
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _STORED = _BYTES | {TensorProto.INT32}
 #: Operators that pick or move bytes, and do the same to the numbers of their values: where their operands of bytes stand.
@@ -280,11 +282,12 @@ def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: st
     """
     write = Writer(model.graph)
     weights = read_as_weights(model.graph, write.constants)
+    opset = max(one.version for one in model.opset_import if one.domain in _OWN_DOMAINS)
     for node in model.graph.node:
         write.name = node.name or node.output[0]
         if node.op_type not in _BETWEEN:
             _around(node, write, types)
-        elif node.output[0] in weights and (stored := _stored(node, write, source)) is not None:
+        elif node.output[0] in weights and (stored := _stored(node, write, opset, source)) is not None:
             write.keep(stored)
         elif (found := _computed(node, write, source)) is not None:
             write.constant(found, node.output[0])
@@ -329,7 +332,7 @@ def _require_type(node: onnx.NodeProto, given: Array, shift: Array, source: str)
         refuse(node, source, f"of {given.dtype} with zero points of {shift.dtype}", "quantise the model again")
 
 
-def _stored(node: onnx.NodeProto, write: Writer, source: str) -> onnx.NodeProto | None:
+def _stored(node: onnx.NodeProto, write: Writer, opset: int, source: str) -> onnx.NodeProto | None:
     """Return the node that makes numbers of a weight's bytes, without a zero point; None where they would be no int8."""
     names = [name for name in node.input if name]
     values, kinds = [write.value(name) for name in names], [write.kind(name) for name in names]
@@ -349,6 +352,8 @@ def _stored(node: onnx.NodeProto, write: Writer, source: str) -> onnx.NodeProto 
         return None
     reads = [write.constant(apart.astype(np.int8)) if zero or kinds[0] != TensorProto.INT8 else names[0], names[1]]
     along = {"axis": axis} if scale.size > 1 else {}
+    if along and opset < _OF_ONE_AXIS:
+        return None
     return helper.make_node("DequantizeLinear", reads, node.output, name=node.name or node.output[0], **along)
 
 
