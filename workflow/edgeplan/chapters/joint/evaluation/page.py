@@ -26,6 +26,7 @@ _ABOUT = (
     "that makes its kernels first and engines with mapped weights. Times are from a process's start to its first outputs."
 )
 _WITHIN = 0.15
+_MOST = 0.5  # of its starts a way may lose less than this share, or it does not live
 _MIB = 1 << 20
 _PLANNED = "resnet50"  # whose planning time has a bar
 BARS = (
@@ -65,9 +66,9 @@ class JointEvidence:
 
     @cached_property
     def medians(self) -> pd.DataFrame:
-        """Medians of each model and way that lived in all turns: first_ms, opened_ms and what was planned."""
+        """Medians of each model and way that lived in more than half of its turns, over these; kills are counted apart."""
         turns = self.starts[self.starts["turn"].notna()]
-        died = turns.groupby(["model", "way"], sort=False)["first_ms"].transform(lambda times: times.isna().any())
+        died = turns.groupby(["model", "way"], sort=False)["first_ms"].transform(lambda times: times.isna().mean() >= _MOST)
         numbers = ["budget", "first_ms", "opened_ms", "peak", "predicted_ms", "makespan_ms", "bound_ms", "later_ms", "worse"]
         numbers.append("plan_seconds")
         return turns[~died].groupby(["model", "way"], sort=False)[numbers].median().reset_index()
