@@ -74,9 +74,9 @@ def checked_rows() -> pd.DataFrame:
     """Three models: a plan for both processors, all cores, and one on whose fresh runs another way was faster."""
     rows: list[dict[str, Any]] = []
     for model, way, times, over in (
-        ("one", "planned", {"cpu": 20.0, "gpu": 16.0, "cpu, all cores (nhwc)": 12.0, "planned": 10.0, "openvino": 11.0}, 0.8),
-        ("two", "cpu, all cores (nhwc)", {"cpu": 20.0, "gpu": 30.0, "cpu, all cores (nhwc)": 12.0, "planned": 16.0}, 0.6),
-        ("three", "gpu", {"cpu": 8.0, "gpu": 10.0, "openvino": 9.0}, 1.25),
+        ("vgg16", "planned", {"cpu": 20.0, "gpu": 16.0, "cpu, all cores (nhwc)": 12.0, "planned": 10.0, "openvino": 11.0}, 0.8),
+        ("resnet18", "cpu, all cores (nhwc)", {"cpu": 20.0, "gpu": 30.0, "cpu, all cores (nhwc)": 12.0, "planned": 16.0}, 0.6),
+        ("alexnet", "gpu", {"cpu": 8.0, "gpu": 10.0, "openvino": 9.0}, 1.25),
     ):
         for name, ms in times.items():
             row = {"model": model, "way": name, "median_ms": ms, "chosen": float(name == way)}
@@ -87,7 +87,7 @@ def checked_rows() -> pd.DataFrame:
 
 def later_rows() -> pd.DataFrame:
     """Three models, each in three processes later: one as it says, one by the median alone, and one that did not run."""
-    rows = [("one", 10.0, (10.0, 11.0, 10.5)), ("two", 12.0, (9.0, 13.0, 30.0)), ("three", 8.0, (np.nan,) * 3)]
+    rows = [("vgg16", 10.0, (10.0, 11.0, 10.5)), ("resnet18", 12.0, (9.0, 13.0, 30.0)), ("alexnet", 8.0, (np.nan,) * 3)]
     return pd.DataFrame(
         {"model": model, "process": float(k), "written_ms": says, "unscaled_ms": 7.0, "median_ms": ms, "waited_s": 600.0}
         for model, says, times in rows

@@ -382,11 +382,15 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert "partition.written_within_15pct" not in checked_metrics(none)
     table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")
     assert table["way"].tolist() == ["planned", "cpu, all cores (nhwc)", "gpu"]
-    assert table.loc["one", "of both processors"] == pytest.approx(1.2)
+    assert table.loc["vgg16", "of both processors"] == pytest.approx(1.2)
     rows = checked_rows()
+    further = rows.assign(model=rows["model"] + " of another kind", median_ms=1000 * rows["median_ms"])
+    more = checked_metrics(checked_evidence(checked=pd.concat([rows, further])))
+    assert more["partition.speedup_over_best"] == found["partition.speedup_over_best"], "a mean over the same networks"
+    assert more["partition.slower_than_best_models"] == 2, "of all that were checked"
     unsure = checked_evidence(checked=rows.assign(over_low=1.01))
     assert checked_metrics(unsure)["partition.slower_than_best_models"] == 0, "its interval holds 1.02"
-    failed = checked_evidence(checked=rows.query("model == 'two'").assign(median_ms=np.nan))
+    failed = checked_evidence(checked=rows.query("model == 'resnet18'").assign(median_ms=np.nan))
     assert checked_metrics(failed)["partition.slower_than_best_models"] == 1, "a plan that did not run is slower"
 
 
@@ -394,7 +398,7 @@ def test_recurrent_variants_count_apart_from_the_models() -> None:
     """All of them, or nothing is said; two are slower for certain, one plan did not run, and one is not sure."""
     names = [*recurrent()]
     assert len(names) == 28
-    (one,) = (rows for model, rows in checked_rows().groupby("model") if model == "one")
+    (one,) = (rows for model, rows in checked_rows().groupby("model") if model == "vgg16")
     parts = [one.assign(model=name) for name in names]
     parts[3], parts[4] = (part.assign(over_low=1.03, over_high=1.1) for part in parts[3:5])
     parts[5] = parts[5].assign(over_low=1.01, over_high=1.1)
@@ -412,7 +416,7 @@ def test_recurrent_variants_count_apart_from_the_models() -> None:
 def test_who_should_not_split_is_told() -> None:
     def told(all_cores_ms: float) -> str:
         ms = {"cpu": 20.0, "gpu": 20.0, "cpu, all cores (nhwc)": all_cores_ms, "planned": 10.0}
-        rows = pd.DataFrame({"model": "m", "way": list(ms), "median_ms": list(ms.values())})
+        rows = pd.DataFrame({"model": "vgg16", "way": list(ms), "median_ms": list(ms.values())})
         rows = rows.assign(
             chosen=(rows["way"] == "planned").astype(float), stock=0.0, reason="", seconds=1.0, splits=1, steps=2
         )
@@ -432,7 +436,7 @@ def test_the_page_of_checked_plans_is_written(tmp_path: Path) -> None:
         checked_evidence(checked=rows), folder=tmp_path, metrics=tmp_path / "metrics.json", chapter=tmp_path / "page.json"
     )
     page = (tmp_path / "page.json").read_text()
-    assert "one (gpu): the GPU was lost." in page
+    assert "vgg16 (gpu): the GPU was lost." in page
     assert "Should I split on pair-test?" in page
     assert (tmp_path / "tables/partition_checked.csv").is_file()
     assert list((tmp_path / "figures").glob("partition_ways.*"))
