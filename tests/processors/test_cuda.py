@@ -11,7 +11,7 @@ import pytest
 
 from edgeplan.cuda import building, driver
 from edgeplan.cuda.building import Modules, translated
-from edgeplan.cuda.contexts import Context
+from edgeplan.cuda.contexts import GpuContext
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import variant
@@ -146,14 +146,14 @@ def test_a_context_is_opened_once_and_ended_with_its_last_use(monkeypatch: pytes
             for name in ("MULTIPROCESSOR_COUNT", "COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
         }
     )
-    first, second = (Context.shared(found, 0, 0) for _ in range(2))
+    first, second = (GpuContext.shared(found, 0, 0) for _ in range(2))
     assert first is second
     assert called.count("cuDevicePrimaryCtxRetain") == 1
     first.close()
     assert "cuDevicePrimaryCtxRelease" not in called
     second.close()
     assert called[-1] == "cuDevicePrimaryCtxRelease"
-    third = Context.shared(found, 0, 0)
+    third = GpuContext.shared(found, 0, 0)
     assert third is not first
     third.close()
     assert called.count("cuDevicePrimaryCtxRetain") == 2

@@ -17,16 +17,16 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 59_600,
-    "code lines of tests": 33_900,
+    "code lines of workflow": 59_850,
+    "code lines of tests": 33_950,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
     "public homonyms": 10,
-    "imports inside functions": 46,
+    "imports inside functions": 48,
     "walk, cold start: stays": 48,
-    "walk, memory: stays": 66,
-    "walk, pair: stays": 44,
+    "walk, memory: stays": 42,
+    "walk, pair: stays": 41,
 }
 MODULES = {
     "low/__init__.py": """

@@ -182,7 +182,10 @@ def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
     assert len(set(merged)) == len(merged)
     assert merged_figures(VALUES) == [
         f"results/{target}/metrics.json"
-        for target in ("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "opencl-pocl", "pair-pocl", "pair-h200-8sm")
+        for target in (
+            *("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "cuda-h200-8sm", "opencl-pocl"),
+            *("pair-pocl", "pair-h200-8sm"),
+        )
     ]
 
 

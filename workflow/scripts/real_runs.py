@@ -56,7 +56,7 @@ class Tried:
 
     @property
     def whole(self) -> bool:
-        """Tell whether everything succeeded."""
+        """Tell whether every command has succeeded."""
         return self.predicts and self.plans_cold_start and self.plans_memory and self.runs
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from edgeplan.chapters.joint.evaluation.page import JOINT_REPORT, JointEvidence, findings, joint_metrics
 from edgeplan.chapters.joint.settings import JointParams
 from edgeplan.chapters.joint.stages import joint as stage
-from edgeplan.chapters.joint.ways import COLD, JOINT, NUMBERS, PAID, PLAIN, TEXTS, Subject, starts
+from edgeplan.chapters.joint.ways import COLD, JOINT, NUMBERS, PAID, PLAIN, TEXTS, StartedModel, starts
 from edgeplan.errors import StoreError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.runtime.dnnl import Dnnl
@@ -146,7 +146,7 @@ def test_a_model_is_planned_and_started_by_all_ways(dnnl: Dnnl, tmp_path: Path) 
     from edgeplan.graph.onnx.write import save_onnx  # noqa: PLC0415
 
     model = save_onnx(plain_model(), tmp_path / "plain.onnx")
-    subject = Subject(model, tmp_path, "cpu-onednn", (0, 1), 24 * _MIB, 1)
+    subject = StartedModel(model, tmp_path, "cpu-onednn", (0, 1), 24 * _MIB, 1)
     found = pd.DataFrame(starts(subject, (MAPPED,), 1))
     if found["reason"].astype(str).str.contains("another process").any():
         pytest.skip("another process measures on this machine")

@@ -11,7 +11,7 @@ from edgeplan.cuda.building import Modules
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 
-_OPEN: dict[tuple[int, int], Context] = {}
+_OPEN: dict[tuple[int, int], GpuContext] = {}
 _LOCK = threading.Lock()
 
 
@@ -24,7 +24,7 @@ def gpu_name(driver: Driver, device: int) -> str:
     return bytes(driver.call("cuDeviceGetName", 96, device)).split(b"\0")[0].decode(errors="replace")
 
 
-class Context:
+class GpuContext:
     """A context is that of a GPU, or of a slice of one: a green context. `shared` opens it, and each `close` ends one use.
 
     Attributes:
@@ -59,7 +59,7 @@ class Context:
             raise
 
     @classmethod
-    def shared(cls, driver: Driver, device: int, multiprocessors: int) -> Context:
+    def shared(cls, driver: Driver, device: int, multiprocessors: int) -> GpuContext:
         """Return the open context of a GPU or a slice, opened now if it is not, and current for the calling thread.
 
         Args:
@@ -104,7 +104,7 @@ class Context:
         return int(self.driver.call("cuDeviceGetAttribute", attribute, self._device))
 
     def stream(self) -> Any:
-        """Make a queue.
+        """Make a queue of its own.
 
         Raises:
             DeviceError: the driver refuses.

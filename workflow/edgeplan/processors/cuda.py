@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgeplan.cuda.building import translated
-from edgeplan.cuda.contexts import Context
+from edgeplan.cuda.contexts import GpuContext
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import ProgramSource
@@ -133,7 +133,7 @@ class CudaProcessor(DispatchingProcessor):
         self._base: tuple[Any, int] | None = None
         self._recordings: weakref.WeakSet[_Recording] = weakref.WeakSet()
         self._closed = False
-        self._context = context = Context.shared(driver, options.device, options.multiprocessors)
+        self._context = context = GpuContext.shared(driver, options.device, options.multiprocessors)
         try:
             self.stream = context.stream()
             self.device_numbers = GpuNumbers(

@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class StartedModel:
     """A model that is started within a budget.
 
     Attributes:
@@ -86,7 +86,7 @@ def stock_peak(model: Path, processors: tuple[int, ...]) -> int:
     return stock.peak_bytes(model, processors[: max(1, len(processors) - 1)])
 
 
-def starts(subject: Subject, beside: Sequence[str], turns: int, wait_seconds: float = WAIT_SECONDS) -> list[Row]:
+def starts(subject: StartedModel, beside: Sequence[str], turns: int, wait_seconds: float = WAIT_SECONDS) -> list[Row]:
     """Plan a model, and start it by all ways in turns; a way that cannot be has one row with the reason.
 
     Args:
@@ -124,21 +124,21 @@ def starts(subject: Subject, beside: Sequence[str], turns: int, wait_seconds: fl
     return [{"budget": subject.budget, **row} for row in rows]
 
 
-def _own_way(subject: Subject, way: str, inputs: Mapping[str, Path]) -> Callable[[], Row]:
+def _own_way(subject: StartedModel, way: str, inputs: Mapping[str, Path]) -> Callable[[], Row]:
     """Plan a model within its budget; what starts the plan."""
     plan, told, seconds = _planned(subject, way)
     about = _about(plan, subject.budget) | {"plan_seconds": float(told[1]) if told else seconds}
     return partial(_own_start, subject, plan, inputs, about)
 
 
-def _cold_way(subject: Subject) -> Callable[[], Row]:
+def _cold_way(subject: StartedModel) -> Callable[[], Row]:
     """Plan a cold start, which knows no budget; what starts it."""
     plan, _, _ = _planned(subject, COLD)
     artefact, processors = prepared(plan.path).artefact, subject.processors[: plan.made_for.threads]
     return partial(_stock_start, subject, _COLD_SETTING, artefact, stock.inputs_of(subject.model), processors)
 
 
-def _engine_way(subject: Subject, setting: str) -> Callable[[], Row]:
+def _engine_way(subject: StartedModel, setting: str) -> Callable[[], Row]:
     """Prepare a model for an engine; what starts it."""
     folder, inputs = subject.work / setting, stock.inputs_of(subject.model)
     folder.mkdir()
@@ -146,7 +146,7 @@ def _engine_way(subject: Subject, setting: str) -> Callable[[], Row]:
     return partial(_stock_start, subject, setting, artefact, inputs, subject.compute)
 
 
-def _planned(subject: Subject, way: str) -> tuple[PlanFolder, re.Match[str] | None, float]:
+def _planned(subject: StartedModel, way: str) -> tuple[PlanFolder, re.Match[str] | None, float]:
     """A plan by a user's command, what it told of planning, and its seconds.
 
     Raises:
@@ -190,7 +190,7 @@ def _about(plan: PlanFolder, budget: int) -> Row:
     return found | {"predicted_ms": prediction.opening_ms + prediction.first_ms}
 
 
-def _written_inputs(subject: Subject) -> dict[str, Path]:
+def _written_inputs(subject: StartedModel) -> dict[str, Path]:
     wanted, found = stock.inputs_of(subject.model), {}
     values = random_inputs(wanted.shapes, subject.seed, wanted.types, wanted.below)
     for number, (name, value) in enumerate(values.items()):
@@ -199,13 +199,13 @@ def _written_inputs(subject: Subject) -> dict[str, Path]:
     return found
 
 
-def _job(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], runs: int) -> RunSettings:
+def _job(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], runs: int) -> RunSettings:
     schedule = plan.scheduled(MemorySchedule)
     first = None if schedule.first is None else to_builtins(schedule.first)
     return RunSettings(inputs, subject.processors, schedule.reader, runs, isolated=False, first=first)
 
 
-def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], about: Row) -> Row:
+def _own_start(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], about: Row) -> Row:
     """Start a plan of ours within the budget."""
     gate, settings, threads = _gate(subject), _job(subject, plan, inputs, 1), plan.made_for.threads
     run_apart(plan.path, threads, [None], settings)
@@ -218,7 +218,7 @@ def _own_start(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], a
     return about | _started(held, found.first_ms)
 
 
-def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.Inputs, processors: tuple[int, ...]) -> Row:
+def _stock_start(subject: StartedModel, setting: str, artefact: Any, inputs: stock.Inputs, processors: tuple[int, ...]) -> Row:
     """Start an engine within the budget."""
     gate = _gate(subject)
     stock.run_stock(stock.stock_job(setting, artefact, inputs, processors, 1))
@@ -231,7 +231,7 @@ def _stock_start(subject: Subject, setting: str, artefact: Any, inputs: stock.In
     return _started(held, found.open_ms + found.run_ms[0])
 
 
-def _paid(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path]) -> Row:
+def _paid(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path]) -> Row:
     """Hold a run to the budget in a group that pays for its libraries, and compare outputs with ONNX Runtime's."""
     program, threads = plan.program_of(StreamProgram), plan.made_for.threads
     outputs = {border.name: subject.work / f"output-{k}.bin" for k, border in enumerate(program.outputs)}
@@ -254,7 +254,7 @@ def _paid(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path]) -> Row
     return row | {"peak": over, "failures": paid.failures, "killed": float(paid.code < 0)}
 
 
-def _error(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], outputs: Mapping[str, Path]) -> float:
+def _error(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], outputs: Mapping[str, Path]) -> float:
     """The largest difference of outputs from ONNX Runtime's, relative to the largest magnitude."""
     program = plan.program_of(StreamProgram)
     values = {b.name: np.frombuffer(inputs[b.name].read_bytes(), b.dtype).reshape(b.shape) for b in program.inputs}
@@ -263,7 +263,7 @@ def _error(subject: Subject, plan: PlanFolder, inputs: Mapping[str, Path], outpu
     return relative_error(found, [expected[b.name] for b in program.outputs])
 
 
-def _gate(subject: Subject) -> Path:
+def _gate(subject: StartedModel) -> Path:
     gate = subject.work / "gate"
     gate.unlink(missing_ok=True)
     return gate

@@ -179,7 +179,7 @@ class Loaded:
         self._apart = self._segments(lambda kernels: kernels) if profiling else self._joined
 
     def _segments(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[Callable[[], object]]:
-        """What runs, in order: recorded segments, and steps of the host, which return their nanoseconds."""
+        """Return what runs, in order: recorded segments, and steps of the host, which return their nanoseconds."""
         program, found = self.program, list[Callable[[], object]]()
         order: list[list[int]] = [[]]
         incoming: tuple[str, ...] = program.inputs if self._moved else ()
@@ -274,7 +274,7 @@ class Loaded:
         return {name: np.array(self._executable.activation(name)) for name in self.program.outputs}
 
     def close(self) -> None:
-        """Close the processor."""
+        """Close the processor, which frees all that was loaded."""
         self._joined, self._apart = [], []
         self.processor.close()
 

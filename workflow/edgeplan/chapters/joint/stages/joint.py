@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.joint.settings import JointParams
-from edgeplan.chapters.joint.ways import NUMBERS, TEXTS, Subject, starts, stock_peak
+from edgeplan.chapters.joint.ways import NUMBERS, TEXTS, StartedModel, starts, stock_peak
 from edgeplan.devices.config import load_device
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
@@ -87,7 +87,7 @@ def _measure(
     model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
     with machine_lock(s.lock_timeout_seconds):
         budget = int(s.share * stock_peak(model, processors))
-    subject = Subject(model, folder, str(device.resolve()), processors, budget, params.seed)
+    subject = StartedModel(model, folder, str(device.resolve()), processors, budget, params.seed)
     found = starts(subject, s.beside, s.turns, s.lock_timeout_seconds)
     for row in found:
         log.info("%s: %s", name, ", ".join(f"{column} {value}" for column, value in row.items()))

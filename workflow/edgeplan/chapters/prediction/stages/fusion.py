@@ -42,7 +42,8 @@ class ExecutedNodes:
     def __init__(self, device: DeviceFile, measurer: Measurer, folder: Path, key: str) -> None:
         self._measurer = measurer
         self.tells = engine_class(device.engine).reports_nodes  # whether the engine reports its nodes at all
-        self._path = folder / f"executed-{key}-{engine_protocol('mapping', device.engine).name}.parquet"
+        name = engine_protocol("mapping", device.engine).name.replace("/", "-")
+        self._path = folder / f"executed-{key}-{name}.parquet"
         self._known: dict[str, str] = {}
         if self._path.is_file():
             known = read_parquet(self._path, "graph", "members", next_step=KEPT)
