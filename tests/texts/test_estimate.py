@@ -28,7 +28,7 @@ def test_profiles_are_as_long_as_they_say() -> None:
     """quick.yaml is meant to end within about 20 minutes, tiny.yaml is for tests, paper.yaml measures for days."""
     minutes = {name: sum(_estimated(name).values()) / 60 for name in ("tiny", "quick", "paper")}
     assert minutes["tiny"] < 13
-    assert 15 < minutes["quick"] < 26
+    assert 15 < minutes["quick"] < 27
     assert minutes["paper"] > 24 * 60
 
 
