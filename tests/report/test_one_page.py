@@ -77,6 +77,7 @@ def test_all_parts_of_the_run_stand_on_the_first_screen_and_no_other_figure_does
         "cpu-onednn-memory",
         "cpu-onednn-joint",
         "opencl-pocl-cold-gpu",
+        "transfer-adaptation",
         *(f"{pair}-partition-checked" for pair in PARAMS.model_dump()["partition"]["checked_pairs"]),
         "pair-pocl-partition",
         "pair-pocl-partition-eop",
@@ -130,7 +131,7 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
         "memory on cpu-onednn: the ratio 0.5 (pass); no value: the lost one; bars: 1 of 2 pass, 1 without a value; grade good"
         in told
     )
-    assert len(told) == 8 + len(PARAMS.model_dump()["partition"]["checked_pairs"])
+    assert len(told) == 9 + len(PARAMS.model_dump()["partition"]["checked_pairs"])
 
 
 def test_a_missing_part_and_a_figure_of_two_chapters_are_errors(results: Path) -> None:
