@@ -56,18 +56,15 @@ def merged_figures(params: Mapping[str, object]) -> list[str]:
     return [f"results/{target}/metrics.json" for target in targets]
 
 
-_TRAINS_MANY = "ladder"
-
-
 def rebuilt(params: Mapping[str, object]) -> list[str]:
     """Return the stages that write committed files from stored rows, in order.
 
-    Those that only fill DVC's cache are left out, and the one that trains predictors by the hundred.
+    Those that only fill DVC's cache are left out, and those that `Stage.in_tables` leaves out.
     """
     return [
         stage.name
         for stage in STAGES
-        if stage.name != _TRAINS_MANY
+        if stage.in_tables
         and not all(covered(path, stage.cached) for path in stage.written)
         and (stage.targets is None or stage.targets.of(params))
     ]

@@ -10,9 +10,10 @@ from edgeplan.engines.opencl.dispatching import program_of
 from edgeplan.errors import ModelError
 from edgeplan.gpu_start.weights import sources_of
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.steps import Lowered, Step
+from edgeplan.graph.steps import Step
 from edgeplan.opencl import dispatch as dispatcher
 from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch, Memory
+from edgeplan.opencl.processor import OTHER_TYPES, has_other_types
 from edgeplan.opencl.spaces import tensor_of
 from edgeplan.opencl.tuning import alternatives
 from edgeplan.runtime.creation import aligned
@@ -101,8 +102,7 @@ def gpu_model(dnnl: Dnnl, model: Path, graph: Graph, device: DeviceSpec, numbers
         ModelError: an operator has no steps or no kernel, or weights cannot be read.
     """
     program = program_of(dnnl, model, graph, 1)
-    lowered = Lowered(program.name, program.steps, program.inputs, program.outputs, program.shapes, program.types)
-    kernels = _worth_compiling([_kernels(program, lowered, step, numbers) for step in program.steps])
+    kernels = _worth_compiling([_kernels(program, step, numbers) for step in program.steps])
     names = sorted({location.file for location in program.weights.values()})
     return GpuModel(model, device, program, kernels, tuple(names), sources_of(model, names))
 
@@ -127,9 +127,9 @@ def _sources(found: Dispatch) -> set[tuple[str, tuple[tuple[str, int], ...]]]:
     return {(launch.source, launch.defines) for launch in found.launches}
 
 
-def _kernels(program: Program, lowered: Lowered, step: Step, numbers: DeviceNumbers) -> dict[str, Dispatch]:
-    if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
-        why = "values that are not of float32"
+def _kernels(program: Program, step: Step, numbers: DeviceNumbers) -> dict[str, Dispatch]:
+    if has_other_types(step, program.types):
+        why = OTHER_TYPES
     elif is_view(program, step, numbers.block):
         return {}
     else:

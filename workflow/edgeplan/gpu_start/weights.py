@@ -15,8 +15,10 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Packing
 from edgeplan.opencl.transforms import packed
+from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
+from edgeplan.runtime.memory import read_fully
 from edgeplan.runtime.transform import folded, values_of
 from edgeplan.support.files import files_sha256
 
@@ -38,9 +40,8 @@ class WeightFiles:
     def __init__(self, program: GpuProgram, folder: Path) -> None:
         self._folder, self._files, self._packed = folder, dict[int, int](), -1
         weights = [step.weights for step in program.steps if step.weights is not None]
-        needed = sorted({place.file for one in weights if not one.cached for place in one.places})
         try:
-            for number in needed:
+            for number in program.files_read:
                 self._files[number] = _opened(_found(program.files[number], folder))
             if any(one.cached for one in weights):
                 self._packed = _opened(folder / PACKED_NAME)
@@ -60,7 +61,7 @@ class WeightFiles:
         Raises:
             ModelError: they cannot be read.
         """
-        data = page_aligned(_FLOAT_BYTES * weights.elements)
+        data = allocate(_FLOAT_BYTES * weights.elements, PAGE_BYTES).data  # a device that shares it uses it in place
         self._fill(self._packed, data, weights.offset, str(self._folder / PACKED_NAME))
         return data.view(np.float32)
 
@@ -78,13 +79,10 @@ class WeightFiles:
         return values_of(data, place.stride, place.dtype, place.rows).reshape(place.shape)
 
     def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
-        view, at = memoryview(data), 0  # type: ignore[arg-type]
         try:
-            while at < len(view):
-                got = os.preadv(descriptor, [view[at:]], offset + at)
-                if not got:
-                    raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START))
-                at += got
+            read_fully(descriptor, data.data, offset)
+        except EOFError as error:
+            raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START)) from error
         except OSError as error:
             what = f"cannot read the weights: {error.strerror}"
             raise ModelError(what, where=where, next_step="check the disk, then run again") from error
@@ -105,13 +103,6 @@ def packed_of(weights: PackedWeights, raw: Mapping[str, npt.NDArray[Any]]) -> Ar
     """
     step = Step("", weights.kind, (), (), (), settings=MappingProxyType(weights.settings))
     return packed(Packing(weights.transform, weights.elements, weights.sizes), folded(step, raw))
-
-
-def page_aligned(size: int) -> npt.NDArray[np.uint8]:
-    """Return memory that begins at a page, which a device that shares it may use in place."""
-    raw = np.empty(size + PAGE_BYTES, np.uint8)
-    start = -raw.ctypes.data % PAGE_BYTES
-    return raw[start : start + size]
 
 
 def sources_of(model: Path, names: Sequence[str]) -> tuple[ModelSource, ...]:

@@ -59,6 +59,20 @@ class OpenclDispatcher(Dispatcher):
         return alternatives(step, shapes, layouts, self.device)
 
 
+#: What no kernel runs, whatever the step.
+OTHER_TYPES = "values that are not of float32"
+
+
+def has_other_types(step: Step, types: Mapping[str, str]) -> bool:
+    """Tell whether a step reads or writes values of another type than float32.
+
+    Args:
+        step: the step.
+        types: of tensors that are not of float32.
+    """
+    return any(tensor in types for tensor in (*step.reads, *step.outputs))
+
+
 class DispatchingProcessor(Processor):
     """A dispatching processor takes its kernels from the white-box dispatcher; a driver's own builds and launches them.
 
@@ -82,8 +96,8 @@ class DispatchingProcessor(Processor):
 
     def refuses(self, lowered: Lowered, step: Step, layouts: Mapping[str, str]) -> str:
         """Return why there are no kernels for a step, or ""."""
-        if any(tensor in lowered.types for tensor in (*step.reads, *step.outputs)):
-            return "values that are not of float32"
+        if has_other_types(step, lowered.types):
+            return OTHER_TYPES
         return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
@@ -96,8 +110,8 @@ class DispatchingProcessor(Processor):
         program, step = executable.program, executable.program.steps[index]
         if is_view(program, step, self.device_numbers.block):
             return Kernel("reshape.view", ())
-        if any(tensor in program.types for tensor in (*step.reads, *step.outputs)):
-            raise ModelError("values that are not of float32", where=f"step {step.name!r}", next_step="leave it to the CPU")
+        if has_other_types(step, program.types):
+            raise ModelError(OTHER_TYPES, where=f"step {step.name!r}", next_step="leave it to the CPU")
         leading = step.sizes("written")[2] if step.kind == "fc" and "written" in step.settings else 0
         found = dispatcher.dispatch(step, program.shapes, program.layouts, self.device_numbers, leading=leading)
         if self.choose is not None:

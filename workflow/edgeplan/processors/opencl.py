@@ -36,7 +36,7 @@ from edgeplan.opencl.platforms import (
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.opencl.widest import widest
 from edgeplan.runtime.creation import ALIGNMENT
-from edgeplan.runtime.executable import Buffer, Executable
+from edgeplan.runtime.executable import Buffer, Executable, allocate
 from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 
 #: How long the host, and kernels that wait for it, wait before they give up.
@@ -279,9 +279,7 @@ class OpenclProcessor(DispatchingProcessor):
     def _allocated(self, size: int) -> _Allocation:
         cl = self._cl
         if self._capabilities.sharing == Sharing.mirrored:
-            raw = np.empty(size + ALIGNMENT, np.uint8)
-            start = -raw.ctypes.data % ALIGNMENT
-            return _Allocation(raw[start : start + size], cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size))
+            return _Allocation(allocate(size).data, cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size))
         flags = cl.svm_mem_flags.READ_WRITE | cl.svm_mem_flags.SVM_FINE_GRAIN_BUFFER
         if self._capabilities.atomics:
             flags |= cl.svm_mem_flags.SVM_ATOMICS

@@ -43,10 +43,10 @@ class Buffer:
         return self.data[offset : offset + size].view(dtype).reshape(shape)
 
 
-def allocate(size: int) -> Buffer:
-    """Uninitialised memory, aligned to a cache line."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+def allocate(size: int, alignment: int = ALIGNMENT) -> Buffer:
+    """Uninitialised memory, aligned to a cache line, or to more."""
+    raw = np.empty(size + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
     data = raw[start : start + size]
     return Buffer(data, data.ctypes.data)
 

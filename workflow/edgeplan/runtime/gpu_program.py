@@ -151,6 +151,12 @@ class GpuProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     files: tuple[ModelSource, ...] = ()
 
     @property
+    def files_read(self) -> tuple[int, ...]:
+        """Return the positions in `files` of those that a start reads: weights that the plan folder does not hold packed."""
+        weights = [step.weights for step in self.steps if step.weights is not None]
+        return tuple(sorted({place.file for one in weights if not one.cached for place in one.places}))
+
+    @property
     def packed_bytes(self) -> int:
         """Return the size of the weights that the plan folder holds."""
         return sum(4 * step.weights.elements for step in self.steps if step.weights is not None and step.weights.cached)

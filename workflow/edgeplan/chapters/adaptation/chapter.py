@@ -37,6 +37,7 @@ LADDER = Stage(
     reads=(_KEPT,),
     outputs=_LADDER,
     all_cores=True,
+    in_tables=False,
 )
 TABLES = Stage(
     name="ladder_tables",

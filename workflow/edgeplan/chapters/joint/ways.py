@@ -52,6 +52,7 @@ _PLANNED = re.compile(r"plans in (\d+) s")
 _PLAN_SECONDS, _START_SECONDS = 1200.0, 60.0
 _KIB = 1024
 _SAME = 1.005  # plans as fast as each other
+_FAILURES = (ColdRunError, NoGroupError, TimeoutError)
 Row = dict[str, Any]
 
 
@@ -78,12 +79,16 @@ class StartedModel:
     @property
     def compute(self) -> tuple[int, ...]:
         """Return the processors that compute: one reads where there are several."""
-        return self.processors[: max(1, len(self.processors) - 1)]
+        return _computing(self.processors)
+
+
+def _computing(processors: tuple[int, ...]) -> tuple[int, ...]:
+    return processors[: max(1, len(processors) - 1)]
 
 
 def stock_peak(model: Path, processors: tuple[int, ...]) -> int:
     """Return what ONNX Runtime takes over idle, bytes."""
-    return stock.peak_bytes(model, processors[: max(1, len(processors) - 1)])
+    return stock.peak_bytes(model, _computing(processors))
 
 
 def starts(subject: StartedModel, beside: Sequence[str], turns: int, wait_seconds: float = WAIT_SECONDS) -> list[Row]:
@@ -118,8 +123,8 @@ def starts(subject: StartedModel, beside: Sequence[str], turns: int, wait_second
             for way, start in ways.items():
                 try:
                     row = start()
-                except (ColdRunError, NoGroupError, TimeoutError) as error:
-                    row = {"reason": error.reason if isinstance(error, ColdRunError) else str(error)}
+                except _FAILURES as error:
+                    row = _failed(error)
                 rows.append({"way": way, "turn": turn, **row})
     return [{"budget": subject.budget, **row} for row in rows]
 
@@ -248,8 +253,8 @@ def _paid(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path]) -
             module_command(_WORKER), job, gate, free.files, libraries, budget=subject.budget,
             timeout_seconds=_START_SECONDS,
         )  # fmt: skip
-    except (ColdRunError, NoGroupError, TimeoutError) as error:
-        return row | {"reason": error.reason if isinstance(error, ColdRunError) else str(error)}
+    except _FAILURES as error:
+        return row | _failed(error)
     over = paid.peak_bytes - paid.idle_bytes
     return row | {"peak": over, "failures": paid.failures, "killed": float(paid.code < 0)}
 
@@ -261,6 +266,10 @@ def _error(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], 
     expected = reference_outputs(subject.model, values)
     found = [np.frombuffer(outputs[b.name].read_bytes(), b.dtype).reshape(b.shape) for b in program.outputs]
     return relative_error(found, [expected[b.name] for b in program.outputs])
+
+
+def _failed(error: Exception) -> Row:
+    return {"reason": error.reason if isinstance(error, ColdRunError) else str(error)}
 
 
 def _gate(subject: StartedModel) -> Path:

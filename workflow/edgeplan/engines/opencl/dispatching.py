@@ -174,27 +174,21 @@ class Loaded:
                 else:
                     steps.append(processor.prepare(executable, index))
         self.steps = tuple(steps)
-        self._order: list[list[int]] = []  # of the steps in what runs
-        self._joined = self._segments(lambda kernels: [processor.joined(kernels)] if profiling and kernels else kernels)
-        self._apart = self._segments(lambda kernels: kernels) if profiling else self._joined
+        self._order = _segments(self.steps)
+        self._joined = self._runs(lambda kernels: [processor.joined(kernels)] if profiling and kernels else kernels)
+        self._apart = self._runs(lambda kernels: kernels) if profiling else self._joined
 
-    def _segments(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[Callable[[], object]]:
+    def _runs(self, of: Callable[[list[Kernel]], list[Kernel]]) -> list[Callable[[], object]]:
         """Return what runs, in order: recorded segments, and steps of the host, which return their nanoseconds."""
-        program, found = self.program, list[Callable[[], object]]()
-        order: list[list[int]] = [[]]
+        program, found, kernels = self.program, list[Callable[[], object]](), list[Kernel]()
         incoming: tuple[str, ...] = program.inputs if self._moved else ()
-        for index, (step, described) in enumerate(zip(self.steps, program.steps, strict=True)):
+        for step, described in zip(self.steps, program.steps, strict=True):
             if isinstance(step, Kernel):
-                order[-1] += [index] if step.handle else []
+                kernels += [step] if step.handle else []
                 continue
-            found += [self._recorded(incoming, of(self._kernels(order[-1])), described.reads), self._by_host(step)]
-            incoming = described.outputs
-            order += [[index], []]
-        self._order = order
-        return [*found, self._recorded(incoming, of(self._kernels(order[-1])), program.outputs if self._moved else ())]
-
-    def _kernels(self, indices: Iterable[int]) -> list[Kernel]:
-        return [step for step in map(self.steps.__getitem__, indices) if isinstance(step, Kernel)]
+            found += [self._recorded(incoming, of(kernels), described.reads), self._by_host(step)]
+            incoming, kernels = described.outputs, []
+        return [*found, self._recorded(incoming, of(kernels), program.outputs if self._moved else ())]
 
     def _recorded(self, incoming: Iterable[str], kernels: list[Kernel], outgoing: Iterable[str]) -> Callable[[], object]:
         processor, incoming, outgoing = self.processor, tuple(incoming), tuple(outgoing)
@@ -277,6 +271,17 @@ class Loaded:
         """Close the processor, which frees all that was loaded."""
         self._joined, self._apart = [], []
         self.processor.close()
+
+
+def _segments(steps: Sequence[Kernel | PreparedSteps]) -> list[list[int]]:
+    """The steps of each segment and, between two of them, the one of the host; a view, for which nothing runs, is in none."""
+    found: list[list[int]] = [[]]
+    for index, step in enumerate(steps):
+        if not isinstance(step, Kernel):
+            found += [[index], []]
+        elif step.handle:
+            found[-1].append(index)
+    return found
 
 
 class _DispatchedSession(Session):

@@ -144,10 +144,8 @@ def started(job: GpuStartJob) -> GpuStartResult:
 def files_of(plan: PlanFolder) -> tuple[Path, ...]:
     """List the files that a start of a plan reads: those of the folder, and those of the model that it takes weights from."""
     program = cast("GpuProgram", plan.program)
-    weights = [step.weights for step in program.steps if step.weights is not None]
-    raw = sorted({place.file for one in weights if not one.cached for place in one.places})
     own = sorted(path for path in plan.path.iterdir() if path.is_file())
-    return (*own, *(Path(program.files[number].path) for number in raw))
+    return (*own, *(Path(program.files[number].path) for number in program.files_read))
 
 
 def main() -> None:

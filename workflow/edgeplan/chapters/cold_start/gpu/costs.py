@@ -14,11 +14,12 @@ import numpy as np
 from edgeplan.chapters.cold_start.planners.gpu import GpuCandidate, GpuCosts
 from edgeplan.gpu_start.model import OWN, GpuModel
 from edgeplan.gpu_start.session import argument_of, launch_of
-from edgeplan.gpu_start.weights import WeightFiles, packed_of, page_aligned
+from edgeplan.gpu_start.weights import WeightFiles, packed_of
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.processor import DispatchingProcessor
-from edgeplan.runtime.gpu_program import GpuStep, PackedWeights
+from edgeplan.runtime.executable import allocate
+from edgeplan.runtime.gpu_program import PAGE_BYTES, GpuStep, PackedWeights
 from edgeplan.runtime.processor import Kernel
 
 _MS_PER_S, _NS_PER_MS, _FLOAT_BYTES = 1e3, 1e6, 4
@@ -85,7 +86,7 @@ class CostMeter:
         memories: dict[str, Any] = {"arena": self._arena, "workspace": self._workspace, "weights": self._arena}
         raw_ms = pack_ms = upload_ms = read_ms = 0.0
         raw_bytes = kept_bytes = 0
-        kept = page_aligned(_FLOAT_BYTES * weights.elements if weights is not None else 0)
+        kept = allocate(_FLOAT_BYTES * weights.elements if weights is not None else 0, PAGE_BYTES).data
         if weights is not None:
             raw, raw_ms = _timed(self._files.read_raw, weights)
             values, pack_ms = _timed(packed_of, weights, raw)
