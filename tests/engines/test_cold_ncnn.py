@@ -16,7 +16,9 @@ from edgeplan.engines.ncnn import convert as ncnn_convert
 from edgeplan.engines.ncnn.cold import Ncnn
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.job import PrepareJob, RunJob
 
 SHAPE = (1, 8, 13, 12)
 Block = Callable[[GraphBuilder, str], str]
@@ -114,3 +116,24 @@ def test_a_converter_that_gives_up_is_a_reason_and_leaves_nothing(
 def test_a_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="batch"):
         Ncnn().prepare(tmp_path / "absent.onnx", {"input": (2, 3, 8, 8)}, tmp_path, 1)
+
+
+@needs_pnnx
+@pytest.mark.parametrize("setting", ["ncnn-vulkan", "ncnn-vulkan-cached"])
+def test_vulkan_computes_the_same_in_a_fresh_process_or_says_what_is_missing(setting: str, tmp_path: Path) -> None:
+    """On any Vulkan device that is here, Mesa's on the processor among them."""
+    model, inputs = _model(BLOCKS["classifier"], tmp_path), random_inputs({"input": SHAPE}, 3)
+    np.savez(tmp_path / "expected.npz", *_expected(model, inputs))
+    shapes, folder = {"input": SHAPE}, tmp_path / "made"
+    folder.mkdir()
+    made = prepare_offline(PrepareJob(setting=setting, threads=1, model=model, inputs=shapes, folder=folder))
+    if made.artefact is None:
+        assert "VK_DRIVER_FILES" in made.reason
+        pytest.skip(made.reason)
+    job = RunJob(setting=setting, threads=1, artefact=made.artefact, inputs=shapes, seed=3, state="cached",
+                 reference=tmp_path / "expected.npz")  # fmt: skip
+    found = run_cold(job)
+    assert not found.reason
+    assert " on " in found.engine_version, "it names the device"
+    assert found.output_error is not None
+    assert found.output_error < 1e-4

@@ -1,4 +1,4 @@
-"""Cold starts on a GPU, on PoCL: what is planned is executed, and what is stale, damaged or elsewhere changes no output."""
+"""Cold starts on a GPU, on PoCL and on an NVIDIA GPU where one is: what is planned is executed, and what is stale, damaged or elsewhere changes no output."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlanning, planning_on
 from edgeplan.chapters.cold_start.planners.gpu import GPU_PLANNERS, KEPT, KERNELS, OPTIMAL, STOCK, WARM
 from edgeplan.cli import app
+from edgeplan.cuda.driver import Driver
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import random_inputs
 from edgeplan.errors import DeviceError, FormatError, ModelError
@@ -36,7 +37,19 @@ from edgeplan.testing.engines import reference_outputs, require_close
 
 ROOT = Path(__file__).parents[2]
 _TOLERANCE = 1e-4
-pytestmark = pytest.mark.skipif(find_spec("pyopencl") is None, reason="pyopencl is an extra")
+
+
+def _options(engine: str) -> dict[str, str]:
+    """The options of a device here."""
+    if engine == "cuda":
+        try:
+            Driver()
+        except DeviceError as error:
+            pytest.skip(error.what)
+        return {}
+    if find_spec("pyopencl") is None:
+        pytest.skip("pyopencl is an extra")
+    return {"platform": "Portable Computing Language", "cores": str(max(os.sched_getaffinity(0)))}
 
 
 def _graph() -> Graph:
@@ -65,13 +78,12 @@ class Planned:
     outputs: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    folder = tmp_path_factory.mktemp("gpu")
-    device = folder / "opencl-here.yaml"
-    core = str(max(os.sched_getaffinity(0)))
-    options = {"platform": "Portable Computing Language", "cores": core}
-    device.write_text(yaml.safe_dump({"format_version": 1, "name": device.stem, "engine": "opencl", "options": options}))
+@pytest.fixture(scope="module", params=["opencl", "cuda"])
+def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    folder, engine = tmp_path_factory.mktemp("gpu"), str(request.param)
+    device = folder / f"{engine}-here.yaml"
+    described = {"format_version": 1, "name": device.stem, "engine": engine, "options": _options(engine)}
+    device.write_text(yaml.safe_dump(described))
     graph = _graph()
     model = save_onnx(graph, folder / "small.onnx")
     found = load_device(device)
@@ -238,9 +250,13 @@ def test_a_plan_for_something_else_is_refused(copy: Path, field: str) -> None:
 
 def test_a_device_that_is_not_here_is_named(copy: Path) -> None:
     program = cast("GpuProgram", read_folder(copy).program)
-    device = msgspec.structs.replace(program.device, options={"platform": "no such platform"})
+    absent, told = {
+        "opencl": ({"platform": "no such platform"}, "no OpenCL device '' on a platform 'no such platform'"),
+        "cuda": ({"device": "99"}, "INVALID_DEVICE"),
+    }[program.device.engine]
+    device = msgspec.structs.replace(program.device, options=absent)
     _rewrite(copy, msgspec.structs.replace(program, device=device))
-    with pytest.raises(DeviceError, match="no OpenCL device '' on a platform 'no such platform'"):
+    with pytest.raises(DeviceError, match=told):
         _opened(copy)
 
 

@@ -46,6 +46,7 @@ class Modules:
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
         self._driver, self._architecture, self._identity = driver, architecture, identity
         self._loaded: dict[ProgramSource, Any] = {}
+        self._replaced: list[Any] = []
         self._lock = threading.Lock()
         self.codes: dict[ProgramSource, bytes] = {}
 
@@ -72,8 +73,11 @@ class Modules:
             DeviceError: the driver refuses it.
         """
         with self._lock:
+            earlier = self._loaded.get(asked)
             self._loaded[asked] = self._driver.call("cuModuleLoadData", code)
             self.codes[asked] = code
+            if earlier is not None:
+                self._replaced.append(earlier)  # kernels that were made from it may still run
 
     def compile(self, asked: ProgramSource) -> None:
         """Compile a source, whatever was kept of it, and load it.
@@ -85,8 +89,8 @@ class Modules:
 
     def close(self) -> None:
         """Unload all; no kernel runs any more."""
-        while self._loaded:
-            _, module = self._loaded.popitem()
+        while self._loaded or self._replaced:
+            module = self._replaced.pop() if self._replaced else self._loaded.popitem()[1]
             self._driver.call("cuModuleUnload", module)
 
     def _code(self, asked: ProgramSource) -> bytes:

@@ -197,6 +197,8 @@ class GpuSession(Session):
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         processor, first = self._processor, not self.cold_ms
         processor.enter()
+        if not first and self._again is None:
+            self._record()
         values = [np.ascontiguousarray(inputs[border.name]) for border in self.program.inputs]
         outputs = {border.name: np.empty(border.shape, border.dtype) for border in self.program.outputs}
         for border, value in zip(self.program.inputs, values, strict=True):
@@ -218,7 +220,7 @@ class GpuSession(Session):
             now = time.perf_counter()
             self._stages["run"] = (now - began) * 1e3
             self.cold_ms = (now - self._began) * 1e3
-            self._settle()
+            self._keep_codes()
         return outputs
 
     def _ready(self, index: int) -> Kernel:
@@ -235,8 +237,8 @@ class GpuSession(Session):
                 self._change.wait(_LOOK_SECONDS)
         return self._ready(index)
 
-    def _settle(self) -> None:
-        """Record what later inferences enqueue, and write the code again that had to be compiled in the first one."""
+    def _record(self) -> None:
+        """Record what later inferences enqueue, before the second one: no first outputs wait for it."""
         kernels = [kernel for kernel in self._kernels if kernel is not None and kernel.handle]
 
         def enqueue_all() -> None:
@@ -244,6 +246,9 @@ class GpuSession(Session):
                 self._processor.enqueue(kernel)
 
         self._again = self._processor.recorded(enqueue_all)
+
+    def _keep_codes(self) -> None:
+        """Write the code again that had to be compiled in the first inference."""
         if self.code_problem:
             _log.warning(
                 "%s %s: kernels were compiled, and it is written again", self._plan.path / CODE_NAME, self.code_problem

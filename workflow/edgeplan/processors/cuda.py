@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +136,7 @@ class CudaProcessor(DispatchingProcessor):
         self._closed = False
         self._context = context = GpuContext.shared(driver, options.device, options.multiprocessors)
         try:
-            self.stream = context.stream()
+            self.stream, self._uploads = context.stream(), context.stream()
             self.device_numbers = GpuNumbers(
                 context.units, _VECTOR, block, context.attribute("MAX_THREADS_PER_BLOCK"),
                 context.attribute("MAX_SHARED_MEMORY_PER_BLOCK"), context.attribute("TOTAL_CONSTANT_MEMORY"),
@@ -197,7 +198,11 @@ class CudaProcessor(DispatchingProcessor):
 
     @classmethod
     def load_library(cls, options: Mapping[str, str]) -> None:
-        """Load the driver and the compiler, and look for the GPU; see `DispatchingProcessor`."""
+        """Load the driver and the compiler, and look for the GPU; see `DispatchingProcessor`.
+
+        Machine code is loaded where a thread asks for it, not when its kernel is first launched.
+        """
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # the driver reads it once
         Driver().call("cuDeviceGet", CudaOptions.of(options).device)
 
     @property
@@ -237,7 +242,7 @@ class CudaProcessor(DispatchingProcessor):
         """Copy values to memory of the GPU; see `DispatchingProcessor`."""
         found = int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT)))
         self._kept.append(found)
-        self.driver.call("cuMemcpyHtoD", found, values.ctypes.data, values.nbytes)
+        self._copy_up(found, values)
         return np.uint64(found)
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
@@ -298,8 +303,13 @@ class CudaProcessor(DispatchingProcessor):
         flat = np.ascontiguousarray(values, np.float32)
         found = int(self.driver.call("cuMemAlloc", flat.nbytes))
         self._weights.setdefault(arena, []).append(found)
-        self.driver.call("cuMemcpyHtoD", found, flat.ctypes.data, flat.nbytes)
+        self._copy_up(found, flat)
         return found
+
+    def _copy_up(self, memory: int, values: npt.NDArray[np.float32]) -> None:
+        """Copy values to the GPU, and wait until they are there: a plain copy returns before, and queues wait for none."""
+        self.driver.call("cuMemcpyHtoDAsync", memory, values.ctypes.data, values.nbytes, self._uploads)
+        self.driver.call("cuStreamSynchronize", self._uploads)
 
     def _workspace_of(self, elements: int) -> int:
         """The memory that launches of one step use between them: one for all steps, which run one after the other."""
@@ -477,8 +487,9 @@ class CudaProcessor(DispatchingProcessor):
         for function, handle in freed:
             with contextlib.suppress(DeviceError):
                 driver.call(function, handle)
-        with contextlib.suppress(DeviceError, AttributeError):
-            driver.call("cuStreamDestroy", self.stream)
+        for name in ("stream", "_uploads"):
+            with contextlib.suppress(DeviceError, AttributeError):
+                driver.call("cuStreamDestroy", getattr(self, name))
         self._context.close()
         self._memories.clear()
         self._awaited.clear()

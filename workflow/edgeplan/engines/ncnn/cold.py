@@ -18,7 +18,6 @@ _REDUCED_PRECISION = (
     "use_fp16_arithmetic",
     "use_bf16_packed",
     "use_bf16_storage",
-    "use_vulkan_compute",
 )
 
 
@@ -59,12 +58,16 @@ class Ncnn(Baseline):
         return {name: self._ncnn.Mat(value[0]).clone() for name, value in inputs.items()}
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int) -> BaselineSession:
+        return self._opened(artefact, inputs, threads)
+
+    def _opened(self, artefact: Artefact, inputs: Mapping[str, Any], threads: int, *, gpu: bool = False) -> BaselineSession:
         start = perf_counter()
         net = self._ncnn.Net()
         net.opt.num_threads = threads
         for option in _REDUCED_PRECISION:
             if hasattr(net.opt, option):  # the newer ones are unknown to older versions
                 setattr(net.opt, option, False)
+        net.opt.use_vulkan_compute = gpu
         if not self.by_products:
             net.opt.use_winograd_convolution = net.opt.use_sgemm_convolution = False
         failed = net.load_param(str(artefact.main))
