@@ -116,15 +116,7 @@ def _support(count: int, numbers: Mapping[str, int] = _NONE) -> tuple[pd.DataFra
 
 def test_kernels_of_a_prior_are_launched_as_the_device_would() -> None:
     """Where the device's own kernels have launches; those of engines that do not dispatch have none, and so zeros."""
-    numbers = {
-        "units": 8,
-        "vector": 4,
-        "block": 16,
-        "work_group": 1024,
-        "local_bytes": 49152,
-        "constant_bytes": 65536,
-        "tiled": 1,
-    }
+    numbers = asdict(GpuNumbers(units=8, vector=4, block=16, work_group=1024))
     (_, plain), (table, support) = _support(120), _support(120, numbers)
     launches = support.matrix[:, len(FEATURES) : -len(EXTRA_FEATURES)]
     assert launches.shape[1] == len(LAUNCH_FEATURES) == read_labels(table, numbers).matrix.shape[1] - len(FEATURES)
