@@ -12,6 +12,8 @@ import pytest
 from law_of_latency import ABOUT, SETTINGS, conv, rows
 from pydantic import ValidationError
 
+from edgeplan.chapters.prediction.stages.sampling import require_numbers
+from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import EngineSettings
 from edgeplan.engines.opencl.dispatching import Loaded, program_of
 from edgeplan.engines.opencl.session import Opencl
@@ -177,6 +179,23 @@ def test_predictors_of_other_launches_are_refused(
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
         with pytest.raises(FormatError, match=said):
             load(tmp_path / folder)
+
+
+def test_a_device_that_launches_otherwise_is_not_measured() -> None:
+    device = DeviceFile(format_version=2, name="dev", engine="opencl")
+    try:
+        engine = device.load_engine()
+    except DeviceError as error:
+        pytest.skip(error.what)
+    numbers = dict(engine.dispatch_numbers())
+    require_numbers(device, {})
+    require_numbers(device, numbers)
+    with pytest.raises(DeviceError, match="kernels are launched by") as caught:
+        require_numbers(device, {**numbers, "units": numbers["units"] + 1})
+    assert json.dumps(numbers) in caught.value.next_step
+    with pytest.raises(DeviceError, match=r"kernels are launched by \{\} here") as caught:
+        require_numbers(device.model_copy(update={"engine": "onnxruntime"}), numbers)
+    assert "this engine has none" in caught.value.next_step
 
 
 def test_numbers_of_no_device_are_refused() -> None:
