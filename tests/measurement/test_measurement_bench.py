@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
-from edgeplan.errors import BusyError, FormatError, NoiseError, StoreError
+from edgeplan.devices.config import DeviceFile
+from edgeplan.errors import BusyError, DeviceError, FormatError, NoiseError, StoreError
 from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement import local
 from edgeplan.measurement.bench import Bench
@@ -101,6 +103,35 @@ def test_rows_of_another_machine_or_setting_are_not_used(tmp_path: Path, monkeyp
         assert bench.store.key != key
         bench.measure(subjects(1))
         assert bench.measured == 1
+
+
+def test_rows_of_a_card_are_added_to_on_a_machine_that_has_the_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the device file names the machine that they were begun on; rows of the host never are."""
+    card, rows = DeviceFile(format_version=2, name="card", engine="opencl"), tmp_path / "rows" / "card"
+    try:
+        card.load_engine()
+    except DeviceError as error:
+        pytest.skip(error.what)
+    with Bench(card, SETTINGS, rows) as bench:
+        bench.measure(subjects(1))
+        key, begun = bench.store.key, str(bench.identity["fingerprint"])
+    monkeypatch.setattr(local, "fingerprint", lambda: "0123456789abcdef")
+    named = card.model_copy(update={"fingerprint": begun})
+    monkeypatch.setattr(bench_module, "_ALIKE", 10.0)  # other tests may run beside this one
+    with Bench(named, SETTINGS, rows) as bench:
+        assert bench.store.key == key
+        bench.measure(subjects(2))
+        assert bench.measured == 1
+        told = bench.identity["environment"]
+        assert (told["fingerprint"], told["machine"]) == (begun, "0123456789abcdef")
+    path = rows / f"{key}.json"
+    other = json.loads(path.read_text())
+    path.write_text(json.dumps(other | {"nominal_compute_us": 100 * other["nominal_compute_us"]}))
+    monkeypatch.setattr(bench_module, "_ALIKE", 0.9)
+    with pytest.raises(DeviceError, match=r"compute reference takes \d+ us here and took \d+ us"):
+        Bench(named, SETTINGS, rows)
+    with pytest.raises(DeviceError, match=f"its fingerprint is {begun}, and this machine's is 0123456789abcdef"):
+        Bench(DEVICE.model_copy(update={"fingerprint": begun}), SETTINGS, tmp_path / "rows" / "dev")
 
 
 def test_tolerances_and_batches_do_not_decide_a_row(tmp_path: Path) -> None:

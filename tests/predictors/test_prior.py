@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -12,14 +15,19 @@ import pytest
 from law_of_latency import ABOUT, SETTINGS, rows, trained_once
 
 from edgeplan.errors import DeviceError, FormatError
+from edgeplan.opencl.launch import GpuNumbers
 from edgeplan.predictors.boosting import mixed_parameters
 from edgeplan.predictors.correction import correct
+from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import read_labels
+from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.launches import LAUNCH_FEATURES
 from edgeplan.predictors.prior import COLUMNS, Prior, shipped_prior
 from edgeplan.predictors.support import Support, choose, cross_validate
 from edgeplan.predictors.training import train_predictor
 from edgeplan.workspace import KERNELS, SHIPPED
 
+_NONE: Mapping[str, int] = MappingProxyType({})
 _FACTORS = {"conv": 3.0, "relu": 0.4, "reorder": 1.7}
 
 
@@ -97,12 +105,23 @@ def test_training_with_a_prior_is_deterministic() -> None:
     assert one.card == two.card
 
 
-def _support(count: int) -> tuple[pd.DataFrame, Support]:
+def _support(count: int, numbers: Mapping[str, int] = _NONE) -> tuple[pd.DataFrame, Support]:
     table = _few(count)
     table = table[(table["kind"] == "conv") & (table["sampler"] != "frozen")].reset_index(drop=True)
-    support = _prior().support("conv", read_labels(table), {"input_layout": {"nchw": 1.0, "nchwc": 2.0}, "implementation": {}})
+    codes: dict[str, dict[str, float]] = {"input_layout": {"nchw": 1.0, "nchwc": 2.0}, "implementation": {}}
+    support = _prior().support("conv", read_labels(table, numbers), codes, numbers)
     assert support is not None
     return table, support
+
+
+def test_kernels_of_a_prior_are_launched_as_the_device_would() -> None:
+    """Where the device's own kernels have launches; those of engines that do not dispatch have none, and so zeros."""
+    numbers = asdict(GpuNumbers(units=8, vector=4, block=16, work_group=1024))
+    (_, plain), (table, support) = _support(120), _support(120, numbers)
+    launches = support.matrix[:, len(FEATURES) : -len(EXTRA_FEATURES)]
+    assert launches.shape[1] == len(LAUNCH_FEATURES) == read_labels(table, numbers).matrix.shape[1] - len(FEATURES)
+    assert not launches.any()
+    np.testing.assert_array_equal(np.delete(support.matrix, range(len(FEATURES), support.matrix.shape[1] - 2), 1), plain.matrix)
 
 
 def _with_codes(table: pd.DataFrame) -> np.ndarray:

@@ -71,6 +71,9 @@ def test_they_span_what_the_walks_leave_out(many: list[Graph]) -> None:
         assert len({c.batch for c in _configs(many, cell)}) >= 3, cell
     products = _configs(many, "matmul")
     assert len({(c.batch, c.in_height, c.in_width) for c in products}) >= 12
+    stems = {(c.kernel_h, c.stride_h) for c in _configs([g for g in many if "-stems-" in g.name], "conv") if c.in_channels == 3}
+    assert {kernel for kernel, _ in stems} == {3, 5, 7, 9, 11}
+    assert {stride for _, stride in stems} == {1, 2, 4}
     turned = _configs(many, "deconv")
     assert {c.groups == c.in_channels for c in turned if c.in_channels > 1} == {True, False}
 

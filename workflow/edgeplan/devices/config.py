@@ -67,7 +67,8 @@ class DeviceFile(BaseModel):
         transport: how the device is reached; `local` is this machine.
         machine: label of the physical machine; devices of one label are measured one after the other.
         architecture: what the board's Python calls its processor, e.g. aarch64; "" takes any.
-        fingerprint: of the board, as `edgeplan device check` tells it; "" takes whichever answers.
+        fingerprint: of the board, as `edgeplan device check` tells it; "" takes whichever answers. Of a GPU of this machine:
+            that of the machine where its rows were begun, which rows of a card of the same name are added to.
         emulated: whether the board may be an emulated one, whose times say nothing: for tests of the way there.
         gate: when the board is fit to measure.
         options: settings of the engine itself.

@@ -138,6 +138,10 @@ class Engine(ABC):
         """Return the operators of each node that would run for a model; None: it has to be loaded for that."""
         return None
 
+    def dispatch_numbers(self) -> Mapping[str, int]:
+        """Return the numbers that launches of its kernels follow from (`Processor.numbers`); none where it dispatches none."""
+        return {}
+
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]] | None:
         """Return what follows the clock and the memory of a processor other than the host's; None: the host's own loads do."""
         return None

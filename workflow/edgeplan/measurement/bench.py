@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.registry import engine_protocol
-from edgeplan.errors import StoreError
+from edgeplan.errors import DeviceError, StoreError
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.measurer import Batch, Measurer
 from edgeplan.measurement.measurers import measurer_of
@@ -32,6 +33,8 @@ from edgeplan.support.store import FORMAT_VERSION, STORED_ROWS_ONLY, identity_fi
 log = logging.getLogger(__name__)
 #: What the environment of rows says about the time they were measured at. It is no part of their key.
 _CONDITIONS = ("affinity", "load_1min")
+#: Share by which references of a card may differ from those of the card that rows were begun on.
+_ALIKE = 0.1
 
 
 class _Identity(BaseModel):
@@ -115,6 +118,8 @@ class Bench:
         key, identity = self._shipped(rows) if self._frozen else self._identify()
         self._commit = "" if self._frozen else source_commit()
         self.nominal = self._nominal(rows, key, identity)
+        if "machine" in identity.get("environment", {}) and not self._frozen:
+            self._require_alike(rows)
         identity |= {"nominal_compute_us": self.nominal.compute_us, "nominal_bandwidth_us": self.nominal.bandwidth_us}
         if not self._frozen:
             write_json(identity_file(state_folder() / "identities", key), {"format_version": FORMAT_VERSION, **identity})
@@ -168,6 +173,17 @@ class Bench:
                 known = read_json(path, _Identity, "identity of rows")
                 return ReferenceTimes(known.nominal_compute_us, known.nominal_bandwidth_us)
         return self.measurer.nominal(self.settings.reference_runs, self._quiet_seconds)
+
+    def _require_alike(self, rows: Path) -> None:
+        """Refuse to add to rows that another card was measured for, whatever its name."""
+        now = self.measurer.nominal(self.settings.reference_runs, self._quiet_seconds)
+        for load, known, took in zip(("compute", "bandwidth"), astuple(self.nominal), astuple(now), strict=True):
+            if abs(took / known - 1) > _ALIKE:
+                raise DeviceError(
+                    f"the {load} reference takes {took:.0f} us here and took {known:.0f} us where its rows were begun",
+                    where=f"{rows}, device {self.device.name!r}",
+                    next_step="leave `fingerprint` out of the device file and measure all rows on this card",
+                )
 
     def last_measured_at(self) -> float:
         """Return when the newest row of the store was measured, seconds since the epoch; 0 for an empty store."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import Engine
+from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.blocks import measure_batch
@@ -39,8 +40,25 @@ class Local:
         self._engine: Engine | None = None
 
     def describe(self) -> MachineFacts:
-        """Tell what decides rows here."""
-        return MachineFacts(self._device.engine_version(), fingerprint(), environment())
+        """Tell what decides rows here.
+
+        A device file whose processor is not the host's may name the machine that its rows were begun on: the engine's version
+        names the card, and what the host is changes little of it.
+
+        Raises:
+            DeviceError: another machine is named, and the host is what is measured.
+        """
+        here, facts = fingerprint(), environment()
+        named = self._device.fingerprint or here
+        if named != here:
+            if self._loaded().reference_loads() is None:
+                raise DeviceError(
+                    f"its fingerprint is {named}, and this machine's is {here}",
+                    where=f"device {self._device.name!r}",
+                    next_step="leave `fingerprint` out of the device file: rows of this machine are none of another's",
+                )
+            facts |= {"fingerprint": named, "machine": here}
+        return MachineFacts(self._device.engine_version(), named, facts)
 
     def held(self) -> AbstractContextManager[None]:
         """Hold this machine while others wait."""

@@ -38,6 +38,8 @@ Modules:
 * `labels`: Prepares measured kernels as training data.
 * `latency`: Evaluates a device's predictors: which implementation a configuration gets, and what it
   costs.
+* `launches`: Computes what kernels of the package's own are launched as: features that decide what
+  a GPU takes (LiPG, section 3.2).
 * `layouts`: Propagates layouts: which layout every tensor of a model has, and where the engine has
   to insert conversions.
 * `packing`: Stores the packed trees beside the text models (packed.npz), which makes loading a

@@ -138,6 +138,9 @@ class Card(_Strict):
         bandwidth: what kernels of bandwidth-bound kinds without a regressor take.
         factors: by kernel kind, what kernels take in whole models over what `regressors` say; 1 for kinds that are not named.
             Of an adapted device those of a kind's short kernels beside (`edgeplan.predictors.adapted`).
+        dispatch_numbers: numbers of the device that launches of kernels follow from (`edgeplan.predictors.launches`), whose
+            features the trees also see; none for an engine that does not dispatch.
+        launch_version: version of these features; 0 without.
     """
 
     format_version: Literal[1] = 1
@@ -159,6 +162,8 @@ class Card(_Strict):
     growth: Annotated[Finite, Field(ge=0)] = 0.0
     bandwidth: Bandwidth | None = None
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
+    dispatch_numbers: dict[str, int] = {}
+    launch_version: int = 0
 
     def files(self) -> tuple[str, ...]:
         """Return the names of the text models, in the order in which they are packed."""

@@ -19,15 +19,13 @@ import numpy.typing as npt
 
 from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
-from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.packing import check_features, width_of
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.trees import Forest, Integers
 from edgeplan.support.files import read_json, write_atomically, write_text
 
 CARD, TREES = "card.json", "trees.npz"
 _AGAIN = "install edgeplan again; in a checkout: make distil"
-_WIDTH = len(FEATURES) + len(EXTRA_FEATURES)
 _LEAF = -1
 
 
@@ -39,7 +37,7 @@ def save_distilled(predictor: DevicePredictor, folder: Path, tolerance: float) -
         folder: folder to write to.
         tolerance: see `cut`.
     """
-    content = _encoded(cut(predictor.forest, tolerance))
+    content = _encoded(cut(predictor.forest, tolerance), width_of(predictor.card))
     write_atomically(folder / TREES, lambda temporary: temporary.write_bytes(content))
     write_text(folder / CARD, predictor.card.model_dump_json(indent=1) + "\n")
 
@@ -52,11 +50,10 @@ def load_distilled(folder: Path) -> DevicePredictor:
     """
     card = read_json(folder / CARD, Card, "the card of the predictors")
     path = folder / TREES
-    if card.features != FEATURES or card.work_terms != WORK_TERMS:
-        raise FormatError("the predictors were trained on other features", where=str(folder / CARD), next_step=_AGAIN)
+    check_features(card, str(folder / CARD), _AGAIN)
     try:
         with np.load(path, allow_pickle=False) as stored:
-            forest = _decoded({name: stored[name] for name in stored.files})
+            forest = _decoded({name: stored[name] for name in stored.files}, width_of(card))
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise FormatError(f"the trees cannot be read: {error}", where=str(path), next_step=_AGAIN) from error
     return DevicePredictor(card, {}, forest)
@@ -97,12 +94,12 @@ def _levels(forest: Forest) -> list[tuple[Integers, Integers]]:
     return levels
 
 
-def _encoded(forest: Forest) -> bytes:
+def _encoded(forest: Forest, width: int) -> bytes:
     order = np.concatenate([nodes for nodes, _ in _levels(forest)] or [np.zeros(0, np.int32)])
     feature, value = forest.feature[order], forest.value[order]
     splits = feature >= 0
     rank, thresholds, first = np.zeros(len(order), np.int64), [np.zeros(0)], [0]
-    for column in range(_WIDTH):
+    for column in range(width):
         at = np.flatnonzero(feature == column)
         distinct, rank[at] = np.unique(value[at], return_inverse=True)
         thresholds.append(distinct)
@@ -128,7 +125,7 @@ def _encoded(forest: Forest) -> bytes:
     return content.getvalue()
 
 
-def _decoded(stored: Mapping[str, npt.NDArray[Any]]) -> Forest:
+def _decoded(stored: Mapping[str, npt.NDArray[Any]], width: int) -> Forest:
     """Return the numbers that `_encoded` encoded, to the half precision of leaves.
 
     Raises:
@@ -145,5 +142,5 @@ def _decoded(stored: Mapping[str, npt.NDArray[Any]]) -> Forest:
     child[inner] = trees + 2 * np.arange(len(inner), dtype=np.int32)[:, None] + np.array([0, 1], np.int32)
     parts = {name: stored[name] for name in ("tree_start", "outputs", "scale")}
     return Forest.from_arrays(
-        {**parts, "roots": np.arange(trees, dtype=np.int32), "feature": feature, "value": value, "child": child}, _WIDTH
+        {**parts, "roots": np.arange(trees, dtype=np.int32), "feature": feature, "value": value, "child": child}, width
     )

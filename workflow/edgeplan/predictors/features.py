@@ -17,6 +17,7 @@ import numpy.typing as npt
 from edgeplan.graph.ir import BYTES_PER_ELEMENT
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.configs import NUMBERS, ConfigTable
+from edgeplan.predictors.launches import LAUNCH_FEATURES, LAUNCH_TERMS
 
 Floats = npt.NDArray[np.float64]
 
@@ -130,10 +131,20 @@ def features(configs: Sequence[KernelConfig] | ConfigTable) -> Floats:
     return np.column_stack([values[name] for name in FEATURES]) if len(table) else np.zeros((0, len(FEATURES)))
 
 
+def known_features(*, launched: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the features and of the terms of the work model, of kernels whose launches are known or not."""
+    return (FEATURES + LAUNCH_FEATURES, WORK_TERMS + LAUNCH_TERMS) if launched else (FEATURES, WORK_TERMS)
+
+
 def work_terms(matrix: Floats) -> Floats:
-    """Compute the terms of the linear work model from features (n, len(FEATURES)): shape (n, len(WORK_TERMS))."""
-    at = {name: i for i, name in enumerate(FEATURES)}
-    return np.column_stack([np.ones(len(matrix)), *(matrix[:, at[name]] for name in WORK_TERMS[1:])])
+    """Compute the terms of the linear work model from features (n, terms).
+
+    Args:
+        matrix: columns of `FEATURES`, behind them of `LAUNCH_FEATURES` where launches are known, then others (n, features).
+    """
+    names, terms = known_features(launched=matrix.shape[1] >= len(FEATURES) + len(LAUNCH_FEATURES))
+    at = {name: i for i, name in enumerate(names)}
+    return np.column_stack([np.ones(len(matrix)), *(matrix[:, at[name]] for name in terms[1:])])
 
 
 def _words(table: ConfigTable) -> dict[str, Floats]:

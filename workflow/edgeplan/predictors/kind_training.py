@@ -14,7 +14,7 @@ from edgeplan.predictors.card import KindDispatch, Regressor
 from edgeplan.predictors.dispatch import learn_dispatch
 from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import Floats, Labels
-from edgeplan.predictors.latency import together
+from edgeplan.predictors.latency import EXTRA_FEATURES, together
 from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.sizes import Places, nearest_of_others, packed, places, usual
@@ -73,7 +73,9 @@ def train_kind(
     names = labels.column("implementation")
     told = sorted(set(names) - {""})
     # The reorder inserted is known by its two layouts; no state has to be learnt for it.
-    learnt = learn_dispatch(kind, labels, matrix, settings) if kind != "reorder" else None
+    told_of = matrix.copy()
+    told_of[:, len(FEATURES) : -len(EXTRA_FEATURES)] = 0.0  # launches: see `Evaluator`
+    learnt = learn_dispatch(kind, labels, told_of, settings) if kind != "reorder" else None
     unknown = np.full(len(labels), np.nan)
     result = Kind([], {}, None, unknown, unknown.copy(), unknown.copy(), {}, {})
     if learnt:
@@ -85,7 +87,7 @@ def train_kind(
     matrix[:, -2] = reads
     matrix[:, -1] = [told.index(n) if n else -1 for n in names]
     codes = {"input_layout": layouts or {}, "implementation": {name: float(i) for i, name in enumerate(told)}}
-    support = prior.support(kind, labels, codes) if prior else None
+    support = prior.support(kind, labels, codes, settings.dispatch_numbers) if prior else None
     parts = [n for n in told if (names == n).sum() >= settings.min_rows_per_implementation]
     if parts != told or (names == "").any() or not told or len(told) > 1:
         _train_part(result, kind, "", np.arange(len(labels)), labels, matrix, settings, support)
@@ -114,7 +116,7 @@ def _train_part(
         codes = tuple(sorted(set(part.column("implementation")) - {""}))
     chosen = choose(part, seen, settings, support.take(rows) if support else None)
     parameters = chosen.parameters
-    held_out = together(result.out_of_fold[rows], chosen.held_out)
+    held_out = together(result.out_of_fold[rows], chosen.held_out, launched=bool(settings.dispatch_numbers))
     fitted = fit_supported(part, seen, parameters, settings.seeds, chosen.support)
     file = file_name(kind, implementation, result.texts)
     result.texts[file] = fitted.text

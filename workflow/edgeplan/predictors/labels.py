@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ import pandas as pd
 
 from edgeplan.errors import FormatError
 from edgeplan.graph.kernels import KernelConfig
+from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.features import features
+from edgeplan.predictors.launches import launch_features
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("subject", "sampler", "kind", "config", "latency_us")
@@ -19,6 +23,7 @@ _TEXT = ("subject", "implementation", "input_state", "input_layout", "output_lay
 #: Noise at which a label weighs half, and the latency below which the engine's clock (whole microseconds) blurs it.
 _HALF_WEIGHT_NOISE = 0.05
 _CLOCK_US = 3.0
+_NOT_DISPATCHED: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,12 @@ class Labels:
         return self.frame[name].to_numpy()
 
 
-def read_labels(rows: pd.DataFrame) -> Labels:
+def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED) -> Labels:
     """Check a table of labelled kernels and compute its features.
+
+    Args:
+        rows: the table.
+        numbers: numbers of the device that launches follow from; none where kernels are not dispatched.
 
     Raises:
         FormatError: no row holds a latency.
@@ -74,7 +83,12 @@ def read_labels(rows: pd.DataFrame) -> Labels:
     distinct = frame["config"].drop_duplicates()
     parsed = {text: KernelConfig.from_json(text) for text in distinct}
     position = {text: i for i, text in enumerate(parsed)}
-    matrix = features(list(parsed.values()))[[position[text] for text in frame["config"]]]
+    table, place = ConfigTable.of(parsed.values()), np.array([position[text] for text in frame["config"]])
+    matrix = features(table)[place]
+    if numbers:
+        layouts, implementations = frame["input_layout"].tolist(), frame["implementation"].tolist()
+        launches = launch_features(table.take(place), layouts, implementations, numbers)
+        matrix = np.column_stack([matrix, launches])
     latency = frame["latency_us"].to_numpy(dtype=np.float64)
     noise = frame["noise"].fillna(0.0).to_numpy(dtype=np.float64)
     weight = latency / (latency + _CLOCK_US) / (1 + (noise / _HALF_WEIGHT_NOISE) ** 2)

@@ -11,13 +11,40 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card
-from edgeplan.predictors.features import FEATURES
+from edgeplan.predictors.features import known_features
 from edgeplan.predictors.latency import EXTRA_FEATURES
+from edgeplan.predictors.launches import LAUNCH_VERSION, checked_numbers
 from edgeplan.predictors.trees import Forest, parse_ensemble
 from edgeplan.support.files import write_atomically
 
 log = logging.getLogger(__name__)
+
+
+def width_of(card: Card) -> int:
+    """Return the number of columns that the trees of a card see."""
+    return len(card.features) + len(EXTRA_FEATURES)
+
+
+def check_features(card: Card, where: str, next_step: str) -> None:
+    """Refuse predictors that learnt from other features than those that are computed here.
+
+    Raises:
+        FormatError: of the configurations, or of the launches of kernels.
+    """
+    launched, what = bool(card.dispatch_numbers), ""
+    if card.launch_version != LAUNCH_VERSION * launched:
+        what = f"launches of version {card.launch_version}, and {LAUNCH_VERSION * launched} is computed here"
+    elif (card.features, card.work_terms) != known_features(launched=launched):
+        what = "other features"
+    elif launched:
+        try:
+            checked_numbers(card.dispatch_numbers)
+        except ValueError as error:
+            what = f"launches of another dispatcher: {error}"
+    if what:
+        raise FormatError(f"the predictors were trained on {what}", where=where, next_step=next_step)
 
 
 def write_pack(path: Path, forest: Forest, digest: str) -> None:
@@ -45,12 +72,12 @@ def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
     return Forest.pack([parse_ensemble(texts[name], f"{where}, {name}") for name in card.files()])
 
 
-def read_pack(path: Path, digest: str) -> Forest | None:
-    """Read the packed trees, or return None if they are missing or belong to other texts."""
+def read_pack(path: Path, digest: str, width: int) -> Forest | None:
+    """Read the packed trees, which see so many columns, or return None if they are missing or belong to other texts."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             if str(stored["digest"]) == digest:
-                return Forest.from_arrays(stored, len(FEATURES) + len(EXTRA_FEATURES))
+                return Forest.from_arrays(stored, width)
         log.warning("%s does not belong to the text models beside it; packing them again (slower)", path)
     except FileNotFoundError:
         log.warning("%s is missing; packing the text models (slower)", path)

@@ -16,11 +16,11 @@ from edgeplan.graph.element_types import NEXT_STEP, of_type, whole_type
 from edgeplan.predictors.card import Card, known_sizes
 from edgeplan.predictors.configs import ConfigTable, Integers
 from edgeplan.predictors.familiarity import unfamiliar
-from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, WORK_TERMS
+from edgeplan.predictors.features import LABELLED_TYPES
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.latency import NO_PREDICTOR, Evaluator
 from edgeplan.predictors.layouts import Layouts, propagate
-from edgeplan.predictors.packing import digest_of, pack, read_pack, write_pack
+from edgeplan.predictors.packing import check_features, digest_of, pack, read_pack, width_of, write_pack
 from edgeplan.predictors.predictions import BatchPrediction, KernelPrediction, ModelPrediction
 from edgeplan.predictors.sizes import TrainedSizes, places
 from edgeplan.predictors.stand_ins import FACTOR, StandIns, stand_ins
@@ -72,15 +72,14 @@ class DevicePredictor:
         """
         card = read_json(folder / _CARD, Card, "the card of the predictors")
         retrain = "train the predictors again with this version of edgeplan"
-        if card.features != FEATURES or card.work_terms != WORK_TERMS:
-            raise FormatError("the predictors were trained on other features", where=str(folder / _CARD), next_step=retrain)
+        check_features(card, str(folder / _CARD), retrain)
         texts = {}
         for name in card.files():
             try:
                 texts[name] = (folder / name).read_text()
             except (OSError, UnicodeDecodeError) as error:
                 raise FormatError(f"cannot read a text model: {error}", where=str(folder / name), next_step=retrain) from error
-        forest = read_pack(folder / _PACK, digest_of(card, texts))
+        forest = read_pack(folder / _PACK, digest_of(card, texts), width_of(card))
         return DevicePredictor(card, texts, forest or pack(card, texts, str(folder)))
 
     def save(self, folder: Path) -> None:

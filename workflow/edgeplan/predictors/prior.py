@@ -23,6 +23,7 @@ from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import load_distilled
 from edgeplan.predictors.features import FEATURES, features
 from edgeplan.predictors.labels import Floats, Labels
+from edgeplan.predictors.launches import launch_features
 from edgeplan.predictors.layouts import UNKNOWN
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.sizes import Places, nearest_row, places
@@ -60,20 +61,27 @@ class Prior:
         configs = ConfigTable.of([KernelConfig.from_json(text) for text in rows["config"]])
         return np.column_stack([_said(predictor, configs, rows) for predictor in self.predictors])
 
-    def support(self, kind: str, labels: Labels, codes: Mapping[str, Mapping[str, float]]) -> Support | None:
+    def support(
+        self, kind: str, labels: Labels, codes: Mapping[str, Mapping[str, float]], numbers: Mapping[str, int]
+    ) -> Support | None:
         """Return the prior's support for the rows of a kind; None if it knows nothing of the kind.
 
         Args:
             kind: kind of the kernels.
             labels: own rows of the kind (n).
             codes: by column (`input_layout`, `implementation`), what its values are in the matrix of the trees.
+            numbers: numbers of the device that launches follow from; none where kernels are not dispatched.
         """
         own = labels.frame
         kernels = _chosen(self.kernels[self.kernels["kind"] == kind], own)
         if kernels.empty:
             return None
-        matrix = features([KernelConfig.from_json(text) for text in kernels["config"]])
+        table = ConfigTable.of([KernelConfig.from_json(text) for text in kernels["config"]])
+        matrix = features(table)
         kernels = _as_on(own, labels.matrix, kernels, matrix)
+        if numbers:
+            layouts, implementations = kernels["input_layout"].tolist(), kernels["implementation"].tolist()
+            matrix = np.column_stack([matrix, launch_features(table, layouts, implementations, numbers)])
         said, further = self.says(own), self.says(kernels)
         known = np.asarray(np.isfinite(np.vstack([said, further])).all(axis=0))
         if not known.any():

@@ -80,7 +80,7 @@ def _predict_held(
             part = kept[names[kept] == specific] if specific else kept
             support = support.take(np.searchsorted(part, seen[mine]))
         model = fit_supported(labels.take(seen[mine]), sides[0], trained.parameters[specific], settings.seeds[:1], support)
-        result[asked] = together(result[asked], model.predict(sides[1]))
+        result[asked] = together(result[asked], model.predict(sides[1]), launched=bool(settings.dispatch_numbers))
     return result
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from edgeplan.predictors.launches import checked_numbers
 from edgeplan.workspace import DEVICE_NAME
 
 
@@ -21,6 +22,8 @@ class TrainingSettings(BaseModel):
             their values from its own seed.
         prior: shipped devices whose kernels the predictors of a device also learn from (`edgeplan.predictors.prior`).
         resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
+        dispatch_numbers: of a device whose engine dispatches kernels of its own: the numbers that their launches follow from
+            (`Processor.numbers`), of which predictors then learn, too. None: launches are not looked at.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,3 +35,11 @@ class TrainingSettings(BaseModel):
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=10)] = (0,)
     prior: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
     resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    dispatch_numbers: dict[str, int] = {}
+
+    @field_validator("dispatch_numbers")
+    @classmethod
+    def _of_a_device(cls, numbers: dict[str, int]) -> dict[str, int]:
+        if numbers:
+            checked_numbers(numbers)
+        return numbers

@@ -15,12 +15,13 @@ from edgeplan.predictors.bandwidth import Bandwidth, fit_bandwidth
 from edgeplan.predictors.card import Card, Regressor
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.familiarity import learnt_ranges
-from edgeplan.predictors.features import FEATURES, WORK_TERMS
+from edgeplan.predictors.features import known_features
 from edgeplan.predictors.forest import fit_forest
 from edgeplan.predictors.intervals import calibrate, held_out_sums
 from edgeplan.predictors.kind_training import Kind, file_name, train_kind
 from edgeplan.predictors.labels import Floats, Labels, read_labels
 from edgeplan.predictors.latency import state_names
+from edgeplan.predictors.launches import LAUNCH_VERSION
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.prior import Prior
 from edgeplan.predictors.quality import QUALITY, quality_of
@@ -68,7 +69,8 @@ def train_predictor(
     Raises:
         FormatError: the rows do not fit.
     """
-    labels = read_labels(rows)
+    labels, launched = read_labels(rows, settings.dispatch_numbers), bool(settings.dispatch_numbers)
+    features, terms = known_features(launched=launched)
     states = state_names(
         [*labels.frame["input_state"], *labels.frame["input_layout"], *labels.frame["output_layout"], *plain_layouts.values()]
     )
@@ -98,8 +100,8 @@ def train_predictor(
         engine_version=engine_version,
         measured_at=measured_at,
         rows=len(kept),
-        features=FEATURES,
-        work_terms=WORK_TERMS,
+        features=features,
+        work_terms=terms,
         call_us=call_us,
         plain_layouts=dict(plain_layouts),
         states=states,
@@ -110,6 +112,8 @@ def train_predictor(
         learnt=learnt_ranges(kind_of[kept], matrix[kept]),
         dispatch=tuple(k.dispatch for k in kinds.values() if k.dispatch),
         interval=calibrate(residual, effective, settings.interval),
+        dispatch_numbers=settings.dispatch_numbers,
+        launch_version=LAUNCH_VERSION * launched,
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
     return DevicePredictor(card, texts), held_out.reset_index(drop=True)
@@ -138,16 +142,16 @@ def _growth(kinds: Sequence[Kind], nominal: float) -> float:
 
 def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor) -> DevicePredictor:
     """Train the baseline: nn-Meter's random forests replace the latency predictors of `like`, whose layouts are kept."""
-    labels = read_labels(rows)
+    labels = read_labels(rows, like.card.dispatch_numbers)
     labels = labels.take(np.flatnonzero(labels.column("sampler") != "frozen"))
     matrix = _with_states(labels, like.card.states)
-    kind_of = labels.column("kind")
+    kind_of, none = labels.column("kind"), (0.0,) * len(like.card.work_terms)
     regressors, texts = [], {d.file: like.texts[d.file] for d in like.card.dispatch if d.file}
     for kind in kinds_with_trees(labels):
         here = np.flatnonzero(kind_of == kind)
         file = file_name(kind, "", texts)
         texts[file] = slim_text(fit_forest(labels.take(here), matrix[here], settings.seeds[0]).model_to_string())
-        regressors.append(Regressor(kind=kind, file=file, target="latency", work=(0.0,) * len(WORK_TERMS), rows=len(here)))
+        regressors.append(Regressor(kind=kind, file=file, target="latency", work=none, rows=len(here)))
     return DevicePredictor(like.card.model_copy(update={"regressors": tuple(regressors)}), texts)
 
 

@@ -71,8 +71,7 @@ class DispatchingEngine(Engine):
 
     def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:
         """Return the operators of each node without weights and kernels; None where the processor refuses a step."""
-        with self._opening:
-            processor = self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
+        processor = self._told()
         lowered, block = _blocked_convolutions(lower(graph, eight_bits=False)), self._dnnl.info.block
         layouts = activation_layouts(lowered, BLOCKED)
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
@@ -80,6 +79,15 @@ class DispatchingEngine(Engine):
         offsets, _ = plan_buffers(lowered, layouts, block)
         views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
         return tuple(step.members for step, view in zip(lowered.steps, views, strict=True) if not view)
+
+    def dispatch_numbers(self) -> Mapping[str, int]:
+        """Return the numbers of the processor."""
+        return self._told().numbers
+
+    def _told(self) -> DispatchingProcessor:
+        with self._opening:
+            self._asked = self._asked or self.open(self._dnnl.info.block, profiling=False)
+            return self._asked
 
     def reference_loads(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """Return two loads of the processor: a convolution follows its clock, an activation of 16 MB its memory."""

@@ -1,10 +1,11 @@
 """Builds carriers of shapes that files from elsewhere hold and no walk of the prior draws.
 
-The families of Table 2 classify small images. Files that people bring hold other shapes of the same operators, and a predictor
-that has seen none of them is off by half: many groups of few channels, windows of 5 to 31, sequences, few channels at a high
-resolution, wide layers on a flattened image, joins and changes of layout of large maps, recurrent layers of any length,
-attention, transposed convolutions of a group a channel. Each sort has carriers of its own, drawn on logarithmic scales under
-seeds of their own: more of one sort, or another sort, leaves the others as they are.
+The families of Table 2 classify small images. Files that people bring hold other shapes of the same operators, and a
+predictor that has seen none of them is off by half: many groups of few channels, windows of 5 to 31, sequences, few channels
+at a high resolution, first layers of any window on an image of three channels, wide layers on a flattened image, joins and
+changes of layout of large maps, recurrent layers of any length, attention, transposed convolutions of a group a channel. Each
+sort has carriers of its own, drawn on logarithmic scales under seeds of their own: more of one sort, or another sort, leaves
+the others as they are.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _JOINED_SIZES, _JOINED_CHANNELS = (20, 28, 40, 56, 80, 112), (16, 512)
 _CELLS: tuple[Literal["LSTM", "GRU"], ...] = ("LSTM", "GRU")
 _STEPS, _FEATURES, _HIDDEN = (1, 400), (16, 768), (16, 512)
 _TOKENS, _HEADS, _HEAD_WIDTHS = (16, 400), (1, 2, 3, 4, 6, 8, 12), (16, 24, 32, 64)
+_IMAGE_SIZES, _STEMS, _STEM_CHANNELS = (32, 96, 128, 160, 192, 224, 256), 4, (8, 96)
+_STEM_KERNELS, _STEM_STRIDES, _NEXT_KERNELS = (3, 3, 5, 7, 9, 11), (1, 2, 2, 4), (3, 5, 7, 9)
 _COARSE_SIZES, _ENLARGED_CHANNELS, _ENLARGING = (4, 7, 8, 14, 20, 28, 40, 80), (8, 384), ((2, 0), (3, 1), (4, 1))
 
 
@@ -200,6 +203,22 @@ def _enlarged(name: str, rng: Random) -> Graph:
     return b.build(x)
 
 
+def _stems(name: str, rng: Random) -> Graph:
+    """Build first layers on one image of three channels, each with another convolution behind, of any window."""
+    size = rng.choice(_IMAGE_SIZES)
+    b = GraphBuilder(name, (1, 3, size, size))
+    ends = []
+    for _ in range(_STEMS):
+        kernel, stride = rng.choice(_STEM_KERNELS), rng.choice(_STEM_STRIDES)
+        area = (size // stride) ** 2
+        fits = min(_MOST_MACS / (area * kernel**2 * 3), _MOST_ELEMENTS / area)
+        x = b.conv_bn(b.input, _between(rng, _STEM_CHANNELS, fits), kernel, stride)
+        kernel, stride = rng.choice(_NEXT_KERNELS), rng.choice((1, 2, 2))
+        fits = _MOST_MACS * stride**2 / (area * kernel**2 * b.channels(x))
+        ends.append(b.gap(b.conv_bn(x, _between(rng, _STEM_CHANNELS, fits), kernel, stride)))
+    return b.build(*ends)
+
+
 _SORTS: Mapping[str, Callable[[str, Random], Graph]] = MappingProxyType(
     {
         "grouped": _grouped,
@@ -212,6 +231,7 @@ _SORTS: Mapping[str, Callable[[str, Random], Graph]] = MappingProxyType(
         "recurrent": _recurrent,
         "attention": _attention,
         "enlarged": _enlarged,
+        "stems": _stems,
     }
 )
 #: Sorts of carriers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,8 @@ from edgeplan.chapters.prediction.sampling.settings import SamplingSettings
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, check_graphs, sweep_graphs
 from edgeplan.chapters.prediction.settings import PredictionParams
-from edgeplan.devices.config import load_device
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.errors import DeviceError
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
@@ -39,6 +41,7 @@ from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import check_parquet, write_parquet
 from edgeplan.support.rounding import nine_digits
+from edgeplan.support.store import stored_rows_only
 from edgeplan.zoo import prior_models
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,8 @@ def sample_kernels(
     """
     file = load_device(device)
     check_parquet(prior, "config", "count")  # before anything is measured
+    if not stored_rows_only():
+        require_numbers(file, params.training.dispatch_numbers)
     settings = params.sampling
     mode = settings.modes.get(file.engine, "isolated")
     found = _Found()
@@ -112,6 +117,23 @@ def sample_kernels(
         "mode_seconds": _rounded(found.mode_seconds),
     }
     write_json(summary, document)
+
+
+def require_numbers(file: DeviceFile, numbers: Mapping[str, int]) -> None:
+    """Refuse to measure a device whose kernels are launched by other numbers than those that predictors will be told.
+
+    Raises:
+        DeviceError: they differ.
+    """
+    if not numbers or file.board is not None:
+        return
+    found = dict(file.load_engine().dispatch_numbers())
+    if found != numbers:
+        raise DeviceError(
+            f"kernels are launched by {found} here, and not by {dict(numbers)}",
+            where=f"device {file.name!r}, settings.training.dispatch_numbers",
+            next_step=f"dispatch_numbers: {json.dumps(found)}" if found else "leave them out: this engine has none",
+        )
 
 
 def _planned(settings: SamplingSettings, mode: str, beyond_seconds: float) -> float:
