@@ -15,6 +15,8 @@ Modules:
 * `onednn/`: Runs models by oneDNN, through the package's own runtime: measured by node, and started
   cold by plans.
 * `onnxruntime/`: Runs models by ONNX Runtime: measured by node, and started cold.
+* `onnxruntime_cuda/`: Runs models by ONNX Runtime on an NVIDIA GPU, through its CUDA provider:
+  measured as a black box.
 * `opencl/`: An OpenCL device is measured by itself, through the package's own kernels: the second
   processor of a pair.
 * `openvino/`: Runs models by OpenVINO: measured by node, and started cold.

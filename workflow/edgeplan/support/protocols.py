@@ -137,12 +137,14 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         # since 2 the steps of a run take together what it takes unmarked, beside loads of the processor itself
         "measure/opencl": _dispatched("opencl", "opencl/2"),
         "measure/cuda": _dispatched("cuda", "cuda/1", "cuda"),
+        "measure/onnxruntime_cuda": _measured("onnxruntime_cuda", "onnxruntime-cuda/1", ()),
         # which operators a node holds that an engine counts
         "mapping/onnxruntime": _mapped("onnxruntime", "2e4960ae"),
         "mapping/openvino": _mapped("openvino", "260d8671"),
         "mapping/onednn": Protocol("0e25a4e4", ("engines/mapping.py",)),
         "mapping/opencl": Protocol("opencl-nodes/1", _files("engines/opencl", "dispatching")),
         "mapping/cuda": Protocol("cuda-nodes/1", _files("engines/opencl", "dispatching")),
+        "mapping/onnxruntime_cuda": Protocol("onnxruntime-cuda-nodes/1", _files("engines/onnxruntime_cuda", "session")),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep; since 3 Python calls no step of
         # later runs
         "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),

@@ -1,0 +1,156 @@
+"""ONNX Runtime on an NVIDIA GPU: all but the GPU is tested by its CPU provider, and the GPU where there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from edgeplan.devices.config import load_device
+from edgeplan.engines.base import Engine, EngineSettings
+from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeCuda, _CudaSession, chosen_options
+from edgeplan.errors import DeviceError
+from edgeplan.graph.ir import Graph
+from edgeplan.measurement.references import References
+from edgeplan.testing.engines import EngineContract, everything, outputs_of, reference_outputs, require_close
+
+RECORDED = EngineSettings(options=MappingProxyType({"enable_cuda_graph": "1"}))
+NO_GPU = "CUDAExecutionProvider" not in ort.get_available_providers()
+
+
+class _OnTheCpu(OnnxRuntimeCuda):
+    """All of the engine, on the provider that is everywhere."""
+
+    provider, memory = "CPUExecutionProvider", "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+class TestOnTheCpu(EngineContract):
+    """Sessions with inputs and outputs bound to memory of the provider."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return _OnTheCpu(EngineSettings())
+
+    def test_an_engine_knows_its_version(self, engine: Engine) -> None:
+        """It is the GPU's, too; without one it says what is lacking."""
+        if not NO_GPU:
+            assert engine.version()[0].isdigit()
+            return
+        with pytest.raises(DeviceError, match=r"(?i)cuda|cuInit|NVIDIA") as caught:
+            engine.version()
+        assert caught.value.next_step
+
+
+class TestRecorded(EngineContract):
+    """Models as CUDA graphs, on the first NVIDIA GPU; `test_conformance.py` holds those that are launched to the suite."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        try:
+            return OnnxRuntimeCuda(RECORDED)
+        except DeviceError as error:
+            pytest.skip(error.what)
+
+    def test_its_version_names_the_card(self, engine: Engine) -> None:
+        assert "+cudnn." in engine.version()
+        assert "NVIDIA" in engine.version()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_runs_write_the_bound_outputs(tmp_path: Path) -> None:
+    """What is bound stays bound: a run after the outputs were read computes them again, at the same place."""
+    graph = everything()
+    outputs_of(_OnTheCpu(EngineSettings()), graph, tmp_path)
+    with _OnTheCpu(EngineSettings()).load(tmp_path / "model.onnx", graph) as session:
+        assert isinstance(session, _CudaSession)
+        (value,) = session._binding.get_outputs()
+        before, place = np.array(value.numpy()), value.data_ptr()
+        session.run()
+        (value,) = session._binding.get_outputs()
+        assert value.data_ptr() == place
+        np.testing.assert_array_equal(value.numpy(), before)
+
+
+class _Unrecordable(_OnTheCpu):
+    """ONNX Runtime refuses to record models some of whose nodes the GPU does not take."""
+
+    def _loaded(self, model: Path, graph: Graph, *, recorded: bool) -> _CudaSession:
+        if recorded:
+            ort.InferenceSession(b"no model", providers=["CPUExecutionProvider"])  # raises as it raises there
+        return super()._loaded(model, graph, recorded=recorded)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_what_cannot_be_recorded_is_launched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    found = outputs_of(_Unrecordable(RECORDED), everything(), tmp_path)
+    require_close(found, reference_outputs(everything()), 1e-4)
+    assert "everything is not recorded as a CUDA graph" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"cores": "1"}, "unknown option 'cores'"),
+        ({"device": "-1"}, "device is '-1'"),
+        ({"device": "0\n"}, r"device is '0\\n'"),
+        ({"device": "\u0661"}, "device is"),
+        ({"cudnn_conv_algo_search": "heuristic"}, "cudnn_conv_algo_search is"),
+        ({"enable_cuda_graph": "yes"}, "enable_cuda_graph is 'yes'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, str], what: str) -> None:
+    with pytest.raises(DeviceError, match=what) as caught:
+        _OnTheCpu(EngineSettings(options=options))
+    assert caught.value.where
+    assert caught.value.next_step
+
+
+@pytest.mark.skipif(not NO_GPU, reason="this onnxruntime has the provider")
+@pytest.mark.parametrize("ask", [lambda: OnnxRuntimeCuda(EngineSettings()), OnnxRuntimeCuda.version])
+def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> None:
+    assert callable(ask)
+    with pytest.raises(DeviceError, match="has no CUDAExecutionProvider") as caught:
+        ask()
+    assert "pip install 'onnxruntime-gpu" in (caught.value.next_step or "")
+
+
+class _Unloadable(OnnxRuntimeCuda):
+    """ONNX Runtime leaves out a provider that it cannot load, and goes on with the CPU."""
+
+    @classmethod
+    def _require_provider(cls) -> None:
+        return
+
+
+@pytest.mark.skipif(not NO_GPU, reason="this onnxruntime has the provider")
+@pytest.mark.parametrize("settings", [EngineSettings(), RECORDED], ids=["launched", "recorded"])
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_the_cpu_never_stands_in_for_the_gpu(tmp_path: Path, settings: EngineSettings) -> None:
+    with pytest.raises(DeviceError, match="does not load here") as caught:
+        outputs_of(_Unloadable(settings), everything(), tmp_path)
+    assert "LD_LIBRARY_PATH" in (caught.value.next_step or "")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_loads_of_the_processor_follow_it() -> None:
+    """They are made once, and those of the host stand for none of them."""
+    engine = _OnTheCpu(EngineSettings())
+    assert engine.reference_loads() == engine.reference_loads()
+    found = References(engine.reference_loads()).time(2)
+    assert min(found.compute_us, found.bandwidth_us) > 100
+
+
+def test_the_device_file_says_how_models_are_run() -> None:
+    device = load_device("onnxruntime-cuda-h200")
+    assert chosen_options(device.options) == {
+        "device": "0",
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "enable_cuda_graph": "1",
+    }
+    given = _OnTheCpu(EngineSettings(options=device.options))._provider_options(recorded=True)
+    assert given["use_tf32"] == "0"
