@@ -283,7 +283,7 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
     assert not (tmp_path / "work").exists() or not any((tmp_path / "work").iterdir())
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
     found = run_stage(checked_fully=["pair-pocl"])
-    assert [frame.to_dict("records") for frame in found] == [checked_first.to_dict("records"), later.to_dict("records")]
+    assert all(map(pd.DataFrame.equals, found, (checked_first, later)))
     evidence = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured")
     assert len(evidence.later) == 3
     assert evidence.checked.query("way in ['cpu', 'gpu']")["ops_ms"].gt(0).all()
@@ -291,7 +291,7 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
     monkeypatch.delenv(STORED_ROWS_ONLY)
     monkeypatch.setattr("edgeplan.chapters.partition.measuring.opened.fingerprint", lambda: "another machine")
     elsewhere = run_stage(checked_fully=["pair-pocl"], checked_seconds=1e-9)
-    assert [frame.to_dict("records") for frame in elsewhere] == [frame.to_dict("records") for frame in found], "kept, and told"
+    assert all(map(pd.DataFrame.equals, elsewhere, found)), "kept, and told"
     told = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured").environment
     assert (len(told["machines"]), told["machine"]) == (2, "another machine")
     assert set(elsewhere[0]["machine"]) == {[*told["machines"]][1]}, "of the other one"
@@ -303,7 +303,7 @@ def _known_rows(over_low: float) -> pd.DataFrame:
 
 
 def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that was slower, models of which nothing is known, the others; a budget ends that, and rows of elsewhere stay."""
+    """A plan that was slower, models that this machine knows nothing of, the others; a budget ends that, and all rows stay."""
     document = yaml.safe_load((ROOT / "params.yaml").read_text())
     names = ["resnet18", "vgg16", "alexnet", "googlenet", "mobilenetv2"]
     document["partition"] |= {"checked_models": names, "checked_seconds": 0.3, "checked_fully": ["pair-pocl"]}
@@ -323,19 +323,23 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
     def run_stage() -> tuple[list[str], pd.DataFrame]:
         stores = {name: PartitionRows(tmp_path, [name], CHECKED, "partition_checked") for name in ("here", "there")}
         stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
-        for where, name, slow in (
-            *(("there", name, 0.9) for name in ("resnet18", "vgg16", "alexnet")),
-            *(("there", "mobilenetv2", 1.1), ("here", "vgg16", 0.9)),
+        for where, name, protocol, slow in (
+            ("there", "resnet18", "partition-checked/3", 1.1),
+            ("here", "vgg16", "partition-checked/3", 1.1),
+            ("here", "alexnet", "partition-checked/2", 0.9),
+            ("here", "mobilenetv2", "partition-checked/1", 1.1),
         ):
-            stores[where].found("checked", stage._what(name), lambda slow=slow: _known_rows(slow))  # type: ignore[misc]
+            key = stores[where]._keys("checked", stage._what(name))[protocol]
+            stores[where].stores["checked"].commit({key: _known_rows(slow).assign(measured_at=1.0, others=0.0)})
         before = len(measured)
         stage.go()
         return measured[before:], stage.stored("checked")
 
-    for expected in (["mobilenetv2"], ["LSTM layers 2"], ["googlenet"], ["resnet18"], ["alexnet"], []):
+    for expected in (["mobilenetv2"], ["LSTM layers 2"], ["resnet18"], ["googlenet"], ["alexnet"], []):
         found, rows = run_stage()
         assert found == expected, "what was measured is not measured again"
-        assert {"resnet18", "vgg16", "alexnet", "mobilenetv2"} <= set(rows.query("machine == 'there'")["model"])
+        assert set(rows.query("machine == 'there'")["model"]) == {"resnet18"}
+        assert {"vgg16", "alexnet", "mobilenetv2"} <= set(rows.query("machine == 'here'")["model"])
     assert set(rows.query("machine == 'here'")["model"]) == {*names, "LSTM layers 2"}
 
 

@@ -101,28 +101,28 @@ class _Run:
 
     def stored(self, kind: str) -> pd.DataFrame:
         """All rows of a kind by model, with the machine and the drivers that they are of: the column `machine`."""
-        found = [pd.DataFrame(columns=["model", *CHECKED[kind], *LATER.get(kind, ()), WHEN, "machine"], dtype="float64")]
+        found, names = list[pd.DataFrame](), ["model", "machine", *CHECKED[kind], *LATER.get(kind, ()), WHEN]
         for name in self.models:
             what = self._what(name) if kind == "checked" else self._what_later(name)
             of_each = {machine: rows.stored(kind, what) for machine, rows in self.stores.items()}
             found += [rows.assign(model=name, machine=machine) for machine, rows in of_each.items() if rows is not None]
             if kind == "checked" and all(rows is None for rows in of_each.values()):
                 log.warning("no rows of %s: it is left out", name)
-        return pd.concat(found[1:] or found, ignore_index=True)
+        return pd.concat(found, ignore_index=True)[names] if found else pd.DataFrame(columns=names, dtype="float64")
 
     def _what(self, name: str) -> list[object]:
         return [name, self.seed, self.settings.checked_turns, self.settings.settings]
 
     def _rank(self, name: str) -> tuple[int, bool]:
-        """Rank what to measure: plans that were slower for certain when last measured, models without rows, all else.
+        """Rank what to measure: plans that were slower by an earlier protocol, models without rows of this machine, then others.
 
-        Rows by an earlier protocol, or of elsewhere, count here. Recurrent variants come first: only all of them count.
+        Recurrent variants come first, since only all of them make a figure.
         """
         if self.rows.has("checked", self._what(name)):
             return 3, False
-        known = [rows.stored("checked", self._what(name)) for rows in self.stores.values()]
-        slow = [float(rows["over_low"].max()) > SLOWER for rows in known if rows is not None]
-        return (1 if not slow else 2 - 2 * slow[0]), name not in self._recurrent
+        known = self.rows.stored("checked", self._what(name))
+        rank = 1 if known is None else 0 if known["over_low"].max() > SLOWER else 2
+        return rank, name not in self._recurrent
 
     def _planned(self, name: str) -> pd.DataFrame:
         folder = self.folder / name
