@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.partition import paper
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
+from edgeplan.chapters.partition.operators import beside_paper
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
@@ -30,7 +30,6 @@ _ABOUT = (
 _WITHIN = 0.15
 _SEVERAL = 2
 _OPERATORS = ("operators", "operators_alone")
-_PRINTED = ("baseline_ms", "operators_ms", "operators_speedup", "end_to_end_ms", "end_to_end_speedup")
 _ROOM = 1.35  # above the bars, for the legend
 BARS = (
     Bar(
@@ -249,17 +248,8 @@ def operators(e: CheckedEvidence) -> pd.DataFrame:
     f = e.plans.dropna(subset=["operators"]) if len(e.plans) else e.plans
     if f.empty:
         raise kit.NotMeasuredError("no times of individual operators are stored")
-    own = pd.DataFrame({"device": e.pair, "model": f.index, "baseline_ms": f[GPU].to_numpy()})
-    own["operators_ms"], own["end_to_end_ms"] = f["operators"].to_numpy(), f["planned"].to_numpy()
-    own["operators_speedup"] = own["baseline_ms"] / own["operators_ms"]
-    own["end_to_end_speedup"] = own["baseline_ms"] / own["end_to_end_ms"]
-    own["over the better's operators"] = (f["operators_alone"] / f["operators"]).to_numpy()
-    printed = [
-        dict(zip(("device", "model", *_PRINTED), (f"paper: {device}", model, *values, paper.END_TO_END[model][k]), strict=True))
-        for k, (device, models) in enumerate(paper.OPERATORS.items())
-        for model, values in models.items()
-    ]
-    return pd.concat([own, pd.DataFrame(printed)], ignore_index=True).round(3)
+    found = {"baseline": f[GPU], "operators": f["operators"], "end_to_end": f["planned"], "better": f["operators_alone"]}
+    return beside_paper(e.pair, pd.DataFrame(found))
 
 
 def ways(e: CheckedEvidence) -> Any:

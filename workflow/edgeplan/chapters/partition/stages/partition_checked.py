@@ -114,7 +114,7 @@ class _Run:
         return [name, self.seed, self.settings.checked_turns, self.settings.settings]
 
     def _rank(self, name: str) -> tuple[int, bool]:
-        """Rank what to measure: plans that were slower by an earlier protocol, models without rows of this machine, then others.
+        """Rank what to measure: plans slower by an earlier protocol, models without rows of this machine, then all others.
 
         Recurrent variants come first, since only all of them make a figure.
         """
