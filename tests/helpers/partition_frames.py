@@ -81,6 +81,7 @@ def checked_rows() -> pd.DataFrame:
         for name, ms in times.items():
             row = {"model": model, "way": name, "median_ms": ms, "chosen": float(name == way)}
             row |= {"over_best": over, "over_low": over - 0.02, "over_high": over + 0.02, "planned_ms": 9.0}
+            row |= {"machine": "here", "check_ms": ms, "ops_ms": {"planned": 8.0, "cpu": 19.0, "gpu": 15.0}.get(name, np.nan)}
             rows.append(row | {"stock": float(name == "openvino"), "seconds": 12.0, "splits": 3, "steps": 20})
     return pd.DataFrame(rows).assign(reason="")
 
@@ -92,13 +93,14 @@ def later_rows() -> pd.DataFrame:
         {"model": model, "process": float(k), "written_ms": says, "unscaled_ms": 7.0, "median_ms": ms, "waited_s": 600.0}
         for model, says, times in rows
         for k, ms in enumerate(times)
-    ).assign(reason="")
+    ).assign(reason="", machine="here")
 
 
 def checked_evidence(**changes: Any) -> CheckedEvidence:
     """Three models, by hand."""
     parts: dict[str, Any] = {"pair": "pair-test", "checked": checked_rows(), "later": later_rows()}
-    parts |= {"environment": {"cores": 2, "fingerprint": "f"}}
+    machines = {name: {"cpu": f"a processor {name}", "cores": 2} for name in ("here", "there")}
+    parts |= {"environment": {"cores": 2, "fingerprint": "f", "machines": machines}}
     return CheckedEvidence(**(parts | changes))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from opened_pairs import opened_here
 from typer.testing import CliRunner
 
-from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
+from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import own_costs
 from edgeplan.chapters.partition.checked.own_sweep import own_times, twins
@@ -28,11 +30,14 @@ from edgeplan.chapters.partition.checked.refining import refine, shifts
 from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
-from edgeplan.chapters.partition.measuring.opened import Opened
+from edgeplan.chapters.partition.measuring.opened import Opened, identities
+from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, PartitionRows
 from edgeplan.chapters.partition.planned import write_folder
 from edgeplan.chapters.partition.settings import PartitionParams
+from edgeplan.chapters.partition.stages import partition_checked
 from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
+from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.pair import open_pair
 from edgeplan.errors import EdgeplanError
 from edgeplan.graph.builder import GraphBuilder
@@ -46,6 +51,7 @@ from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, Pai
 from edgeplan.runtime.partitioned.fallback import TRIED, WATCHED
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Dimension, Extent
+from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
 
 ROOT = Path(__file__).parents[3]
@@ -90,6 +96,34 @@ def test_ways_without_hope_are_given_up_and_keep_their_median() -> None:
     early = fastest({"cpu": [30.0, 31.0, 32.0], "planned": [10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0]})
     assert early.margin == pytest.approx(3.1), "in the turns that both had"
     assert early.low <= early.margin <= early.high
+
+
+def test_a_way_that_was_lucky_in_one_process_is_not_chosen_for_it() -> None:
+    """The GPU's first process is a tenth faster than all cores, its second a fifth slower; the CPU is not opened again."""
+    first = {"all cores": [1.62, 1.60, 1.61], "cpu": [3.0, 3.1, 3.2], "gpu": [1.45, 1.46, 1.44]}
+    again = {"all cores": [1.61, 1.62, 1.60], "gpu": [1.93, 1.94, 1.95]}
+    once = fastest(first)
+    assert (once.way, near(once)) == ("gpu", ["all cores", "gpu"])
+    found = fastest(first, again)
+    assert (found.way, found.next_best) == ("all cores", "gpu")
+    assert found.median_ms == pytest.approx({"all cores": 1.61, "cpu": 3.1, "gpu": (1.45 + 1.94) / 2})
+    assert found.margin == pytest.approx((1.45 + 1.94) / 2 / 1.61)
+    assert found.low <= found.margin <= found.high
+    assert fastest(first, {"all cores": [9.0]}).way == "all cores", "what failed the second time is no choice"
+    assert fastest(first, way="cpu").way == "cpu"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_opening_twice_loses_less_to_processes_that_differ(seed: int) -> None:
+    """Ways take the same; a process of each is up to a tenth slower for all its turns. What is chosen is held to new ones."""
+    rng = np.random.default_rng(seed)
+    told: list[list[float]] = [[], []]
+    for _ in range(60):
+        rounds = [{way: [rng.uniform(1, 1.1)] * 5 for way in ("all cores", "cpu", "gpu", "planned")} for _ in range(2)]
+        for k, own in enumerate((rounds[:1], rounds)):
+            found = fastest(*own)
+            told[k].append(1.05 / found.median_ms[found.way])  # what it will take / what it is said to
+    assert 1 < np.mean(told[1]) < np.mean(told[0]), "what is chosen because it happened to be fast, less so"
 
 
 @given(extents, times, times)
@@ -249,9 +283,99 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
     assert not (tmp_path / "work").exists() or not any((tmp_path / "work").iterdir())
     monkeypatch.setenv(STORED_ROWS_ONLY, "1")
     found = run_stage(checked_fully=["pair-pocl"])
-    assert [frame.to_dict("records") for frame in found] == [checked_first.to_dict("records"), later.to_dict("records")]
+    assert all(map(pd.DataFrame.equals, found, (checked_first, later)))
     evidence = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured")
     assert len(evidence.later) == 3
+    assert evidence.checked.query("way in ['cpu', 'gpu']")["ops_ms"].gt(0).all()
+    assert evidence.checked.query("way == 'cpu'")["check_ms"].gt(0).all()
+    monkeypatch.delenv(STORED_ROWS_ONLY)
+    monkeypatch.setattr("edgeplan.chapters.partition.measuring.opened.fingerprint", lambda: "another machine")
+    elsewhere = run_stage(checked_fully=["pair-pocl"], checked_seconds=1e-9)
+    assert all(map(pd.DataFrame.equals, elsewhere, found)), "kept, and told"
+    told = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured").environment
+    assert (len(told["machines"]), told["machine"]) == (2, "another machine")
+    assert set(elsewhere[0]["machine"]) == {[*told["machines"]][1]}, "of the other one"
+
+
+def _known_rows(over_low: float) -> pd.DataFrame:
+    own = {"way": "cpu", "median_ms": 1.0, "chosen": 1.0, "over_low": over_low, "reason": ""}
+    return pd.DataFrame([own]).reindex(columns=[*CHECKED["checked"], *LATER["checked"]])
+
+
+def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that was slower, models that this machine knows nothing of, the others; a budget ends that, and all rows stay."""
+    document = yaml.safe_load((ROOT / "params.yaml").read_text())
+    names = ["resnet18", "vgg16", "alexnet", "googlenet", "mobilenetv2"]
+    document["partition"] |= {"checked_models": names, "checked_seconds": 0.3, "checked_fully": ["pair-pocl"]}
+    params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
+    pair = load_pair(ROOT / "config/pairs/pair-pocl.yaml")
+    monkeypatch.setattr(partition_checked, "recurrent", lambda: {"LSTM layers 2": None})
+    measured: list[str] = []
+
+    def planned(_: partition_checked._Run, name: str) -> pd.DataFrame:
+        measured.append(name)
+        time.sleep(0.3)
+        return _known_rows(0.9)
+
+    monkeypatch.setattr(partition_checked._Run, "_planned", planned)
+    monkeypatch.setattr(partition_checked._Run, "_is_due", lambda *_: False)
+
+    def run_stage() -> tuple[list[str], pd.DataFrame]:
+        stores = {name: PartitionRows(tmp_path, [name], CHECKED, "partition_checked") for name in ("here", "there")}
+        stage = partition_checked._Run(pair, params, stores, tmp_path / "work")
+        for where, name, protocol, slow in (
+            ("there", "resnet18", "partition-checked/3", 1.1),
+            ("here", "vgg16", "partition-checked/3", 1.1),
+            ("here", "alexnet", "partition-checked/2", 0.9),
+            ("here", "mobilenetv2", "partition-checked/1", 1.1),
+        ):
+            key = stores[where]._keys("checked", stage._what(name))[protocol]
+            stores[where].stores["checked"].commit({key: _known_rows(slow).assign(measured_at=1.0, others=0.0)})
+        before = len(measured)
+        stage.go()
+        return measured[before:], stage.stored("checked")
+
+    for expected in (["mobilenetv2"], ["LSTM layers 2"], ["resnet18"], ["googlenet"], ["alexnet"], []):
+        found, rows = run_stage()
+        assert found == expected, "what was measured is not measured again"
+        assert set(rows.query("machine == 'there'")["model"]) == {"resnet18"}
+        assert {"vgg16", "alexnet", "mobilenetv2"} <= set(rows.query("machine == 'here'")["model"])
+    assert set(rows.query("machine == 'here'")["model"]) == {*names, "LSTM layers 2"}
+
+
+def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> None:
+    """Machine, memory, kernel and load may differ there; processor, caches, cores and drivers may not. Other pairs' rows are of
+    one machine.
+    """
+    recorded, local = (load_pair(ROOT / f"config/pairs/{name}.yaml") for name in ("pair-h200-8sm", "pair-pocl"))
+    about = json.loads((ROOT / "data/rows/pair-h200-8sm/partition_checked/about.json").read_text())
+    machine = about["environment"]
+    same = {
+        "memory_gib": 1.0,
+        "kernel": "9",
+        "load_1min": 3.0,
+        "fingerprint": "b",
+        "machine": "b",
+        "affinity": [0],
+        "python": "3",
+    }
+    other = about | {"identity": ["b", *about["identity"][1:]], "environment": machine | same}
+    assert [*identities(recorded, other)] == [*identities(recorded, about)]
+    assert len(identities(recorded, about | {"earlier": [other]})) == 1
+    assert len(identities(local, about | {"earlier": [other]})) == 2
+    for changed in ({"cpu": "another"}, {"cores": 8}, {"caches": []}, {"isa": ["avx2"]}, {"cpu_family_model": "6/1"}):
+        assert [*identities(recorded, other | {"environment": machine | changed})] != [*identities(recorded, about)]
+    driver = other | {"identity": [*other["identity"][:2], "CUDA 14", *other["identity"][3:]]}
+    assert [*identities(recorded, driver)] != [*identities(recorded, about)]
+    assert machine_kind(machine) == machine_kind(machine | same)
+    stored = PartitionRows(
+        ROOT / "data/rows/pair-h200-8sm/partition_checked", next(iter(identities(recorded, other).values()))[0], CHECKED,
+        "partition_checked",
+    )  # fmt: skip
+    partition = yaml.safe_load((ROOT / "params.yaml").read_text())
+    s = partition["partition"]
+    found = [stored.stored("checked", [m, partition["seed"], s["checked_turns"], s["settings"]]) for m in s["checked_models"]]
+    assert sum(rows is not None for rows in found) >= 17, "of the repository, on any machine of the kind"
 
 
 @needs_a_pair

@@ -413,6 +413,42 @@ def test_recurrent_variants_count_apart_from_the_models() -> None:
     assert "eop.recurrent_slower" not in checked_metrics(few)
 
 
+def test_each_figure_is_of_one_machine_and_the_page_says_of_which() -> None:
+    """Faster rows of another machine change nothing until it has more of a kind; of equally many the present one counts."""
+    rows, names = checked_rows(), [*recurrent()]
+    (one,) = (own for model, own in rows.groupby("model") if model == "vgg16")
+    there = rows.query("model != 'vgg16'").assign(machine="there", median_ms=rows["median_ms"] / 100, over_low=2.0)
+    later = checked_evidence().later.assign(machine="there")
+    variants = [one.assign(model=name, machine="there") for name in names]
+    mixed = checked_evidence(checked=pd.concat([rows, there, *variants], ignore_index=True), later=later)
+    found, alone = checked_metrics(mixed), checked_metrics(checked_evidence())
+    assert found.pop("eop.recurrent_slower") == 0
+    assert found == alone, "of the rows here, and later runs of those there"
+    (told,) = [text for text in findings(mixed) if "several machines" in text]
+    assert "models (3) on a processor here, 2 cores" in told
+    assert "recurrent variants (28) on a processor there, 2 cores" in told
+    assert "later runs (3) on a processor there" in told
+    assert not any("several machines" in text for text in findings(checked_evidence()))
+    more = pd.concat([rows.query("model == 'vgg16'"), there, one.assign(model="vgg11")], ignore_index=True)
+    text = " ".join(findings(checked_evidence(checked=more, later=later)))
+    assert "models (2) on a processor here, 2 cores (2 more of another machine alone are in no figure)" in text
+
+
+def test_individual_operators_stand_beside_those_of_the_paper() -> None:
+    table = CHECKED_TABLES["partition_operators"].make(checked_evidence()).set_index(["device", "model"])
+    own = table.loc[("pair-test", "vgg16")]
+    assert (own["baseline_ms"], own["operators_ms"], own["end_to_end_ms"]) == (16, 8, 10)
+    assert (own["operators_speedup"], own["end_to_end_speedup"]) == (2.0, 1.6)
+    assert own["over the better's operators"] == pytest.approx(15 / 8)
+    assert ("pair-test", "alexnet") not in table.index, "nothing runs on both there"
+    printed = table.drop(index="pair-test", level="device")
+    assert len(printed) == 16
+    for speedup, ms in (("operators_speedup", "operators_ms"), ("end_to_end_speedup", "end_to_end_ms")):
+        assert np.allclose(printed[speedup], printed["baseline_ms"] / printed[ms], rtol=0.02), "as far as it is printed"
+    with pytest.raises(kit.NotMeasuredError):
+        CHECKED_TABLES["partition_operators"].make(checked_evidence(checked=checked_rows().assign(ops_ms=np.nan)))
+
+
 def test_who_should_not_split_is_told() -> None:
     def told(all_cores_ms: float) -> str:
         ms = {"cpu": 20.0, "gpu": 20.0, "cpu, all cores (nhwc)": all_cores_ms, "planned": 10.0}
@@ -420,7 +456,7 @@ def test_who_should_not_split_is_told() -> None:
         rows = rows.assign(
             chosen=(rows["way"] == "planned").astype(float), stock=0.0, reason="", seconds=1.0, splits=1, steps=2
         )
-        rows = rows.assign(over_best=1.0, over_low=0.9, over_high=1.1, planned_ms=9.0)
+        rows = rows.assign(over_best=1.0, over_low=0.9, over_high=1.1, planned_ms=9.0, ops_ms=np.nan, machine="here")
         return " ".join(findings(checked_evidence(checked=rows)))
 
     assert "at most 1.02 times over the best alone: do not split here" in told(10.2)

@@ -195,6 +195,23 @@ def test_every_table_and_figure_has_a_caption() -> None:
             assert (folder / kind / f"{name}.md").read_text().strip()
 
 
+def test_individual_operators_are_those_of_the_sweep() -> None:
+    """Of stored sweeps: no operator takes longer than whole on the better processor, and our plan no less than all of them."""
+    e = EOP_REPORT.read("pair-pocl", Path(__file__).parents[3] / "results/pair-pocl/partition/eop")
+    table = EOP_TABLES["eop_individual"].make(e).set_index(["device", "model"])
+    own = table.loc["pair-pocl"]
+    assert {"inception_v3", "mobilenetv1", "yolov3"} <= set(own.index)
+    swept = e.sweeps[(e.sweeps["model"] == "inception_v3") & (e.sweeps["figure"] == "")]
+    by_hand = sum(rows["span_us"].min() for _, rows in swept.groupby("step")) / 1e3
+    row = own.loc["inception_v3"]
+    assert row["operators_ms"] == pytest.approx(by_hand, abs=1e-3)
+    assert row["baseline_ms"] == pytest.approx(e.end_to_end.loc["inception_v3", "gpu"], abs=1e-3)
+    assert row["operators_speedup"] == pytest.approx(row["baseline_ms"] / by_hand, abs=1e-3)
+    assert (own["over the better's operators"] >= 1).all()
+    assert (own["operators_ms"] < own["end_to_end_ms"]).all()
+    assert table.loc[("paper: Moto 2022", "vgg16"), "operators_ms"] == 28.7
+
+
 def test_slower_plans_and_wrong_outputs_are_counted(tmp_path: Path) -> None:
     evidence = _evidence(tmp_path)
     wrong = evidence.plans["model"] == "bert_base"

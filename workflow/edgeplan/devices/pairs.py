@@ -59,6 +59,8 @@ class PairFile(_Part):
         processors: the two, in the order of lanes. The first is the host: it computes in the thread that runs a model, on cores
             that are named; work is enqueued for the second.
         synchronisation: how each learns that the other is done: `auto` polls where that can work, else waits for events.
+        rows_of: whom rows of checked plans are of: one `machine`, or any of its `kind` (processor, caches, cores) where the
+            pair's machine is another one each time.
     """
 
     format_version: Literal[2]
@@ -66,6 +68,7 @@ class PairFile(_Part):
     description: str = ""
     processors: tuple[Side, Side]
     synchronisation: Literal["auto", "polling", "events"] = "auto"
+    rows_of: Literal["machine", "kind"] = "machine"
 
     @model_validator(mode="after")
     def _apart(self) -> Self:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,20 @@ def fingerprint() -> str:
     }
     digest: str = sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return digest[:16]
+
+
+#: What machines of one kind have in common, of `environment`; ids, memory, kernel and load are each machine's own.
+_OF_KIND = ("cpu", "cpu_family_model", "isa", "cores", "caches")
+
+
+def machine_kind(told: Mapping[str, Any]) -> str:
+    """Return the digest of a kind of machine: two machines of one processor, caches and number of cores have the same.
+
+    Args:
+        told: `environment` of one of them.
+    """
+    parts = {name: told[name] for name in _OF_KIND}
+    return str(sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest())[:16]
 
 
 def emulated() -> bool:

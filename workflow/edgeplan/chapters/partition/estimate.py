@@ -26,6 +26,7 @@ def estimate(params: PartitionParams, engines: Sequence[str]) -> dict[str, float
     eop = len(e.models) * each + variants * _VARIANT_S
     checked = len(s.checked_pairs) * len(s.checked_models) * _CHECKED_S
     checked += len(s.checked_fully) * len(recurrent()) * _VARIANT_S
+    checked = min(checked, len(s.checked_pairs) * s.checked_seconds or checked)
     return {
         "plans that check themselves": checked,
         "splits of layers and models": len(s.pairs) * lipg,

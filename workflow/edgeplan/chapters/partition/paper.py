@@ -40,6 +40,36 @@ END_TO_END: Mapping[str, tuple[float, float, float, float]] = MappingProxyType(
         "inception_v3": (1.62, 1.79, 1.27, 1.17),
     }
 )
+#: The rest of Table 3, by device and network: the GPU alone in ms, individual operators in ms and their speedup, and end to end
+#: in ms.
+OPERATORS: Mapping[str, Mapping[str, tuple[float, float, float, float]]] = MappingProxyType(
+    {
+        "Pixel 4": {
+            "vgg16": (83.3, 70.8, 1.18, 73.0),
+            "resnet18": (17.5, 11.0, 1.59, 11.4),
+            "resnet34": (37.5, 22.2, 1.69, 22.5),
+            "inception_v3": (99.5, 59.1, 1.68, 61.5),
+        },
+        "Pixel 5": {
+            "vgg16": (194.8, 119.8, 1.63, 125.1),
+            "resnet18": (33.2, 18.2, 1.82, 18.6),
+            "resnet34": (65.2, 36.9, 1.77, 37.1),
+            "inception_v3": (184.3, 99.9, 1.85, 102.9),
+        },
+        "Moto 2022": {
+            "vgg16": (32.0, 28.7, 1.11, 29.7),
+            "resnet18": (7.5, 6.3, 1.18, 6.7),
+            "resnet34": (14.7, 12.2, 1.20, 12.9),
+            "inception_v3": (52.0, 38.8, 1.34, 41.1),
+        },
+        "OnePlus 11": {
+            "vgg16": (27.4, 25.3, 1.09, 26.2),
+            "resnet18": (8.5, 6.6, 1.29, 6.8),
+            "resnet34": (17.6, 13.5, 1.31, 13.8),
+            "inception_v3": (44.2, 36.2, 1.22, 37.8),
+        },
+    }
+)
 #: Table 4: on the Moto 2022 with 1, 2 and 3 threads, linear layers and convolutions.
 ABLATION: Mapping[str, tuple[float, float, float, float, float, float]] = MappingProxyType(
     {

@@ -39,9 +39,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             ),
             earlier=("partition/2",),
         ),
-        # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs
+        # plans by a model's own sweep, and all ways to run it on fresh runs; since 2 what is moved is part of the costs, and
+        # since 3 ways near to each other are opened twice before one is chosen
         "partition_checked": Protocol(
-            "partition-checked/2",
+            "partition-checked/3",
             (
                 *files_of("runtime/partitioned", "build", "crossing", "handshake", "lanes", "program", "sections", "session"),
                 *files_of("runtime/streaming", "build", "calls"),
@@ -56,7 +57,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("planning/partition", "margin", "planner", "sequential"),
                 "workloads/registry.py",
             ),
-            earlier=("partition-checked/1",),
+            earlier=("partition-checked/2", "partition-checked/1"),
         ),
         "eop": Protocol(
             "eop/3",

@@ -46,6 +46,8 @@ class PartitionSettings(Section):
             again later.
         checked_turns: of each way to run such a model, interleaved, on fresh runs.
         checked_later_seconds: after which such a plan is run in new processes, and held to what it says.
+        checked_seconds: by the clock, after which no further model is begun, and no plan waited for; 0 is unbounded. The next
+            run goes on.
         eop: what is measured for EOP.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -78,6 +80,7 @@ class PartitionSettings(Section):
     checked_fully: list[DeviceName]
     checked_turns: _Count
     checked_later_seconds: Annotated[float, Field(ge=0, le=86400)]
+    checked_seconds: Annotated[float, Field(ge=0, le=86400)]
     eop: EopSettings
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 _RESAMPLES, _SEED = 2000, 1
 _ENDS = (2.5, 97.5)  # per cent
 #: After so many turns a way whose least time is so many times the least of all is given up.
 _SURE_AFTER, _HOPELESS = 3, 1.4
+#: Ways that take up to so many times as long as the fastest are opened once more: processes of one plan differ by that.
+_NEAR = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class Fastest:
         way: name of it.
         median_ms: of every way, by name.
         next_best: name of the way that it is held against; "" where there is no other.
-        margin: time of that one over its own, in the turns that both had.
+        margin: time of that one over its own, in the turns and rounds that both had.
         low, high: ends of the margin's 95 % interval.
     """
 
@@ -33,28 +36,39 @@ class Fastest:
     high: float
 
 
-def fastest(times_ms: Mapping[str, Sequence[float]], way: str = "") -> Fastest:
-    """Choose the way of the least median, or hold one that was chosen against the others.
+def fastest(*rounds: Mapping[str, Sequence[float]], way: str = "") -> Fastest:
+    """Choose the way of the least time, the mean of its medians of all rounds, or hold one chosen before against the others.
 
     Args:
-        times_ms: by way, the time of each turn; turns of one number met the same seconds, and are resampled together. A way
-            that was given up has fewer. The first of equally fast ways is taken: the simplest stands first.
+        rounds: of new processes each; by way, the time of each turn. Turns of one number met the same seconds, and are
+            resampled together. A way that was given up has fewer. Only ways of every round are chosen, and the first of equally
+            fast ones: the simplest stands first.
         way: chosen before; "": the fastest.
     """
-    names = list(times_ms)
-    medians = {name: float(np.median(own)) for name, own in times_ms.items()}
-    way = way if way in medians else min(names, key=medians.__getitem__)
-    others = [name for name in names if name != way]
+    found = {name: [np.median(one[name]) for one in rounds if name in one] for name in rounds[0]}
+    medians = {name: float(np.mean(own)) for name, own in found.items()}
+    able = [name for name, own in found.items() if len(own) == len(rounds)]
+    way = way if way in medians else min(able, key=medians.__getitem__)
+    others = [name for name in able if name != way] or [name for name in medians if name != way]
     if not others:
         return Fastest(way, medians, "", 1.0, 1.0, 1.0)
-    second = min(others, key=medians.__getitem__)
-    turns = min(len(times_ms[way]), len(times_ms[second]))
-    drawn = np.random.default_rng(_SEED).integers(0, turns, (_RESAMPLES, turns))
-    table = [np.asarray(times_ms[name][:turns]) for name in (way, second)]
-    own, other = (np.median(one[drawn], axis=1) for one in table)
-    low, high = np.percentile(other / own, _ENDS)
-    margin = float(np.median(table[1]) / np.median(table[0]))
-    return Fastest(way, medians, second, margin, float(low), float(high))
+    second, rng = min(others, key=medians.__getitem__), np.random.default_rng(_SEED)
+    both = [[one[way], one[second]] for one in rounds if way in one and second in one]
+    own, other = np.mean([_drawn(pair, rng) for pair in both], axis=0)
+    low, high = np.percentile(other[1:] / own[1:], _ENDS)
+    return Fastest(way, medians, second, float(other[0] / own[0]), float(low), float(high))
+
+
+def _drawn(times_ms: Sequence[Sequence[float]], rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return the median of each of some ways in the turns that all had, then its medians in resampled turns."""
+    turns = min(map(len, times_ms))
+    drawn = np.vstack([np.arange(turns), rng.integers(0, turns, (_RESAMPLES, turns))])
+    return np.array([np.median(np.asarray(one)[drawn], axis=1) for one in times_ms])
+
+
+def near(found: Fastest) -> list[str]:
+    """Name the ways that may be the fastest in other processes, too."""
+    return [name for name, ms in found.median_ms.items() if ms <= _NEAR * found.median_ms[found.way]]
 
 
 def worth_a_turn(times_ms: Mapping[str, Sequence[float]]) -> list[str]:

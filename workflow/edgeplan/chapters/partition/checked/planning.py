@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import structs
 
-from edgeplan.chapters.partition.checked.fastest import fastest, worth_a_turn
+from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import costs_alone, own_costs
 from edgeplan.chapters.partition.checked.own_sweep import own_times
@@ -45,6 +45,8 @@ from edgeplan.support.tensors import OUTPUT_TOLERANCE
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50
 _CONTENTION_RUNS = 5
+#: How often ways that are near to each other are opened before one is chosen.
+_OPENINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class CheckLimits:
 
     Attributes:
         refine_s: seconds in which blocks are shifted; 0 for none.
-        turns: of each way, at most.
-        turns_s: seconds of all turns; there are `fewest` whatever they take.
+        turns: of each way, at most, each time that it is opened.
+        turns_s: seconds of all these turns; there are `fewest` whatever they take.
         fewest: turns of each way.
         stock: settings of stock engines that are run beside it.
     """
@@ -219,46 +221,64 @@ def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
 def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> tuple[PairCheck, list[float]]:
     """Run plan folders in turn; the fastest whose outputs are those of the others, and the times of its steps.
 
+    A process of a plan may be faster or slower than the next one for all its turns. So what is near to the fastest is opened
+    once more, and a way that was lucky once is not chosen for it.
+
     Args:
-        folders: by way, the simplest first. Each is deleted when its plan is open.
+        folders: by way, the simplest first. They are deleted.
         limits: of the turns.
-        way: chosen before, which is never given up; "": the fastest is found.
+        way: chosen before, which is never given up and opened once; "": the fastest is found.
 
     Raises:
         DeviceError: none of them runs.
     """
     left_out: dict[str, str] = {}
-    times: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        running = {name: stack.enter_context(OpenedPlan(folder)) for name, folder in folders.items()}
-        for name, folder in folders.items():
-            try:
-                running[name].wait()
-            except EdgeplanError as error:
-                left_out[name] = error.what.splitlines()[0]
-                del running[name]
+    rounds: list[Mapping[str, Sequence[float]]] = []
+    racing = dict(folders)
+    while racing:
+        with ExitStack() as stack:
+            running = {name: stack.enter_context(OpenedPlan(folder)) for name, folder in racing.items()}
+            rounds.append(_turns(running, limits, way, left_out))
+            if not rounds[-1]:
+                told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+                raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
+            found = fastest(*rounds, way=way)
+            steps_ms = running[found.way].steps_ms()
+        again = near(found) if not way and len(rounds) < _OPENINGS else []
+        racing = {name: folders[name] for name in again if name not in left_out} if len(again) > 1 else {}
+        for folder in [folder for name, folder in folders.items() if name not in racing]:
             shutil.rmtree(folder, ignore_errors=True)
-        left_out |= _unequal(running)
-        until, turns = time.monotonic() + limits.turns_s, 0
-        while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
-            turns += 1
-            candidates = {*worth_a_turn(times), way} if turns > 1 else {*running}
-            for name in [name for name in running if name in candidates and name not in left_out]:
-                try:
-                    times.setdefault(name, []).append(min(running[name].turn()))
-                except EdgeplanError as error:
-                    left_out[name] = error.what.splitlines()[0]
-                    times.pop(name, None)
-        if not times:
-            told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-            raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
-        found = fastest(times, way)
-        steps_ms = running[found.way].steps_ms()
-    medians = dict(found.median_ms)
+    medians = {name: ms for name, ms in found.median_ms.items() if name not in left_out}
+    turns = sum(max(map(len, one.values())) for one in rounds)
     check = PairCheck(
         found.way, medians, found.next_best, found.margin, found.low, found.high, turns, 0.0, left_out, {}, 0.0, {}
     )
     return check, steps_ms
+
+
+def _turns(
+    running: dict[str, OpenedPlan], limits: CheckLimits, way: str, left_out: dict[str, str]
+) -> Mapping[str, Sequence[float]]:
+    """Wait until plans are open, and run them in turn; what fails or is wrong is told in `left_out`, and has no times."""
+    times: dict[str, list[float]] = {}
+    for name, plan_open in [*running.items()]:
+        try:
+            plan_open.wait()
+        except EdgeplanError as error:
+            left_out[name] = error.what.splitlines()[0]
+            del running[name]
+    left_out |= _unequal(running)
+    until, turns = time.monotonic() + limits.turns_s, 0
+    while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
+        turns += 1
+        candidates = {*worth_a_turn(times), way} if turns > 1 else {*running}
+        for name in [name for name in running if name in candidates and name not in left_out]:
+            try:
+                times.setdefault(name, []).append(min(running[name].turn()))
+            except EdgeplanError as error:
+                left_out[name] = error.what.splitlines()[0]
+                times.pop(name, None)
+    return times
 
 
 def _unequal(running: Mapping[str, OpenedPlan]) -> dict[str, str]:

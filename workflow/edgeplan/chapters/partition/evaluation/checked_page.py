@@ -14,6 +14,7 @@ import pandas as pd
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SLOWER, WORTH_SPLITTING
+from edgeplan.chapters.partition.operators import beside_paper
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
@@ -27,6 +28,8 @@ _ABOUT = (
     "processor alone and oneDNN on all cores, each in a process of its own, and the fastest is what a user gets."
 )
 _WITHIN = 0.15
+_SEVERAL = 2
+_OPERATORS = ("operators", "operators_alone")
 _ROOM = 1.35  # above the bars, for the legend
 BARS = (
     Bar(
@@ -76,10 +79,11 @@ class CheckedEvidence:
         pair: its name.
         checked: one row a model and way, on fresh runs: model, way, median_ms, chosen (the way that was returned), stock (of a
             stock engine), over_best (of the chosen way over the best other one but stock engines) with over_low and over_high,
-            seconds to the plan, planned_ms (as predicted), splits, steps, reason.
+            seconds to the plan, planned_ms (as predicted), splits, steps, reason, check_ms (when the plan was chosen), ops_ms
+            (the sum of its operators' times by the sweep), machine (the key in `machines` of what the row is of).
         later: one row a model and new process that ran its plan minutes later: model, process, written_ms (as the plan says),
-            unscaled_ms (without the factor from running it), median_ms, waited_s, reason.
-        environment: of the machine.
+            unscaled_ms (without the factor from running it), median_ms, waited_s, reason, machine.
+        environment: of the machine; `machines` tells the processor and the cores of each that rows are of.
     """
 
     pair: str
@@ -94,9 +98,10 @@ class CheckedEvidence:
         Returns:
             way, chosen (not a number where it did not run), planned (that on both processors), cpu, gpu, all_cores (the faster
             layout), ours (the best of these three), stock, best (of these two), most_gain (`ours` over the least time in which
-            both could share all work), over_best with its interval, predicted, seconds, splits, reason.
+            both could share all work), over_best with its interval, predicted, seconds, splits, reason, operators (the sum of
+            the planned operators' times), operators_alone (the smaller sum of a processor alone).
         """
-        return self._by_model(self.checked[~self.checked["model"].isin([*recurrent()])])
+        return self._by_model(_of_one_machine(self.kinds["models"]))
 
     @cached_property
     def networks(self) -> pd.DataFrame:
@@ -106,12 +111,19 @@ class CheckedEvidence:
     @cached_property
     def recurrent(self) -> pd.DataFrame:
         """The same of the recurrent variants of EOP's Figure 9; none where they are not planned on this pair."""
-        return self._by_model(self.checked[self.checked["model"].isin([*recurrent()])])
+        return self._by_model(_of_one_machine(self.kinds["recurrent variants"]))
+
+    @cached_property
+    def kinds(self) -> Mapping[str, pd.DataFrame]:
+        """All rows in the parts whose figures are of one machine each."""
+        recurring = self.checked["model"].isin([*recurrent()])
+        return {"models": self.checked[~recurring], "recurrent variants": self.checked[recurring], "later runs": self.later}
 
     def _by_model(self, checked: pd.DataFrame) -> pd.DataFrame:
         rows = []
         for model, own in checked.groupby("model", sort=False):
             times, chosen = own.set_index("way")["median_ms"], own[own["chosen"] == 1]
+            sums = own.set_index("way")["ops_ms"]
             alone = times[(own["stock"] == 0).to_numpy() & ~times.index.isin([PLANNED])]
             cpu, gpu = alone[alone.index == CPU].min(), times.get(GPU, np.nan)
             stock = own[own["stock"] == 1]["median_ms"].min()
@@ -121,8 +133,15 @@ class CheckedEvidence:
             row |= {"all_cores": alone[alone.index.str.startswith(ALL_CORES)].min(), "ours": alone.min(), "stock": stock}
             row |= {"best": pd.Series([alone.min(), stock]).min(), "most_gain": alone.min() * (1 / cpu + 1 / gpu)}
             row |= {name: first[name] for name in ("over_best", "over_low", "over_high", "seconds", "splits", "reason")}
+            row |= {"operators": sums.get(PLANNED, np.nan), "operators_alone": sums.reindex([CPU, GPU]).min()}
             rows.append(row | {"predicted": first["planned_ms"]})
         return pd.DataFrame(rows).set_index("model") if rows else pd.DataFrame()
+
+
+def _of_one_machine(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the machine that has most models, the present one of equal ones: figures are of one machine each."""
+    machine = rows.groupby("machine", sort=False)["model"].nunique().idxmax() if len(rows) else ""
+    return rows[rows["machine"] == machine]
 
 
 def speedup_over_best(e: CheckedEvidence) -> Estimate:
@@ -192,7 +211,7 @@ def later_within_15pct(column: str) -> Callable[[CheckedEvidence], Estimate]:
     """
 
     def found(e: CheckedEvidence) -> Estimate:
-        f = e.later.groupby("model")[["median_ms", column]].median()
+        f = _of_one_machine(e.later).groupby("model")[["median_ms", column]].median()
         return estimate(np.mean, (f["median_ms"] / f[column] - 1).abs() <= _WITHIN)
 
     return found
@@ -220,8 +239,17 @@ def plans(e: CheckedEvidence) -> pd.DataFrame:
     f = e.plans
     names = ("chosen", "planned", CPU, GPU, "all_cores", "stock", "predicted")
     over = {"speedup over the best": f["best"] / f["chosen"], "of both processors": f["ours"] / f["planned"]}
-    shown = f.rename(columns={name: f"{name}_ms" for name in names}).drop(columns=["best", "ours"])
+    shown = f.rename(columns={name: f"{name}_ms" for name in names}).drop(columns=["best", "ours", *_OPERATORS])
     return shown.assign(**over).reset_index().round(4)
+
+
+def operators(e: CheckedEvidence) -> pd.DataFrame:
+    """LiPG's Table 3 with its columns of individual operators: their sum as planned, and the model end to end, over the GPU."""
+    f = e.plans.dropna(subset=["operators"]) if len(e.plans) else e.plans
+    if f.empty:
+        raise kit.NotMeasuredError("no times of individual operators are stored")
+    found = {"baseline": f[GPU], "operators": f["operators"], "end_to_end": f["planned"], "better": f["operators_alone"]}
+    return beside_paper(e.pair, pd.DataFrame(found))
 
 
 def ways(e: CheckedEvidence) -> Any:
@@ -262,11 +290,26 @@ def findings(e: CheckedEvidence) -> tuple[str, ...]:
             f"Fastest of the ways that were checked: {wins}. The checked plan is {found:.2f} times as fast as the best of them "
             "and of stock engines."
         )
-    left = e.checked[(e.checked["reason"] != "") & (e.checked["way"] != "")]
+    shown = pd.concat([_of_one_machine(e.kinds[kind]) for kind in ("models", "recurrent variants")])
+    left = shown[(shown["reason"] != "") & (shown["way"] != "")]
     told += (left["model"] + " (" + left["way"] + "): " + left["reason"] + ".").tolist()
     lost = f[f["chosen"].isna()]
     told += [f"{model} has no plan: {reason}." for model, reason in lost["reason"].items() if reason]
-    return tuple(told)
+    return (*told, *_machines(e))
+
+
+def _machines(e: CheckedEvidence) -> list[str]:
+    """Tell which figures are of which machine, where rows of several are stored."""
+    if len({*e.checked["machine"], *e.later["machine"]}) < _SEVERAL:
+        return []
+    told = []
+    for what, rows in e.kinds.items():
+        if len(own := _of_one_machine(rows)):
+            of, count = e.environment["machines"][own["machine"].iloc[0]], own["model"].nunique()
+            left = rows["model"].nunique() - count
+            beside = f" ({left} more of another machine alone are in no figure)" if left else ""
+            told.append(f"{what} ({count}) on {of['cpu']}, {of['cores']} cores{beside}")
+    return [f"Rows are of several machines, each figure of one: {'; '.join(told)}."]
 
 
 def grade(e: CheckedEvidence) -> Graded | None:
@@ -276,6 +319,7 @@ def grade(e: CheckedEvidence) -> Graded | None:
 
 CHECKED_TABLES: Mapping[str, kit.TableSpec[CheckedEvidence]] = kit.registry(
     kit.TableSpec("partition_checked", "Plans that check themselves: who wins on each model", plans, ("plans",)),
+    kit.TableSpec("partition_operators", "Individual operators and end to end (LiPG, Table 3)", operators, ("plans",)),
 )
 CHECKED_FIGURES: Mapping[str, kit.FigureSpec[CheckedEvidence]] = kit.registry(
     kit.FigureSpec("partition_ways", "Ways to run each model, over the best alone", ways, ("plans",)),
@@ -295,8 +339,8 @@ CHECKED_REPORT = ChapterReport(
     grade=grade,
     evidence=CheckedEvidence,
     frames={
-        "checked": ("model", "way", "median_ms", "chosen", "stock", "over_low", "reason"),
-        "later": ("model", "written_ms", "unscaled_ms", "median_ms"),
+        "checked": ("model", "way", "median_ms", "chosen", "stock", "over_low", "reason", "ops_ms", "machine"),
+        "later": ("model", "written_ms", "unscaled_ms", "median_ms", "machine"),
     },
 )
 #: The stage `partition_checked_tables`.

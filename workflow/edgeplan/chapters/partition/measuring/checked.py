@@ -13,10 +13,12 @@ import pandas as pd
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits
 from edgeplan.chapters.partition.eop.sweeps import subject_of
-from edgeplan.chapters.partition.measuring.rows import CHECKED
+from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER
+from edgeplan.chapters.partition.names import PLANNED, SIDES
 from edgeplan.devices.pairs import PairFile
 from edgeplan.errors import EdgeplanError
 from edgeplan.planning.partition.parallel import SearchLimits
+from edgeplan.planning.partition.plan import PartitionPlan
 
 #: New processes that run a plan later, and turns of each.
 _PROCESSES, _TURNS = 3, 5
@@ -96,9 +98,18 @@ def checked_rows(
         }
         splits = sum(step.on == "split" for step in made.plan.steps)
         about |= {"planned_ms": made.plan.makespan_ms, "splits": splits, "steps": len(made.plan.steps)}
-        rows = [row | {"chosen": float(row["way"] == check.way)} | about for row in rows]
+        each = {way: {"check_ms": ms} for way, ms in check.median_ms.items()}
+        for way in (*SIDES, PLANNED):
+            if way in planning.known:
+                each[way] = each.get(way, {}) | {"ops_ms": _operators_ms(planning.known[way].plan)}
+        rows = [row | {"chosen": float(row["way"] == check.way)} | about | each.get(row["way"], {}) for row in rows]
     except EdgeplanError as error:
         rows = [{"way": "", "chosen": 1.0, "stock": 0.0, "reason": error.what.splitlines()[0]}]
-    frame = pd.DataFrame(rows).reindex(columns=list(CHECKED["checked"]))
+    frame = pd.DataFrame(rows).reindex(columns=[*CHECKED["checked"], *LATER["checked"]])
     frame["reason"] = frame["reason"].astype(object).fillna("").astype(str)
     return frame, written
+
+
+def _operators_ms(plan: PartitionPlan) -> float:
+    """Sum up what each operator takes by itself, by the model's own sweep: no hand-over, and nothing beside another one."""
+    return sum(max(step.cpu_end_ms, step.gpu_end_ms) - step.start_ms for step in plan.steps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from edgeplan.runtime.partitioned.session import Synchronisation, synchronisatio
 from edgeplan.runtime.processor import Host, Processor, Sharing
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document
-from edgeplan.support.machine import environment, fingerprint
-from edgeplan.support.store import nothing_stored, stored_rows_only
+from edgeplan.support.machine import environment, fingerprint, machine_kind
+from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 
 _ABOUT = "about.json"
+_OF_EARLIER = ("identity", "names", "versions", "environment")
 #: Said where nothing may be measured and rows are not there.
 LACKING = "rows of this pair are lacking"
 
@@ -90,7 +92,8 @@ def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
         rows: folder of the rows.
 
     Returns:
-        identity (`Opened.identity`), numbers (`Processor.numbers`), versions and names of both processors, synchronisation and
+        earlier (the same of other machines and drivers, where rows of such are stored); identity (`Opened.identity`), numbers
+         (`Processor.numbers`), versions and names of both processors, synchronisation and
         why they wait so, environment of the machine.
 
     Raises:
@@ -106,8 +109,30 @@ def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
         names = ("identity", "numbers", "versions", "names", "synchronisation", "why")
         machine = environment() | {"load_1min": None, "affinity": sorted(pair.cores), "machine": fingerprint()}
         about = {**{name: getattr(both, name) for name in names}, "environment": machine}
+    before = read_document(path, "identity", "environment") if path.is_file() else about
+    others = [{name: before[name] for name in _OF_EARLIER if name in before}, *before.get("earlier", ())]
+    if earlier := [one for one in others if one["identity"] != json.loads(json.dumps(about["identity"]))]:
+        about["earlier"] = earlier
     write_json(path, about)
     return about
+
+
+def identities(pair: PairFile, about: Mapping[str, Any]) -> dict[str, tuple[list[Any], Mapping[str, Any]]]:
+    """List what rows of checked plans are of, the present machine and drivers first.
+
+    Args:
+        pair: says whether rows are of one machine, or of all of its kind.
+        about: what `about_pair` told.
+
+    Returns:
+        By a short digest of it: what the rows' keys hold, and the part of `about` that tells it.
+    """
+    found: dict[str, tuple[list[Any], Mapping[str, Any]]] = {}
+    for one in (about, *about.get("earlier", ())):
+        machine, *rest = one["identity"]
+        own = [machine_kind(one["environment"]) if pair.rows_of == "kind" else machine, *rest]
+        found.setdefault(key_of(own, 8), (own, one))
+    return found
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ measured, rows of another plan than the present one are measured anew.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -41,8 +42,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("plan_seconds", "plan_gap", "reason"),
     ),
 }
-#: Columns that came later, with their values in rows of before: the ways that chose a split (`join_ways`).
-LATER: Mapping[str, Mapping[str, float | str]] = {"fresh": {"chosen_by": ""}}
+#: Columns that came later, with their values in rows of before: the ways that chose a split (`join_ways`); what a way took when
+#: the plan was chosen, and the sum of its operators' times by the model's own sweep.
+LATER: Mapping[str, Mapping[str, float | str]] = {
+    "fresh": {"chosen_by": ""},
+    "checked": {"check_ms": math.nan, "ops_ms": math.nan},
+}
 _BETWEEN = ", "
 #: Of plans that check themselves: the time of each way on fresh runs; its slowdown over the best other one, with its interval.
 #: And what the returned plan says that it takes (with the factor from running it, and without) and takes, minutes later, in
@@ -122,17 +127,14 @@ class PartitionRows:
             NotThereError: they are not stored, and nothing may be measured.
             BusyError: another process is measuring on this machine, and did not end in time.
         """
-        store, keys = self.stores[kind], self._keys(kind, what)
-        (name, key), *_ = keys.items()
         if stored_rows_only():
-            name, key = next(((one, known) for one, known in keys.items() if store.has(known)), (name, key))
+            if (kept := self.stored(kind, what)) is None:
+                raise NotThereError
+            return kept
+        store, ((name, key), *_) = self.stores[kind], self._keys(kind, what).items()
         self.protocols[kind].add(name)
         stored = store.get(key)
         share = 0.0 if stored is None else float(stored[_OTHERS].max())
-        if stored is not None and stored_rows_only():
-            return stored.drop(columns=_OTHERS)
-        if stored_rows_only():
-            raise NotThereError
         if stored is not None and not as_planned(stored):
             stored = None
         if stored is not None and not worth_again(share):
@@ -147,6 +149,14 @@ class PartitionRows:
             return stored.drop(columns=_OTHERS)
         store.commit({key: made.assign(**{_OTHERS: own})})
         return made
+
+    def stored(self, kind: str, what: object) -> pd.DataFrame | None:
+        """The rows of something by the first protocol that tables may be built from and that has them; None without any."""
+        for name, key in self._keys(kind, what).items():
+            if (rows := self.stores[kind].get(key)) is not None:
+                self.protocols[kind].add(name)
+                return rows.drop(columns=_OTHERS)
+        return None
 
     def has(self, kind: str, what: object) -> bool:
         """Tell whether rows are stored, by any protocol where nothing may be measured."""

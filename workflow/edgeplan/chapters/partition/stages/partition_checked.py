@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +13,12 @@ import pandas as pd
 
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.measuring.checked import WrittenPlan, checked_rows
-from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair
-from edgeplan.chapters.partition.measuring.rows import CHECKED, WHEN, NotThereError, PartitionRows
+from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair, identities
+from edgeplan.chapters.partition.measuring.rows import CHECKED, LATER, WHEN, PartitionRows
+from edgeplan.chapters.partition.names import SLOWER
 from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.devices.pairs import PairFile, load_pair
+from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.support.files import write_json
@@ -46,56 +48,81 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
     folder = (work / pair.name).resolve()
     with watched(rows, pair.cores):
         about = about_pair(pair, rows)
-        run = _Run(pair, params, PartitionRows(rows, about["identity"], CHECKED, "partition_checked"), folder)
-        run.go()
+        known = identities(pair, about)
+        stores = {name: PartitionRows(rows, own, CHECKED, "partition_checked") for name, (own, _) in known.items()}
+        run = _Run(pair, params, stores, folder)
+        if not stored_rows_only():
+            run.go()
     shutil.rmtree(folder, ignore_errors=True)
-    if not run.checked:
+    frames = {kind: run.stored(kind) for kind in CHECKED}
+    if frames["checked"].empty:
         raise nothing_stored(LACKING, rows)
-    frame = pd.concat(run.checked, ignore_index=True)
-    later = [pd.DataFrame(columns=["model", *CHECKED["later"], WHEN], dtype="float64"), *run.later.values()]
-    write_parquet(frame, measured / "checked.parquet")
-    write_parquet(pd.concat(later[1:] or later, ignore_index=True), measured / "later.parquet")
-    when = time.strftime("%Y-%m-%d", time.gmtime(float(frame[WHEN].max())))
+    for kind, frame in frames.items():
+        write_parquet(frame, measured / f"{kind}.parquet")
+    when = time.strftime("%Y-%m-%d", time.gmtime(float(frames["checked"][WHEN].max())))
     told = {name: about[name] for name in ("names", "versions")}
     machine = {**about["environment"], **others_share(rows), "processors": told["names"], "versions": told["versions"]}
     waits = {"synchronisation": f"{about['synchronisation']}: {about['why']}", "measured_at": when}
-    write_json(measured / "environment.json", {**machine, **waits})
+    machines = {name: {key: one["environment"][key] for key in ("cpu", "cores")} for name, (_, one) in known.items()}
+    write_json(measured / "environment.json", {**machine, **waits, "machines": machines})
 
 
 class _Run:
     """One run of the stage."""
 
-    def __init__(self, pair: PairFile, params: PartitionParams, rows: PartitionRows, folder: Path) -> None:
-        self.pair, self.settings, self.seed, self.rows, self.folder = pair, params.partition, params.seed, rows, folder
-        rows.wait_seconds = self.settings.lock_timeout_seconds
+    def __init__(self, pair: PairFile, params: PartitionParams, stores: Mapping[str, PartitionRows], folder: Path) -> None:
+        self.pair, self.settings, self.seed, self.folder = pair, params.partition, params.seed, folder
+        self.stores, self.rows = stores, next(iter(stores.values()))
+        self.rows.wait_seconds, self.budget = self.settings.lock_timeout_seconds, TimeBudget.of(self.settings.checked_seconds)
         self.models: dict[str, Callable[[], Workload]] = {name: WORKLOADS[name] for name in self.settings.checked_models}
         self._fully = pair.name in self.settings.checked_fully
-        if self._fully:
-            self.models |= recurrent()
-        self.checked: list[pd.DataFrame] = []
-        self.later: dict[str, pd.DataFrame] = {}
+        self._recurrent = recurrent() if self._fully else {}
+        self.models |= self._recurrent
         self._written: dict[str, WrittenPlan] = {}
 
     def go(self) -> None:
-        """Plan one model after the other, and run each plan again once its time has come."""
-        s = self.settings
-        for name in self.models:
-            what = [name, self.seed, s.checked_turns, s.settings]
-            try:
-                found = self.rows.found("checked", what, partial(self._planned, name))
-            except NotThereError:
-                log.warning("no rows of %s: it is left out, since nothing may be measured", name)
-                continue
-            self.checked.append(found.assign(model=name))
+        """Plan one model after the other, those worth most first, and run each plan again once its time has come."""
+        after = self.settings.checked_later_seconds
+        for name in sorted(self.models, key=self._rank):
+            if self.budget.over:
+                log.warning("partition.checked_seconds was over before %s; the next run goes on", name)
+                break
+            found = self.rows.found("checked", self._what(name), partial(self._planned, name))
             if self._is_due(name) and name not in self._written and (found["way"] != "").any():
-                with machine_lock(s.lock_timeout_seconds):
+                with machine_lock(self.settings.lock_timeout_seconds):
                     self._planned(name)  # its ways are stored, and no plan
-            for old in [one for one, plan in self._written.items() if plan.age() >= s.checked_later_seconds]:
+            for old in [one for one, plan in self._written.items() if plan.age() >= after]:
                 self._again(old)
-        for name in self.models if self._fully else ():
-            self._again(name)
+        for name, plan in [*self._written.items()]:
+            if after - plan.age() <= self.budget.left_s:
+                self._again(name)
         for kind in CHECKED:
             self.rows.merge(kind)
+
+    def stored(self, kind: str) -> pd.DataFrame:
+        """All rows of a kind by model, with the machine and the drivers that they are of: the column `machine`."""
+        found, names = list[pd.DataFrame](), ["model", "machine", *CHECKED[kind], *LATER.get(kind, ()), WHEN]
+        for name in self.models:
+            what = self._what(name) if kind == "checked" else self._what_later(name)
+            of_each = {machine: rows.stored(kind, what) for machine, rows in self.stores.items()}
+            found += [rows.assign(model=name, machine=machine) for machine, rows in of_each.items() if rows is not None]
+            if kind == "checked" and all(rows is None for rows in of_each.values()):
+                log.warning("no rows of %s: it is left out", name)
+        return pd.concat(found, ignore_index=True)[names] if found else pd.DataFrame(columns=names, dtype="float64")
+
+    def _what(self, name: str) -> list[object]:
+        return [name, self.seed, self.settings.checked_turns, self.settings.settings]
+
+    def _rank(self, name: str) -> tuple[int, bool]:
+        """Rank what to measure: plans slower by an earlier protocol, models without rows of this machine, then all others.
+
+        Recurrent variants come first, since only all of them make a figure.
+        """
+        if self.rows.has("checked", self._what(name)):
+            return 3, False
+        known = self.rows.stored("checked", self._what(name))
+        rank = 1 if known is None else 0 if known["over_low"].max() > SLOWER else 2
+        return rank, name not in self._recurrent
 
     def _planned(self, name: str) -> pd.DataFrame:
         folder = self.folder / name
@@ -115,19 +142,11 @@ class _Run:
 
     def _is_due(self, name: str) -> bool:
         """Tell whether a plan of the model is to be run again later."""
-        return self._fully and not stored_rows_only() and not self.rows.has("later", self._what_later(name))
+        return self._fully and not self.rows.has("later", self._what_later(name))
 
     def _again(self, name: str) -> None:
-        """Run the plan of a model again, if one is written and was not, or take the rows of that."""
-        plan = self._written.pop(name, None)
-        if name in self.later or (plan is None and not self.rows.has("later", self._what_later(name))):
-            return
-        if plan is not None:  # others may have the machine meanwhile
-            time.sleep(max(0.0, self.settings.checked_later_seconds - plan.age()))
-        self.later[name] = self.rows.found("later", self._what_later(name), partial(_run_again, plan)).assign(model=name)
+        """Run the plan of a model again, at its time."""
+        plan = self._written.pop(name)
+        time.sleep(max(0.0, self.settings.checked_later_seconds - plan.age()))  # others may have the machine meanwhile
+        self.rows.found("later", self._what_later(name), plan.rows)
         shutil.rmtree(self.folder / name, ignore_errors=True)
-
-
-def _run_again(plan: WrittenPlan | None) -> pd.DataFrame:
-    assert plan is not None  # noqa: S101  or its rows are stored
-    return plan.rows()
