@@ -128,3 +128,12 @@ def test(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) ->
     for i in range(count):
         y[i * by[2]] = function(a[i * by[0]], b[i * by[1]])
     return 0
+
+
+def over(row: Callable[..., int], function: Any = 0) -> Callable[..., int]:
+    """Make the kernel that applies a row function everywhere; `function` is handed on to it."""
+
+    def kernel(block: Any, like: Any, _count: int, at: Any) -> int:
+        return walk(block, like, at, row, function)
+
+    return kernel
