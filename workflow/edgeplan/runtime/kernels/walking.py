@@ -134,6 +134,6 @@ def over(row: Callable[..., int], function: Any = 0) -> Callable[..., int]:
     """Make the kernel that applies a row function everywhere; `function` is handed on to it."""
 
     def kernel(block: Any, like: Any, _count: int, at: Any) -> int:
-        return walk(block, like, at, row, function)
+        return walk(block, like, at, row, function)  # type: ignore[no-any-return]
 
     return kernel
