@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +54,27 @@ class Program:
     arena_bytes: int
     weights: Mapping[str, WeightLocation]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(
+        cls, lowered: Lowered, home: str, choices: Iterable[Implementation],
+        arena: tuple[Mapping[str, str], Mapping[str, int], int], scratch: int, weights: Mapping[str, WeightLocation],
+    ) -> Program:  # fmt: skip
+        """Make the program of a model's steps.
+
+        Args:
+            lowered: the steps.
+            home: layout of the 4-D activations inside the model.
+            choices: implementation of each step.
+            arena: layouts, offsets, and where the scratch lies.
+            scratch: bytes of scratch of the step that takes the most.
+            weights: weight -> where its bytes are.
+        """
+        layouts, offsets, end = arena
+        return cls(
+            lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
+            layouts, offsets, end, end + scratch, weights, lowered.types,
+        )  # fmt: skip
 
     def dtype(self, tensor: str) -> str:
         """Element type of a tensor."""
@@ -140,21 +161,8 @@ def build_program(
     for width in {1, threads}:
         dnnl.set_threads(width)
         scratch += [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
-    return Program(
-        lowered.name,
-        home,
-        lowered.steps,
-        tuple(choices),
-        lowered.inputs,
-        lowered.outputs,
-        lowered.shapes,
-        layouts,
-        offsets,
-        scratch_offset,
-        scratch_offset + max(scratch, default=0),
-        MappingProxyType(dict(weights)),
-        lowered.types,
-    )
+    arena = layouts, offsets, scratch_offset
+    return Program.of(lowered, home, choices, arena, max(scratch, default=0), MappingProxyType(dict(weights)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,21 +169,8 @@ def program_of(
             choices.append(known[key][0])
             scratch = max(scratch, known[key][1])
     weights = located(partitioned.ranged, locate_weights(model, partitioned.lowered))
-    return Program(
-        lowered.name,
-        home,
-        lowered.steps,
-        tuple(choices),
-        lowered.inputs,
-        lowered.outputs,
-        lowered.shapes,
-        partitioned.layouts,
-        partitioned.offsets,
-        partitioned.arena_bytes,
-        partitioned.arena_bytes + scratch,
-        weights,
-        lowered.types,
-    )
+    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
+    return Program.of(lowered, home, choices, arena, scratch, weights)
 
 
 def _misfit(lowered: Lowered, problem: str) -> ModelError:
