@@ -158,26 +158,6 @@ def lower(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any)
 
 
 @inlined
-def above(a: Any, b: Any) -> Any:
-    return a > b
-
-
-@inlined
-def not_below(a: Any, b: Any) -> Any:
-    return a >= b
-
-
-@inlined
-def below(a: Any, b: Any) -> Any:
-    return a < b
-
-
-@inlined
-def not_above(a: Any, b: Any) -> Any:
-    return a <= b
-
-
-@inlined
 def best(like: Any, count: int, at: Any, by: Any, _reach: int, better: Any) -> int:
     x, found = elements_at(at[0], like), 0
     for i in range(1, count):
@@ -204,16 +184,6 @@ def summed_before(like: Any, count: int, at: Any, by: Any, _reach: int, _functio
         y[i * by[1]] = total
         total += x[i * by[0]]
     return 0
-
-
-@inlined
-def total(a: Any, b: Any) -> Any:
-    return a + b
-
-
-@inlined
-def product(a: Any, b: Any) -> Any:
-    return a * b
 
 
 @inlined
