@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-from real_files import RealFile, fetch, is_there, read_list, require, write_rows  # noqa: E402  found by the line above
+from csv_rows import write_rows  # noqa: E402  found by the line above
+from real_files import RealFile, fetch, is_there, read_list, require  # noqa: E402  found by the line above
 from real_runs import Tried, known  # noqa: E402  likewise
 from real_runs import figures as figures_of_runs  # noqa: E402  likewise
 from real_truth import Row, figures, minutes, read_rows, warm_figures  # noqa: E402  likewise

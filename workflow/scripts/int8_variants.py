@@ -22,6 +22,7 @@ from time import perf_counter
 import numpy as np
 import onnxruntime as ort
 
+from csv_rows import write_rows
 from edgeplan import plan_cold_start, plan_memory
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.chapters.memory.plan import TooSmallError
@@ -36,7 +37,6 @@ from edgeplan.runtime.session import SequentialSession
 from edgeplan.support import subprocesses
 from edgeplan.zoo.eight_bits import QUANTISED_FAMILIES, quantised
 from edgeplan.zoo.registry import FAMILIES
-from real_files import write_rows
 
 _PROCESSES, _STARTS, _WARMUP, _RUNS = 5, 11, 20, 51
 _TRIES, _MORE = 12, 1.02

@@ -10,22 +10,17 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import io
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from edgeplan.errors import EdgeplanError, FormatError
 from edgeplan.graph.onnx.prepare import Preparation
-from edgeplan.support.files import write_atomically, write_text
+from edgeplan.support.files import write_atomically
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 #: Bytes of the largest file that is unpacked: what compresses to a wheel and unpacks to more is no model of these lists.
 _MOST_BYTES = 2 << 30
@@ -73,15 +68,6 @@ def read_list(path: Path) -> list[RealFile]:
     with path.open(newline="", encoding="utf-8") as listed:
         rows = list(csv.DictReader(listed))
     return [_file(row, f"{path}:{number}") for number, row in enumerate(rows, start=2)]
-
-
-def write_rows(kind: type[DataclassInstance], rows: Iterable[DataclassInstance], target: Path) -> None:
-    """Write rows of a kind as CSV, a column for each field."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
-    table.writeheader()
-    table.writerows(asdict(row) for row in rows)
-    write_text(target, text.getvalue())
 
 
 def _file(row: Mapping[str, str | None], where: str) -> RealFile:

@@ -21,6 +21,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import helper
 
+from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import EdgeplanError
@@ -33,7 +34,7 @@ from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
-from real_files import read_list, require, write_rows
+from real_files import read_list, require
 
 _INPUTS = 5
 _TURNS, _TURNS_OF_HOMES, _WARMUP = 15, 3, 1

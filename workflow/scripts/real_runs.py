@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from csv_rows import write_rows
 from edgeplan.errors import EdgeplanError
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import ending, module_command, run
-from real_files import RealFile, read_list, require, write_rows
+from real_files import RealFile, read_list, require
 
 #: Of a plan of memory. A budget in its place would have to be another for each file: small ones take no less than the library.
 _SLOWDOWN = "50%"

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import EdgeplanError
@@ -37,7 +38,7 @@ from edgeplan.reporting.metrics import accuracy, coverage
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
-from real_files import RealFile, read_list, require, write_rows
+from real_files import RealFile, read_list, require
 
 _PROCESSES, _TURNS = 5, 2
 _UNCOUNTED, _LEAST_RUNS = 20, 20

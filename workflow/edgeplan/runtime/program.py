@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +17,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import WeightLocation, locate_weights
-
-#: Chooses among a step's candidates.
-Chooser = Callable[[Step, tuple[Implementation, ...]], Implementation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +263,13 @@ def _placed(lives: Mapping[str, _Life], sizes: Mapping[str, int]) -> dict[str, i
     return placed
 
 
-def default_program(
-    dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None, threads: int = 1
-) -> Program:
-    """A program for a model with the likely fastest implementations, or those that `choose` picks.
+def default_program(dnnl: Dnnl, model: Path, graph: Graph, home: str, threads: int = 1) -> Program:
+    """A program has the likely fastest implementations of a model's steps.
 
     Raises:
         ModelError: an operator is not supported, or the file is damaged.
     """
     lowered = lower(graph)
     dnnl.set_threads(threads)
-    offered = step_candidates(dnnl, lowered, home)
-    pick = choose or (lambda _step, choices: default(choices))
-    choices = [pick(step, choices) for step, choices in zip(lowered.steps, offered, strict=True)]
+    choices = [default(offered) for offered in step_candidates(dnnl, lowered, home)]
     return build_program(dnnl, lowered, home, choices, locate_weights(model, lowered), threads)

@@ -108,22 +108,6 @@ def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> Pa
     return described(costs, outcome(costs, mode, search), mode, started)
 
 
-def executed(costs: PairCosts, schedule: OptionSchedule, mode: Mode, note: str) -> PartitionPlan:
-    """Write down a plan that was found by executing it, with the bound that is known without a search.
-
-    Args:
-        costs: of the model, with the options that the schedule chooses among.
-        schedule: what runs where.
-        mode: in which it was planned.
-        note: how it was found.
-    """
-    started, timeline = time.monotonic(), simulate(costs, schedule)
-    bound_ms = outcome(costs, mode, SearchLimits(time_limit_s=0.0)).lower_bound_ms
-    return described(
-        costs, PartitionOutcome(costs, schedule, timeline, min(bound_ms, timeline.makespan_ms), note), mode, started
-    )
-
-
 def described(costs: PairCosts, found: PartitionOutcome, mode: Mode, started: float) -> PartitionPlan:
     """Write down an outcome: its steps, and why those that are whole are not split.
 

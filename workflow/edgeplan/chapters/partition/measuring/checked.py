@@ -23,7 +23,7 @@ _PROCESSES, _TURNS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingPlan:
+class WrittenPlan:
     """A written plan waits to be run again.
 
     Attributes:
@@ -60,7 +60,7 @@ class WaitingPlan:
 
 def checked_rows(
     pair: PairFile, name: str, model: Path, settings: tuple[str, ...], turns: int, output: Path
-) -> tuple[pd.DataFrame, WaitingPlan | None]:
+) -> tuple[pd.DataFrame, WrittenPlan | None]:
     """Plan a model by its own sweep, then run all ways once more: a row for each, with the columns of `rows.CHECKED`.
 
     Args:
@@ -82,7 +82,7 @@ def checked_rows(
         chosen = planning.go(output)
         check = chosen.check
         assert check is not None  # noqa: S101  it was executed
-        written = WaitingPlan(output, time.monotonic(), check.median_ms[check.way], chosen.plan.makespan_ms)
+        written = WrittenPlan(output, time.monotonic(), check.median_ms[check.way], chosen.plan.makespan_ms)
         again = planning.fresh(check.way)
         rows += [{"way": way, "median_ms": ms, "stock": 0.0} for way, ms in again.median_ms.items()]
         rows += [{"way": way, "reason": why, "stock": 0.0} for way, why in again.left_out.items()]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.partition.eop.variants import recurrent
-from edgeplan.chapters.partition.measuring.checked import WaitingPlan, checked_rows
+from edgeplan.chapters.partition.measuring.checked import WrittenPlan, checked_rows
 from edgeplan.chapters.partition.measuring.opened import LACKING, about_pair
 from edgeplan.chapters.partition.measuring.rows import CHECKED, WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.settings import PartitionParams
@@ -74,7 +74,7 @@ class _Run:
             self.models |= recurrent()
         self.checked: list[pd.DataFrame] = []
         self.later: dict[str, pd.DataFrame] = {}
-        self._written: dict[str, WaitingPlan] = {}
+        self._written: dict[str, WrittenPlan] = {}
 
     def go(self) -> None:
         """Plan one model after the other, and run each plan again once its time has come."""
@@ -128,6 +128,6 @@ class _Run:
         shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def _run_again(plan: WaitingPlan | None) -> pd.DataFrame:
+def _run_again(plan: WrittenPlan | None) -> pd.DataFrame:
     assert plan is not None  # noqa: S101  or its rows are stored
     return plan.rows()
