@@ -18,7 +18,7 @@ from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.first import least_for_first
 from edgeplan.cli.front import first_lines
 from edgeplan.errors import InfeasibleError, ParamsError
-from edgeplan.front import COLD, CONTINUOUS, MEMORY, Front, FrontPlan, WrittenPlan, plan_front
+from edgeplan.front import COLD, CONTINUOUS, MEMORY, Front, FrontPlan, PlanForGoal, plan_front
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import COLD_START, read_folder
@@ -149,7 +149,7 @@ def test_the_first_inference_gives_way_where_the_budget_has_no_room_for_it(model
     least = int(re.findall(r"--budget (\d+)MiB", refused.value.next_step or "")[0])
     made = plan_memory(model, tmp_path / "least", f"{least}MiB", first="first")
     needs = least_for_first(made.candidate)
-    told = first_lines(WrittenPlan(made.folder, _plan(1.0, 1.0, 1, MEMORY), None, needs))
+    told = first_lines(PlanForGoal(made.folder, _plan(1.0, 1.0, 1, MEMORY), None, needs))
     assert "gives way" in told[0]
     assert f"{needs / MIB:.2f} MiB" in told[0]
     assert (made.first is None) == (read_folder(made.folder).scheduled(MemorySchedule).first is None)

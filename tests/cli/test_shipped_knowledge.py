@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement import lock
+from edgeplan.predictors import source
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.runtime import library
 from edgeplan.runtime.dnnl import Dnnl
@@ -58,6 +60,24 @@ def test_a_plan_from_predicted_costs(dnnl: Dnnl, place: Path, model: Path) -> No
         assert all("not for this machine" in line for line in made.about)
     done = edgeplan.run(made, check=True)
     done.require_checked()
+
+
+@pytest.mark.parametrize("device", sorted(path.parent.name for path in SHIPPED.glob("*/card.json")))
+def test_a_prediction_names_the_processor_that_it_is_for(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """A GPU's is for the GPU, named in the version of its engine if it is at all, and for no processor of its host."""
+    monkeypatch.setattr(source, "SHIPPED", tmp_path)
+    shutil.copytree(SHIPPED / device, tmp_path / device)
+    file = tmp_path / device / "environment.json"
+    machine = json.loads(file.read_text()) | {"cpu": "Host CPU", "fingerprint": "another"}
+    gpu = machine["engine"] == "cuda"
+    for version, name in (("13.0+nvrtc.13.0", f"the GPU of {device}"), ("13.0+nvrtc.13.0+NVIDIA_H200", "NVIDIA H200")):
+        file.write_text(json.dumps(machine | {"engine_version": version}))
+        found = edgeplan.predict(model, device)
+        wanted = f"{name}, {machine['device']['options']['multiprocessors']} multiprocessors" if gpu else "Host CPU"
+        assert found.predicted_for.cpu == wanted
+        assert found.about.startswith(f"predicted for {wanted} (")
 
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE", "DEFAULT"])

@@ -10,7 +10,7 @@ import numpy as np
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.runtime.cold_executor import ColdSession
-from edgeplan.runtime.lanes import Preparation
+from edgeplan.runtime.lanes import LanePreparation
 from edgeplan.runtime.preparation import Shared
 
 
@@ -42,7 +42,7 @@ def shared_of(session: ColdSession) -> Shared:
     return session._shared
 
 
-def preparation_of(session: ColdSession) -> Preparation:
+def preparation_of(session: ColdSession) -> LanePreparation:
     """Its lanes, and what they have prepared for later runs."""
     return session._preparation
 

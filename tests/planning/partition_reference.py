@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgeplan.planning.partition.costs import Choice, PairCosts
 from edgeplan.planning.partition.document import parse_costs
-from edgeplan.planning.partition.simulate import PairSchedule
+from edgeplan.planning.partition.simulate import OptionSchedule
 
 # Times are whole quarters, so that sums are exact and ties happen.
 _times = st.integers(0, 24).map(lambda n: n / 4)
@@ -85,7 +85,7 @@ def hand_over(costs: PairCosts, i: int, kind: int, reader: int) -> float:
     return wait + move
 
 
-def schedules(costs: PairCosts) -> list[tuple[PairSchedule, float]]:
+def schedules(costs: PairCosts) -> list[tuple[OptionSchedule, float]]:
     """Every schedule that is worth trying, with its makespan without contention."""
     found = {}
     for choice in choices(costs):
@@ -96,5 +96,5 @@ def schedules(costs: PairCosts) -> list[tuple[PairSchedule, float]]:
                 tuple(k for k in order if options[k].cpu_ms > 0),
                 tuple(k for k in order if options[k].gpu_ms > 0),
             )
-            found[PairSchedule(choice, queues)] = max(ends)
+            found[OptionSchedule(choice, queues)] = max(ends)
     return list(found.items())

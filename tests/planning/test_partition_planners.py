@@ -19,7 +19,7 @@ from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import BASELINES, compared, outcome, plan
 from edgeplan.planning.partition.quick import load_bound_ms
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import PairSchedule, in_sequence, open_boundary, side_by_side, simulate
+from edgeplan.planning.partition.simulate import OptionSchedule, in_sequence, open_boundary, side_by_side, simulate
 
 branches = pytest.mark.skipif(find_spec("ortools") is None, reason="OR-tools is not installed")
 _SEARCH = SearchLimits(gap=1e-3, time_limit_s=120.0)  # a busy machine takes long; a quiet one a second
@@ -210,7 +210,7 @@ def test_modules_of_published_models_are_planned_and_proven(kind: str, seed: int
     assert made.makespan_ms < in_order.makespan_ms < made.better_single_ms
     queues = (made.cpu, made.gpu)
     choice = tuple([o.index for o in s.options].index(p.option) for s, p in zip(costs.steps, made.steps, strict=True))
-    assert simulate(costs, PairSchedule(choice, queues)).makespan_ms == pytest.approx(made.makespan_ms)
+    assert simulate(costs, OptionSchedule(choice, queues)).makespan_ms == pytest.approx(made.makespan_ms)
 
 
 @branches
@@ -268,9 +268,9 @@ def test_options_that_others_beat_are_dropped() -> None:
 def test_queues_that_wait_for_each_other_are_told() -> None:
     costs = costs_of(operator("a", "", 1, 9), operator("b", "a", 1, 9))
     with pytest.raises(ValueError, match="wait for each other"):
-        side_by_side(costs, PairSchedule((0, 0), ((1, 0), ())), open_boundary(costs))
+        side_by_side(costs, OptionSchedule((0, 0), ((1, 0), ())), open_boundary(costs))
     with pytest.raises(ValueError, match="do not hold"):
-        side_by_side(costs, PairSchedule((0, 0), ((0,), (1,))), open_boundary(costs))
+        side_by_side(costs, OptionSchedule((0, 0), ((0,), (1,))), open_boundary(costs))
 
 
 def test_instances_have_the_sizes_of_the_published_models() -> None:

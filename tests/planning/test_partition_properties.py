@@ -19,7 +19,7 @@ from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import plan
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import PairSchedule, in_sequence, open_boundary, side_by_side, simulate
+from edgeplan.planning.partition.simulate import OptionSchedule, in_sequence, open_boundary, side_by_side, simulate
 
 _quick = settings(deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 _few = settings(_quick, max_examples=examples(40))
@@ -47,10 +47,10 @@ def assert_valid(costs: PairCosts, made: PartitionPlan) -> None:
     assert made.makespan_ms == pytest.approx(max(max(s.cpu_end_ms, s.gpu_end_ms) for s in made.steps))
 
 
-def schedule_of(costs: PairCosts, made: PartitionPlan) -> PairSchedule:
+def schedule_of(costs: PairCosts, made: PartitionPlan) -> OptionSchedule:
     """A plan document's schedule."""
     choice = tuple([o.index for o in s.options].index(p.option) for s, p in zip(costs.steps, made.steps, strict=True))
-    return PairSchedule(choice, (made.cpu, made.gpu) if made.cpu or made.gpu else None)
+    return OptionSchedule(choice, (made.cpu, made.gpu) if made.cpu or made.gpu else None)
 
 
 @_quick
@@ -92,7 +92,7 @@ def test_the_simulation_is_putting_steps_behind_each_other(document: dict[str, A
     _, ends = by_order(costs, choice, order)
     options = costs.chosen(choice)
     queues = tuple(tuple(k for k in order if (options[k].cpu_ms, options[k].gpu_ms)[p] > 0) for p in (CPU, GPU))
-    found = side_by_side(costs, PairSchedule(choice, (queues[0], queues[1])), open_boundary(costs))
+    found = side_by_side(costs, OptionSchedule(choice, (queues[0], queues[1])), open_boundary(costs))
     assert [s.end_ms for s in found.spans] == ends
 
 
@@ -137,7 +137,7 @@ def test_bounds_hold_under_contention_and_plans_are_priced_with_it(document: dic
 def test_bounds_hold_where_readers_move_what_they_read(document: dict[str, Any]) -> None:
     costs = read({**document, "copies": "reader"})
     _held_to_all_schedules(costs)
-    in_order = PairSchedule(schedule_of(costs, plan(costs, "sequential")).choice)
+    in_order = OptionSchedule(schedule_of(costs, plan(costs, "sequential")).choice)
     assert simulate(costs, in_order).makespan_ms == simulate(read(document), in_order).makespan_ms, "nothing runs beside"
 
 

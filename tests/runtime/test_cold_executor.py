@@ -44,13 +44,13 @@ def graph() -> Graph:
 @pytest.fixture
 def files_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes begin once files are open: no kernel is made ahead, and each step is prepared in one go."""
-    start, look = lanes.Preparation.start, ColdSession._read_ahead
+    start, look = lanes.LanePreparation.start, ColdSession._read_ahead
 
     def begin(self: ColdSession) -> None:
         look(self)
         start(self._preparation)
 
-    monkeypatch.setattr(lanes.Preparation, "start", lambda _: None)
+    monkeypatch.setattr(lanes.LanePreparation, "start", lambda _: None)
     monkeypatch.setattr(ColdSession, "_read_ahead", begin)
 
 
@@ -146,9 +146,9 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
     plan = planned(model, graph, queued=[k > 0 for k in range(count)], widen_from=-1)
     folder = build_plan_folder(dnnl, model, plan, model.parent / "plan")
     held = threading.Event()
-    real = lanes.Preparation._prepare_all
+    real = lanes.LanePreparation._prepare_all
 
-    def slow(self: lanes.Preparation, lane: lanes.Lane) -> None:
+    def slow(self: lanes.LanePreparation, lane: lanes.Lane) -> None:
         store = self._objects.store
         if lane.number == 1:
             k = entries.take(self._objects.context, lane.number, stealing=False)
@@ -158,7 +158,7 @@ def test_an_idle_core_takes_what_others_have_not_begun(dnnl: Dnnl, planned: Plan
         real(self, lane)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes.Preparation, "_prepare_all", slow)
+        patch.setattr(lanes.LanePreparation, "_prepare_all", slow)
         with ColdSession(dnnl, folder, threads=2) as session:
             assert held.wait(60)
             session.run(random_inputs(graph))

@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
+from csv_rows import write_rows  # noqa: E402  found by the line above
 from real_files import RealFile, fetch, is_there, read_list, require  # noqa: E402  found by the line above
 from real_runs import Tried, known  # noqa: E402  likewise
 from real_runs import figures as figures_of_runs  # noqa: E402  likewise
-from real_runs import written as write_runs  # noqa: E402  likewise
-from real_truth import Row, figures, minutes, read_rows, warm_figures, written  # noqa: E402  likewise
+from real_truth import Row, figures, minutes, read_rows, warm_figures  # noqa: E402  likewise
 
 from edgeplan.errors import FormatError  # noqa: E402  likewise
 
@@ -99,7 +99,7 @@ def test_the_test_files_are_of_no_package_that_anything_was_tuned_on() -> None:
 def test_rows_of_trials_are_read_back(tmp_path: Path) -> None:
     whole = Tried("a.onnx", "1", predicts=True, plans_cold_start=True, plans_memory=True, runs=True, seconds=2.5)
     rows = [whole, Tried("b.onnx", "2", predicts=True, refused_by="plan memory", refused_because='says "no", twice')]
-    write_runs(rows, tmp_path / "rows.csv")
+    write_rows(Tried, rows, tmp_path / "rows.csv")
     assert list(known(tmp_path / "rows.csv").values()) == rows
     assert figures_of_runs(rows) == {"real.files": 2.0, "real.runs": 0.5}
     assert known(tmp_path / "none.csv") == {}
@@ -113,7 +113,7 @@ def test_rows_of_truth_are_read_back_and_what_is_refused_counts_as_a_failure(tmp
     files = [replace(FILE, path=name) for name in ("a", "b", "c", "d")]
     rows = [_row("a", 10.5), _row("b", 12.0), _row("c", 30.0), _row("a", 10.6, turn=1), _row("b", 15.0, turn=1)]
     rows.append(replace(_row("d", 0.0, 0.0), refused_because="predict: no"))
-    written(rows, tmp_path / "rows.csv")
+    write_rows(Row, rows, tmp_path / "rows.csv")
     assert read_rows(tmp_path / "rows.csv") == rows
     found = figures(rows, files, "cpu-onnxruntime")
     assert (found["real.files"], found["real.predicted"]) == (4, 0.75)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pydantic
 import pytest
 
+from edgeplan.support.subprocesses import run
 from edgeplan.support.workers import ColdRunError, answered
 
 
@@ -32,3 +35,10 @@ def test_an_answer_that_does_not_fit_ends_in_one_message_with_the_last_words(kin
 def test_a_process_that_failed_is_not_read() -> None:
     with pytest.raises(ColdRunError, match="building: the process"):
         answered(_Record, "building", 3, b'{"built": 3}', b"")
+
+
+def test_what_libraries_print_is_no_answer() -> None:
+    said = "print('python'); sys.stdout.flush(); ctypes.CDLL(None).puts(b'library'); ctypes.CDLL(None).fflush(None)"
+    code = f"import ctypes, os, sys; own = take_stdout(); {said}; os.write(own, b'answer')"
+    done = run([sys.executable, "-c", f"from edgeplan.support.answers import take_stdout; {code}"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"answer", b"python\nlibrary\n")

@@ -248,7 +248,7 @@ def _of_pair(source: Path, output: Path, pair: FilePath, whole: int, creating_ms
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenPlan:
+class PlanForGoal:
     """A plan that was written for a goal.
 
     Attributes:
@@ -273,7 +273,7 @@ def write_front_plan(
     device: FilePath = "cpu-onednn",
     pair: FilePath = "",
     preparation: Preparation | None = None,
-) -> tuple[Front, WrittenPlan]:
+) -> tuple[Front, PlanForGoal]:
     """Plan a model in all ways, and write the plan that is best for a goal within a budget.
 
     Args:
@@ -311,10 +311,10 @@ def write_front_plan(
         at = size if size is not None else chosen.budget_bytes
         first: FirstGoal | None = None if goal == "steady" else goal
         made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
-        return found, WrittenPlan(made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0)
+        return found, PlanForGoal(made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0)
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
-        return found, WrittenPlan(Path(output), chosen)
+        return found, PlanForGoal(Path(output), chosen)
     continuous = chosen.kind == CONTINUOUS
     cold = plan_cold_start(model, output, device, costs="predicted", continuous=continuous, preparation=preparation)
-    return found, WrittenPlan(cold.folder, chosen)
+    return found, PlanForGoal(cold.folder, chosen)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import os
 import shutil
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,6 +22,7 @@ from time import perf_counter
 import numpy as np
 import onnxruntime as ort
 
+from csv_rows import write_rows
 from edgeplan import plan_cold_start, plan_memory
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.chapters.memory.plan import TooSmallError
@@ -35,7 +35,6 @@ from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.support import subprocesses
-from edgeplan.support.files import write_text
 from edgeplan.zoo.eight_bits import QUANTISED_FAMILIES, quantised
 from edgeplan.zoo.registry import FAMILIES
 
@@ -154,14 +153,6 @@ def _known(table: Path) -> list[Row]:
         return [Row(**row) for row in csv.DictReader(file)]
 
 
-def _written(rows: list[Row], table: Path) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    write_text(table, text.getvalue())
-
-
 def main() -> None:
     """Measure each model in both types, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -192,7 +183,7 @@ def main() -> None:
             work.mkdir(exist_ok=True)
             rows.append(_measured(name, kind, made[kind], plain, work))
             shutil.rmtree(work)
-            _written(rows, arguments.output)
+            write_rows(Row, rows, arguments.output)
             print(*asdict(rows[-1]).values(), flush=True)  # noqa: T201  what the script is for
 
 

@@ -8,11 +8,9 @@ the file as it came; then both are timed in turns, copies of inputs and outputs 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -23,6 +21,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import helper
 
+from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.errors import EdgeplanError
@@ -34,7 +33,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.support.files import write_text
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 from real_files import read_list, require
 
@@ -138,14 +136,6 @@ def _tried(dnnl: Dnnl, path: Path, wanted: Preparation, result: Result, folder: 
     return f"{our_seconds * _MS:.2f} ms, ONNX Runtime {their_seconds * _MS:.2f} ms, predicted {predict(made).latency_ms:.2f} ms"
 
 
-def _written(results: list[Result], target: Path) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, [field.name for field in fields(Result)], lineterminator="\n")
-    table.writeheader()
-    table.writerows(asdict(result) for result in results)
-    write_text(target, text.getvalue())
-
-
 def main() -> None:
     """Try each model of the list, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,7 +154,7 @@ def main() -> None:
         except EdgeplanError as error:
             result.refused_because = error.what + (f" ({error.where})" if error.where and "/" not in error.where else "")
         results.append(result)
-        _written(results, arguments.output)
+        write_rows(Result, results, arguments.output)
         differences = f"{result.largest_difference or 'refused'} {result.on_positive_inputs} {result.onnxruntime_itself}"
         found = f"{differences} {result.over_onnxruntime} {told or result.refused_because}"
         print(f"{file.path}: {found}", flush=True)  # noqa: T201  what the script is for

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
+from csv_rows import write_rows
 from edgeplan.errors import EdgeplanError
-from edgeplan.support.files import write_text
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import ending, module_command, run
 from real_files import RealFile, read_list, require
@@ -110,15 +109,6 @@ def figures(rows: Sequence[Tried]) -> dict[str, float]:
     return {"real.files": float(len(rows)), "real.runs": sum(row.whole for row in rows) / max(1, len(rows))}
 
 
-def written(rows: Sequence[Tried], target: Path) -> None:
-    """Write the rows as CSV."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, [field.name for field in fields(Tried)], lineterminator="\n")
-    table.writeheader()
-    table.writerows(asdict(row) for row in rows)
-    write_text(target, text.getvalue())
-
-
 def known(target: Path) -> dict[str, Tried]:
     """Read the rows that were written before, by file."""
     if not target.is_file():
@@ -150,7 +140,7 @@ def main() -> None:
         else:
             row = old
         rows.append(row)
-        written([*rows, *(before[name] for name in before if name not in {r.file for r in rows})], arguments.output)
+        write_rows(Tried, [*rows, *(before[name] for name in before if name not in {r.file for r in rows})], arguments.output)
     print(figures(rows))  # noqa: T201  what the script is for
 
 

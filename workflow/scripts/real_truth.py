@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
+from csv_rows import write_rows
 from edgeplan import predict
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.errors import EdgeplanError
@@ -35,7 +35,6 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.reporting.metrics import accuracy, coverage
-from edgeplan.support.files import write_text
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
@@ -178,15 +177,6 @@ def warm_figures(rows: Iterable[Row]) -> dict[str, float]:
     return found | ({"real.warm_tiny": statistics.median(tiny)} if tiny else {})
 
 
-def written(rows: Iterable[Row], target: Path) -> None:
-    """Write the rows as CSV."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
-    table.writeheader()
-    table.writerows(asdict(row) for row in rows)
-    write_text(target, text.getvalue())
-
-
 def read_rows(target: Path) -> list[Row]:
     """Read the rows that were written before; none where there is no such file."""
     if not target.is_file():
@@ -222,13 +212,13 @@ def main() -> None:
     for row, file in wanted:  # all of them before the first is measured
         if row.key not in stored:
             stored[row.key] = predicted(row, file, arguments.folder)
-    written(stored.values(), arguments.output)
+    write_rows(Row, stored.values(), arguments.output)
     left = [(stored[row.key], file) for row, file in wanted if not _ended(stored[row.key])]
     about = minutes(row for row, _ in left)
     print(f"{len(left)} of {len(wanted)} rows are to be measured: about {about:.0f} minutes", flush=True)  # noqa: T201
     for row, file in () if arguments.minutes else left:
         stored[row.key] = found = measured(row, file, arguments.folder)
-        written(stored.values(), arguments.output)
+        write_rows(Row, stored.values(), arguments.output)
         told = found.refused_because if _ended(found) and not found.measured_ms else f"{found.predicted_ms:.3f} predicted, "
         print(f"{row.file} {row.device} {row.turn}: {told}{found.measured_ms:.3f} ms", flush=True)  # noqa: T201
     for device in devices:

@@ -15,7 +15,7 @@ from edgeplan.planning.bounds import cache_bytes, fewest_read_bytes, read_bytes,
 from edgeplan.planning.document import Target
 from edgeplan.planning.dominance import pareto
 from edgeplan.planning.local_search import carried_bounds
-from edgeplan.planning.machine import MAIN, Schedule, Span, costs_of, makespan_ms, sequential, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, makespan_ms, sequential, simulate
 from edgeplan.planning.mixed_integer import program, relax
 from edgeplan.planning.optimal import Search, optimal
 from edgeplan.planning.outcome import Outcome
@@ -39,7 +39,7 @@ def test_a_long_preparation_hides_behind_the_first_execution() -> None:
     # 1 on the main core, 4 on one core, then 3 on both: 8. First everything: 5 + 3 + 3 = 11, both on one core: 6 + 3 = 9.
     # Never wide: 1 + 4 + 4 = 9.
     planned = optimal(costs_of(uniform([(1, 4, 3), (5, 4, 3)])))
-    assert planned.schedule == Schedule((0, 0), (MAIN, 0), 1)
+    assert planned.schedule == KernelSchedule((0, 0), (MAIN, 0), 1)
     assert planned.makespan_ms == pytest.approx(8)
 
 
@@ -53,7 +53,7 @@ def test_one_core_does_everything_in_sequence() -> None:
 
 def test_timeline_by_hand() -> None:
     profile = uniform([(1, 4, 3), (2, 4, 3), (1, 4, 3)])
-    makespan, spans = simulate(profile, Schedule((0, 0, 0), (0, 0, MAIN), 2))
+    makespan, spans = simulate(profile, KernelSchedule((0, 0, 0), (0, 0, MAIN), 2))
     assert makespan == 12
     assert set(spans) == {
         Span("prepare:0", 0, "read", 0, 1),
@@ -111,7 +111,7 @@ def test_factors_of_a_fresh_process_enter_once_and_the_work_bound_where_they_are
     cheaper = replace(profile, fresh=Fresh(read=2, map=0.5, create=0.25, transform=7, execute=0.8))
     assert work_bound_ms(cheaper) == pytest.approx((0.5 + 0.25 + 10 * 0.8) / 2)
     for widen_from, place in ((0, -1), (1, 0)):
-        schedule = Schedule((1,), (place,), widen_from)
+        schedule = KernelSchedule((1,), (place,), widen_from)
         assert simulate(profile, schedule)[0] == pytest.approx(makespan_ms(costs, schedule))
 
 
@@ -190,7 +190,7 @@ def test_execution_on_all_cores_waits_for_the_disk_or_begins_late() -> None:
     assert found.makespan_ms == pytest.approx(7.1)
     assert streamed_bounds(streams_of(profile, disk))[0].min() == pytest.approx(7.0)  # the disk, then the last step
     assert found.lower_bound_ms == pytest.approx(7.1)  # and its fetching, which the program sees
-    assert simulate(profile, Schedule((0, 0, 0), (0, 0, 0), 0), disk)[0] == pytest.approx(9.1)
+    assert simulate(profile, KernelSchedule((0, 0, 0), (0, 0, 0), 0), disk)[0] == pytest.approx(9.1)
 
 
 def test_fewer_bytes_beat_a_faster_kernel_on_a_slow_disk() -> None:

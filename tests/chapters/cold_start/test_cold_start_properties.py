@@ -17,7 +17,7 @@ from edgeplan.planning.bounds import work_bound_ms
 from edgeplan.planning.document import Plan, Target
 from edgeplan.planning.dominance import pareto
 from edgeplan.planning.local_search import carried_bounds, cheap_bounds
-from edgeplan.planning.machine import MAIN, Schedule, Span, costs_of, makespan_ms, makespans_ms, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, makespan_ms, makespans_ms, simulate
 from edgeplan.planning.optimal import Search, optimal
 from edgeplan.planning.profile import Disk, Profile, check
 from edgeplan.profiling.frame import from_frame, to_frame
@@ -28,7 +28,7 @@ _ROUNDING = 1e-6
 _SEARCH = Search(time_limit_s=0.2)  # what holds does not depend on how long is searched
 
 
-def assert_valid(profile: Profile, schedule: Schedule, spans: tuple[Span, ...]) -> None:
+def assert_valid(profile: Profile, schedule: KernelSchedule, spans: tuple[Span, ...]) -> None:
     """Dependencies and core exclusivity of a timeline."""
     by_core: dict[str, list[Span]] = {}
     for span in spans:
@@ -73,7 +73,7 @@ def test_closed_form_is_the_simulated_makespan(data: st.DataObject) -> None:
     n = len(profile.layers)
     choice = tuple(data.draw(st.integers(0, len(layer.candidates) - 1)) for layer in profile.layers)
     place = tuple(data.draw(st.integers(MAIN, profile.queues - 1)) for _ in range(n))
-    schedule = Schedule(choice, place, data.draw(st.integers(0, n)) if profile.equal else n)
+    schedule = KernelSchedule(choice, place, data.draw(st.integers(0, n)) if profile.equal else n)
     makespan, spans = simulate(profile, schedule)
     assert_valid(profile, schedule, spans)
     assert math.isclose(makespan, makespan_ms(costs_of(profile), schedule), abs_tol=1e-9)

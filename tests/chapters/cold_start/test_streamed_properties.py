@@ -14,7 +14,7 @@ from edgeplan.chapters.cold_start.planners.streamed import streamed, streamed_bo
 from edgeplan.chapters.cold_start.planners.streamed_program import carried_bounds, streamed_program
 from edgeplan.chapters.cold_start.planners.streams import descended, streamed_ms, streams_of
 from edgeplan.planning.dominance import pareto
-from edgeplan.planning.machine import MAIN, Schedule, makespan_ms, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, makespan_ms, simulate
 from edgeplan.planning.mixed_integer import relax, solve
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import Disk, Profile
@@ -26,11 +26,11 @@ _SEARCH = Search(time_limit_s=0.2)  # else it goes on for as long as a gap is le
 disks = st.builds(Disk, st.sampled_from([1e-6, 4e-6, 1e-5, 1.0]), st.sampled_from([0.0, 0.5, 3.0]))
 
 
-def _drawn(data: st.DataObject, profile: Profile) -> Schedule:
+def _drawn(data: st.DataObject, profile: Profile) -> KernelSchedule:
     n = len(profile.layers)
     choice = tuple(data.draw(st.integers(0, len(layer.candidates) - 1)) for layer in profile.layers)
     place = tuple(data.draw(st.integers(MAIN, profile.queues - 1)) for _ in range(n))
-    return Schedule(choice, place, data.draw(st.integers(0, n)) if profile.equal else n)
+    return KernelSchedule(choice, place, data.draw(st.integers(0, n)) if profile.equal else n)
 
 
 @settings(_quick, max_examples=examples(200))
@@ -98,7 +98,7 @@ def test_plan_and_bound_enclose_the_optimum(profile: Profile, disk: Disk) -> Non
     n, s = len(profile.layers), streams_of(profile, disk)
     choices = list(product(*(range(len(layer.candidates)) for layer in profile.layers)))
     places = list(product(range(MAIN, profile.queues), repeat=n))
-    best = min(streamed_ms(s, Schedule(c, p, w)) for c in choices for p in places for w in s.costs.widenings())
+    best = min(streamed_ms(s, KernelSchedule(c, p, w)) for c in choices for p in places for w in s.costs.widenings())
     for searched in (profile, pareto(profile, disk=True)):  # the filter loses no optimum
         found = streamed(searched, disk, _SEARCH)
         assert found.lower_bound_ms <= best + _ROUNDING

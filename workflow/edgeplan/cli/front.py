@@ -12,7 +12,7 @@ from edgeplan import front
 from edgeplan.cli.front_picture import write_front
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
-from edgeplan.front import Front, FrontPlan, Goal, WrittenPlan
+from edgeplan.front import Front, FrontPlan, Goal, PlanForGoal
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
 
@@ -69,7 +69,7 @@ def _shown(found: Front, model: Path, picture: Path | None) -> None:
         say(f"picture: {escaped(str(picture))}")
 
 
-def first_lines(written: WrittenPlan) -> list[str]:
+def first_lines(written: PlanForGoal) -> list[str]:
     """Tell what was planned of the first inference of a plan within a budget, and what its run showed."""
     if not written.first_needs:
         return []

@@ -29,7 +29,6 @@ def create_device(
     threads: int = 0,
     cores: Sequence[int] = (),
     force: bool = False,
-    folder: Path | None = None,
 ) -> tuple[DeviceFile, Path]:
     """Write a device file for an engine on this machine.
 
@@ -40,7 +39,6 @@ def create_device(
         cores: processors to pin to; without, the last ones that this process may use, one a thread: the first of a machine
             has most of the system's own work.
         force: overwrite a file that is there.
-        folder: where device files lie; without, the workspace's, or config/devices here where there is none.
 
     Returns:
         The device and its file.
@@ -50,7 +48,7 @@ def create_device(
         StoreError: the folder is not writable.
     """
     here = workspace()
-    path = (folder or (here.devices if here.found else DEVICE_FOLDER)) / f"{name}.yaml"
+    path = (here.devices if here.found else DEVICE_FOLDER) / f"{name}.yaml"
     usable = sorted(os.sched_getaffinity(0))
     count = threads or len(cores) or 1
     engine = engine or _installed()

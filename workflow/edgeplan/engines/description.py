@@ -51,6 +51,7 @@ class Description:
         processor: its subclass of `runtime.processor.Processor` as `module:Class`; "" where it is no processor of pairs.
         wheels: packages that its libraries come in, which a board of its own is given; none where that cannot be done.
         architectures: processors that these packages are there for.
+        gpu: whether it computes on a GPU, whose name is the third part of its version, between plus signs.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Description:
     processor: str = ""
     wheels: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ("x86_64", "aarch64")
+    gpu: bool = False
 
 
 def imported(name: str) -> Any:

@@ -33,11 +33,6 @@ def operator_parameters(graph: Graph, op: Operator) -> int:
     return sum(graph.tensors[name].elements for name in weights)
 
 
-def weight_bytes(graph: Graph, op: Operator) -> int:
-    """Bytes of every initialiser an operator reads, a batch normalisation's mean and variance included."""
-    return _size_bytes(graph, op.weights)
-
-
 def graph_macs(graph: Graph) -> int:
     """Return the multiply-adds of the whole graph (the paper's FLOPs)."""
     return sum(operator_macs(graph, op) for op in graph.operators)

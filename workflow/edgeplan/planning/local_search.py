@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints, Schedule, makespan_ms
+from edgeplan.planning.machine import MAIN, CostArrays, Floats, Ints, KernelSchedule, makespan_ms
 
 _MULTIPLIERS, _DISK_STEPS = 65, 16
 _SHAKEN = 4
@@ -98,12 +98,12 @@ def picked(costs: CostArrays, widen_from: int, multipliers: Floats, read: Floats
     return best // 2, np.where(best % 2 == 0, 0, MAIN)
 
 
-def priced(costs: CostArrays, widen_from: int, multipliers: Floats) -> Schedule:
+def priced(costs: CostArrays, widen_from: int, multipliers: Floats) -> KernelSchedule:
     """Return the schedule that is `picked` at these multipliers, improved by single changes."""
     return assigned(costs, *picked(costs, widen_from, multipliers), widen_from)
 
 
-def improved(costs: CostArrays, schedule: Schedule) -> Schedule:
+def improved(costs: CostArrays, schedule: KernelSchedule) -> KernelSchedule:
     """Change one step's candidate and place after the other, each time the best change, while the makespan falls.
 
     All changes are judged at once. With `ends[q, k]` = preparations of steps <= k on queue q + executions of steps >= k,
@@ -138,16 +138,16 @@ def improved(costs: CostArrays, schedule: Schedule) -> Schedule:
         makespans[MAIN] = np.maximum(without.max(axis=0), work_without + main)
         q, k, o = map(int, np.unravel_index(int(makespans.argmin()), makespans.shape))
         if not makespans[q, k, o] < now * (1 - 1e-9):
-            return Schedule(tuple(choice.tolist()), tuple(place.tolist()), w)
+            return KernelSchedule(tuple(choice.tolist()), tuple(place.tolist()), w)
         choice[k], place[k] = o, q if q < costs.queues else MAIN
 
 
-def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+def assigned(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> KernelSchedule:
     """Spread the steps over the cores by `spread`, then improve the schedule by single changes."""
     return improved(costs, spread(costs, choice, place, widen_from))
 
 
-def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Schedule:
+def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> KernelSchedule:
     """Split the preparations off the main core over the queues.
 
     Steps before widening go in their order to the queue that is free first (their tails shrink with the order); the others,
@@ -160,20 +160,20 @@ def spread(costs: CostArrays, choice: Ints, place: Ints, widen_from: int) -> Sch
         for k in sorted(np.flatnonzero(place != MAIN), key=lambda k: (k, 0.0) if k < widen_from else (costs.steps, -time[k])):
             places[k] = int(np.argmin(free))
             free[places[k]] += time[k]
-    return Schedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from)
+    return KernelSchedule(tuple(choice.tolist()), tuple(places.tolist()), widen_from)
 
 
-def changed_at_random(costs: CostArrays, schedule: Schedule, count: int, random: np.random.Generator) -> Schedule:
+def changed_at_random(costs: CostArrays, schedule: KernelSchedule, count: int, random: np.random.Generator) -> KernelSchedule:
     """Return other candidates and places for so many steps: where no single change helps, several may."""
     choice, place = list(schedule.choice), list(schedule.place)
     candidates = costs.present.sum(axis=1)
     for k in random.integers(costs.steps, size=count):
         choice[k] = int(random.integers(candidates[k]))
         place[k] = int(random.integers(MAIN, costs.queues))
-    return Schedule(tuple(choice), tuple(place), schedule.widen_from)
+    return KernelSchedule(tuple(choice), tuple(place), schedule.widen_from)
 
 
-def shaken(costs: CostArrays, schedule: Schedule, *, rounds: int, goal_ms: float, until: float) -> Schedule:
+def shaken(costs: CostArrays, schedule: KernelSchedule, *, rounds: int, goal_ms: float, until: float) -> KernelSchedule:
     """Search locally again and again: change a few steps at random, improve, keep what is faster.
 
     Args:

@@ -104,7 +104,7 @@ def costs_of(profile: Profile) -> CostArrays:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class KernelSchedule:
     """A schedule is a kernel combination with its placement.
 
     Attributes:
@@ -122,9 +122,9 @@ class Schedule:
         return tuple(k for k, p in enumerate(self.place) if p == place)
 
 
-def sequential(costs: CostArrays, choice: tuple[int, ...]) -> Schedule:
+def sequential(costs: CostArrays, choice: tuple[int, ...]) -> KernelSchedule:
     """Schedule everything one after the other: prepare on the main core, execute on all cores that execute."""
-    return Schedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
+    return KernelSchedule(choice, (MAIN,) * costs.steps, costs.steps if costs.wide is None else 0)
 
 
 def makespans_ms(costs: CostArrays, choice: Ints, place: Ints) -> Floats:
@@ -149,7 +149,7 @@ def makespans_ms(costs: CostArrays, choice: Ints, place: Ints) -> Floats:
     return result
 
 
-def makespan_ms(costs: CostArrays, schedule: Schedule) -> float:
+def makespan_ms(costs: CostArrays, schedule: KernelSchedule) -> float:
     """Return the exact makespan (ms) of a schedule."""
     makespans = makespans_ms(costs, np.asarray(schedule.choice), np.asarray(schedule.place))
     return float(makespans[schedule.widen_from - costs.widenings()[0]])
@@ -171,7 +171,7 @@ def core_name(place: int) -> str:
     return "main" if place == MAIN else f"prepare:{place}"
 
 
-def simulate(profile: Profile, schedule: Schedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
+def simulate(profile: Profile, schedule: KernelSchedule, disk: Disk | None = None) -> tuple[float, tuple[Span, ...]]:
     """Run a schedule on the machine model, event by event, from `Profile.start_ms` on.
 
     Args:

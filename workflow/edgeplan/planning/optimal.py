@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeplan.planning.local_search import assigned, carried_bounds, cheap_bounds, priced, shaken
-from edgeplan.planning.machine import MAIN, CostArrays, Ints, Schedule, makespan_ms, sequential
+from edgeplan.planning.machine import MAIN, CostArrays, Ints, KernelSchedule, makespan_ms, sequential
 from edgeplan.planning.mixed_integer import MixedIntegerProgram, Relaxation, program, promising, relax, solve
 
 
@@ -45,7 +45,7 @@ class ProvenSchedule:
         note: how it was found.
     """
 
-    schedule: Schedule
+    schedule: KernelSchedule
     makespan_ms: float
     lower_bound_ms: float
     note: str
@@ -118,10 +118,10 @@ _ROUNDS = 200
 class _Incumbent:
     """The incumbent is the best schedule so far."""
 
-    def __init__(self, costs: CostArrays, schedule: Schedule) -> None:
+    def __init__(self, costs: CostArrays, schedule: KernelSchedule) -> None:
         self.costs, self.schedule, self.makespan_ms = costs, schedule, makespan_ms(costs, schedule)
 
-    def offer(self, schedule: Schedule) -> None:
+    def offer(self, schedule: KernelSchedule) -> None:
         """Keep a schedule if it is faster."""
         time_ms = makespan_ms(self.costs, schedule)
         if time_ms < self.makespan_ms:

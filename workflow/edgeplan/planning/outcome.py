@@ -8,7 +8,7 @@ from typing import Literal
 
 from edgeplan.planning.bounds import cache_bytes, read_bytes
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.machine import MAIN, Schedule, Span, costs_of, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, simulate
 from edgeplan.planning.optimal import Search, optimal
 from edgeplan.planning.profile import SOURCES, Candidate, Disk, Profile
 
@@ -29,7 +29,7 @@ class Outcome:
     """
 
     profile: Profile
-    schedule: Schedule
+    schedule: KernelSchedule
     makespan_ms: float
     note: str
     lower_bound_ms: float | None = None

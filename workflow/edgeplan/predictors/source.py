@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import load_device
+from edgeplan.engines.registry import ENGINES
 from edgeplan.errors import FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.card import ADAPTED
@@ -20,6 +21,14 @@ from edgeplan.workspace import DEVICE_NAME, SHIPPED, is_path, workspace
 _CARD = "card.json"
 
 
+class _Device(BaseModel):
+    """Holds the options of a device, as far as `environment.json` is read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    options: dict[str, str] = {}
+
+
 class _Machine(BaseModel):
     """Describes the machine of a measurement, as far as `environment.json` is read."""
 
@@ -27,6 +36,16 @@ class _Machine(BaseModel):
 
     cpu: str = ""
     fingerprint: str = ""
+    engine_version: str = ""
+    device: _Device = _Device()
+
+    def processor_of(self, device: str, engine: str) -> str:
+        """Return what computes on a device: the processor of the machine, or a GPU or a slice of one."""
+        if engine not in ENGINES or not ENGINES[engine].gpu:
+            return self.cpu
+        name = " ".join(self.engine_version.split("+")[2:]).replace("_", " ") or f"the GPU of {device}"
+        part = self.device.options.get("multiprocessors")
+        return f"{name}, {part} multiprocessors" if part else name
 
 
 class _Of(BaseModel):
@@ -46,7 +65,7 @@ class Source:
         predictor: its predictors.
         rules: its fusion rules.
         shipped: whether they come with the package.
-        cpu: the processor they were measured on; "" if nobody has noted it.
+        processor: the CPU or the GPU that they were measured on; "" if nobody has noted it.
         here: whether that is this machine.
     """
 
@@ -54,15 +73,15 @@ class Source:
     predictor: DevicePredictor
     rules: FusionRules
     shipped: bool
-    cpu: str
+    processor: str
     here: bool
 
     def about(self) -> str:
         """Tell whose machine a prediction is for, as a line of text; "" where it is this one's, or nobody has noted whose."""
-        if self.here or not (self.shipped or self.cpu):
+        if self.here or not (self.shipped or self.processor):
             return ""
         rows = f"rows of {self.predictor.card.measured_at}, {'shipped' if self.shipped else 'of this workspace'}"
-        return f"predicted for {self.cpu or 'another processor'} ({rows}), not for this machine"
+        return f"predicted for {self.processor or 'another processor'} ({rows}), not for this machine"
 
 
 def find_predictors(name_or_path: str, results: Path | None = None, *, engine: str = "") -> Source:
@@ -115,7 +134,8 @@ def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environ
         here = machine.fingerprint == fingerprint()
     except StoreError:  # a machine without an id, and nowhere to keep one
         here = False
-    return Source(device, predictor, rules, shipped, machine.cpu, here)
+    processor = machine.processor_of(device, predictor.card.engine)
+    return Source(device, predictor, rules, shipped, processor, here)
 
 
 def _no_predictors(device: str, folder: Path, engine: str, *, checkout: bool) -> FormatError:

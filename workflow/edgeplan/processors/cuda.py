@@ -240,10 +240,7 @@ class CudaProcessor(DispatchingProcessor):
 
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
         """Copy values to memory of the GPU; see `DispatchingProcessor`."""
-        found = int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT)))
-        self._kept.append(found)
-        self._copy_up(found, values)
-        return np.uint64(found)
+        return np.uint64(self._copied(values, self._kept))
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
         """Copy values of the host to memory of the GPU; see `DispatchingProcessor`."""
@@ -300,11 +297,13 @@ class CudaProcessor(DispatchingProcessor):
         return self._memories[address][1]
 
     def _constant(self, values: Any, arena: int) -> int:
-        flat = np.ascontiguousarray(values, np.float32)
-        found = int(self.driver.call("cuMemAlloc", flat.nbytes))
-        self._weights.setdefault(arena, []).append(found)
-        self._copy_up(found, flat)
-        return found
+        return self._copied(np.ascontiguousarray(values, np.float32), self._weights.setdefault(arena, []))
+
+    def _copied(self, values: npt.NDArray[np.float32], kept: list[int]) -> int:
+        """Copy values to new memory of the GPU, whose address is kept to be freed."""
+        kept.append(int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT))))
+        self._copy_up(kept[-1], values)
+        return kept[-1]
 
     def _copy_up(self, memory: int, values: npt.NDArray[np.float32]) -> None:
         """Copy values to the GPU, and wait until they are there: a plain copy returns before, and queues wait for none."""

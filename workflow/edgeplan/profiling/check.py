@@ -15,7 +15,7 @@ from edgeplan.measurement.process.job import RunJob, RunResult
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.measurement.process.undisturbed_start import start_cold
 from edgeplan.planning.document import Plan
-from edgeplan.planning.machine import MAIN, Schedule, core_name, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.linked import LinkedProgram
@@ -41,7 +41,7 @@ def predicted_ms(profile: Profile, plan: Plan) -> dict[str, float]:
         wanted = (plan.implementations[implementation], SOURCES[source])
         choice.append([(c.implementation, c.source) for c in layer.candidates].index(wanted))
     place = {k: q for q, queue in enumerate(plan.queues) for k in queue}
-    schedule = Schedule(tuple(choice), tuple(place.get(k, MAIN) for k in range(len(choice))), plan.widen_from)
+    schedule = KernelSchedule(tuple(choice), tuple(place.get(k, MAIN) for k in range(len(choice))), plan.widen_from)
     makespan_ms, spans = simulate(profile, schedule)
     sums = {"total": makespan_ms} | dict.fromkeys(STAGES, 0.0) | {"open": profile.start_ms}
     for span in spans:

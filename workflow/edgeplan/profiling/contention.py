@@ -22,7 +22,7 @@ from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
 from edgeplan.profiling.memory import pinned, release_freed
 from edgeplan.profiling.rounds import Harness
 from edgeplan.profiling.settings import Cores
-from edgeplan.runtime.lanes import Lane, Preparation
+from edgeplan.runtime.lanes import Lane, LanePreparation
 from edgeplan.runtime.linked import Linked
 from edgeplan.runtime.preparation import Executor, Shared
 from edgeplan.runtime.tape_file import tape_of
@@ -146,7 +146,7 @@ class _Passes:
         with shared:
             lane = Lane(0, shared, ())
             lane.preparer.own = self._executor.own
-            preparation = Preparation(shared, [lane], stealing=False, continuous=False)
+            preparation = LanePreparation(shared, [lane], stealing=False, continuous=False)
             if together:
                 together.wait()
             waited, start = thread_waited_ms(), time.perf_counter()

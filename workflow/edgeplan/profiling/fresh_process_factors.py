@@ -21,7 +21,7 @@ import numpy as np
 
 from edgeplan.planning.document import Plan
 from edgeplan.planning.dominance import pareto
-from edgeplan.planning.machine import MAIN, Schedule, costs_of, makespan_ms
+from edgeplan.planning.machine import MAIN, KernelSchedule, costs_of, makespan_ms
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.outcome import Outcome, document, optimal_outcome
 from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Profile, check
@@ -268,7 +268,7 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
         choice.append(min(usable, key=lambda i: work_ms(layer.candidates[i])))
     steps = len(choice)
     place = tuple(k % profile.queues if beside else MAIN for k in range(steps))
-    schedule = Schedule(tuple(choice), place, steps if beside or not profile.equal else 0)
+    schedule = KernelSchedule(tuple(choice), place, steps if beside or not profile.equal else 0)
     makespan = makespan_ms(costs_of(profile), schedule)
     outcome = Outcome(profile, schedule, makespan, "for calibration")
     return document(outcome, "calibration", target_of(model, dnnl, profile.big_cores), bound_ms=makespan)

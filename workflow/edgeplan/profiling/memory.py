@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeplan.measurement.process.host_memory import back_memory
 from edgeplan.runtime.heaps import grow_heap
-from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, Region
+from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, ZeroedMemory
 
 _PROBE_BYTES = 16 << 20
 _PRIORITY = -10  # nine tenths of a processor beside one process of the usual priority
@@ -31,7 +31,7 @@ def release_freed() -> None:
 def first_touch() -> tuple[float, int]:
     """Measure the first touches of a session's region: milliseconds a page, and the bytes of a page (huge, if there are)."""
     back_memory(_PROBE_BYTES)
-    region = Region(_PROBE_BYTES)
+    region = ZeroedMemory(_PROBE_BYTES)
     faults, start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt, time.perf_counter()
     region.data[::PAGE_BYTES] = 1
     elapsed = time.perf_counter() - start

@@ -36,7 +36,7 @@ from edgeplan.profiling.subjects import ProfilingSubject, subject
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory import Region
+from edgeplan.runtime.memory import ZeroedMemory
 from edgeplan.runtime.preparation import Calls, Executor, Mark, Preparer, Shared
 from edgeplan.runtime.raw_weights import Staging
 from edgeplan.runtime.tape_file import tape_of
@@ -142,7 +142,7 @@ class Harness:
         self.trials = Trials(dnnl, subject, model, self.widths, scratch)
         self.group = self.trials.group
         program = self.trials.linked.program
-        self.memory = Region(program.arena_bytes + program.weights_bytes)
+        self.memory = ZeroedMemory(program.arena_bytes + program.weights_bytes)
         self.memory.data[:] = 0  # first touches are charged apart
         self.staging, self.executor = Staging(), Executor(dnnl)
         self._tape = tape_of(self.trials.linked)

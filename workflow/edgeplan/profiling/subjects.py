@@ -116,21 +116,8 @@ def _subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, Weig
         groups.append(Group(digest, tuple(steps), tuple(wide[name] for name in both), tuple(sizes)))
         first |= dict.fromkeys(steps, groups[-1].implementations[0])
     scratch = max((size.scratch for group in groups for size in group.sizes), default=0)
-    program = Program(
-        lowered.name,
-        home,
-        lowered.steps,
-        tuple(first[index] for index in range(len(lowered.steps))),
-        lowered.inputs,
-        lowered.outputs,
-        lowered.shapes,
-        layouts,
-        offsets,
-        scratch_offset,
-        scratch_offset + scratch,
-        weights,
-        lowered.types,
-    )
+    choices = [first[index] for index in range(len(lowered.steps))]
+    program = Program.of(lowered, home, choices, (layouts, offsets, scratch_offset), scratch, weights)
     return ProfilingSubject(program, tuple(groups))
 
 

@@ -16,7 +16,7 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.planning.machine import Span, core_name
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import COLD_START, PlanFolder, decoder_of, read_folder
-from edgeplan.runtime.lanes import Preparation, lanes_of, narrow_width, pin
+from edgeplan.runtime.lanes import LanePreparation, lanes_of, narrow_width, pin
 from edgeplan.runtime.linked import Border, LinkedProgram, Reserve, Stamps
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.words import Numbers
@@ -84,7 +84,7 @@ class ColdSession(Session):
                 self._reader.end()
             raise
         lanes = lanes_of(self._shared, cores, little)
-        self._preparation = Preparation(self._shared, lanes, stealing=stealing, continuous=continuous)
+        self._preparation = LanePreparation(self._shared, lanes, stealing=stealing, continuous=continuous)
         self._preparation.start()  # kernels are made while the rest is opened
         self._ran = self._copying = False
         self._failed: BaseException | None = None

@@ -91,7 +91,7 @@ class Lane:
         return sorted(self.by_hand, key=lambda mark: mark[2])
 
 
-class Preparation:
+class LanePreparation:
     """A preparation drives all lanes of one cold start.
 
     The main lane is driven by the executing thread, each other one by a thread of its own.

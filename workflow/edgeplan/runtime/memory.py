@@ -37,7 +37,7 @@ def checksum(data: Bytes) -> int:
     return int.from_bytes(state.digest(), "little")
 
 
-class Region:
+class ZeroedMemory:
     """Zeroed anonymous memory on huge pages where the system has them: fewer faults at first touch.
 
     Attributes:

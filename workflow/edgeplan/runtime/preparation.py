@@ -19,7 +19,7 @@ from edgeplan.errors import ModelError
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.folder import PlanFolder, decoded
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep, Reserve
-from edgeplan.runtime.memory import Bytes, Region
+from edgeplan.runtime.memory import Bytes, ZeroedMemory
 from edgeplan.runtime.native import entries, words
 from edgeplan.runtime.native.words import Numbers
 from edgeplan.runtime.objects import Objects, library_places
@@ -73,7 +73,7 @@ class Shared:
         *,
         tape: TapeArrays,
         reserve: Callable[[], Reserve],
-        memory: Region | None = None,
+        memory: ZeroedMemory | None = None,
         cache: Path | None = None,
         cached: bool = True,
         opened: bool = True,
@@ -82,14 +82,14 @@ class Shared:
         self.tape = tape
         self.raw = RawFiles(program, folder)
         self.cache = WeightCache(cache or folder / CACHE_NAME, program)
-        self.memory = memory or Region(program.arena_bytes + program.weights_bytes)
+        self.memory = memory or ZeroedMemory(program.arena_bytes + program.weights_bytes)
         self.objects = self.new_objects()
         self._cached, self._read_reserve = cached, reserve
         self._reserve: Reserve | None = None
         self.step_count = program.step_count
         self.weights = [0] * self.step_count  # addresses, for later runs
         self._reading = threading.Lock()
-        self.keep: list[Region] = []  # weights that had no place of their own
+        self.keep: list[ZeroedMemory] = []  # weights that had no place of their own
         if opened:
             self.open_files()
         else:
@@ -314,14 +314,14 @@ class Preparer:
         """Where transformed weights go: their place, or memory of their own where they were to be mapped."""
         if step.source != "cached_mmap":
             return self._shared.memory.address + self._shared.program.arena_bytes + step.place
-        region = Region(step.weight_bytes)
+        region = ZeroedMemory(step.weight_bytes)
         self._shared.keep.append(region)
         return region.address
 
     def transformed(self, index: int) -> Bytes:
         """A step's transformed weights, made from the raw ones: what its segment of the cache holds."""
         step = self._shared.steps[index]
-        region = Region(step.weight_bytes)
+        region = ZeroedMemory(step.weight_bytes)
         raw = self._shared.raw.read(step.raw, self._staging)
         transform(self._shared.dnnl, self._shared.objects, self._stream, step, raw, region.address)
         return region.data[: step.weight_bytes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,9 +17,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW, NHWC, same_bytes, size_bytes
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.weights import WeightLocation, locate_weights
-
-#: Chooses among a step's candidates.
-Chooser = Callable[[Step, tuple[Implementation, ...]], Implementation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,27 @@ class Program:
     arena_bytes: int
     weights: Mapping[str, WeightLocation]
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(
+        cls, lowered: Lowered, home: str, choices: Iterable[Implementation],
+        arena: tuple[Mapping[str, str], Mapping[str, int], int], scratch: int, weights: Mapping[str, WeightLocation],
+    ) -> Program:  # fmt: skip
+        """Make the program of a model's steps.
+
+        Args:
+            lowered: the steps.
+            home: layout of the 4-D activations inside the model.
+            choices: implementation of each step.
+            arena: layouts, offsets, and where the scratch lies.
+            scratch: bytes of scratch of the step that takes the most.
+            weights: weight -> where its bytes are.
+        """
+        layouts, offsets, end = arena
+        return cls(
+            lowered.name, home, lowered.steps, tuple(choices), lowered.inputs, lowered.outputs, lowered.shapes,
+            layouts, offsets, end, end + scratch, weights, lowered.types,
+        )  # fmt: skip
 
     def dtype(self, tensor: str) -> str:
         """Element type of a tensor."""
@@ -140,21 +158,8 @@ def build_program(
     for width in {1, threads}:
         dnnl.set_threads(width)
         scratch += [creator.create(s, c, generate=False).scratch_bytes for s, c in zip(lowered.steps, choices, strict=True)]
-    return Program(
-        lowered.name,
-        home,
-        lowered.steps,
-        tuple(choices),
-        lowered.inputs,
-        lowered.outputs,
-        lowered.shapes,
-        layouts,
-        offsets,
-        scratch_offset,
-        scratch_offset + max(scratch, default=0),
-        MappingProxyType(dict(weights)),
-        lowered.types,
-    )
+    arena = layouts, offsets, scratch_offset
+    return Program.of(lowered, home, choices, arena, max(scratch, default=0), MappingProxyType(dict(weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,17 +263,13 @@ def _placed(lives: Mapping[str, _Life], sizes: Mapping[str, int]) -> dict[str, i
     return placed
 
 
-def default_program(
-    dnnl: Dnnl, model: Path, graph: Graph, home: str, choose: Chooser | None = None, threads: int = 1
-) -> Program:
-    """A program for a model with the likely fastest implementations, or those that `choose` picks.
+def default_program(dnnl: Dnnl, model: Path, graph: Graph, home: str, threads: int = 1) -> Program:
+    """A program has the likely fastest implementations of a model's steps.
 
     Raises:
         ModelError: an operator is not supported, or the file is damaged.
     """
     lowered = lower(graph)
     dnnl.set_threads(threads)
-    offered = step_candidates(dnnl, lowered, home)
-    pick = choose or (lambda _step, choices: default(choices))
-    choices = [pick(step, choices) for step, choices in zip(lowered.steps, offered, strict=True)]
+    choices = [default(offered) for offered in step_candidates(dnnl, lowered, home)]
     return build_program(dnnl, lowered, home, choices, locate_weights(model, lowered), threads)

@@ -16,7 +16,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep, ModelFile, RawWeight
-from edgeplan.runtime.memory import Bytes, Region, contents_stamp, read_fully
+from edgeplan.runtime.memory import Bytes, ZeroedMemory, contents_stamp, read_fully
 from edgeplan.runtime.objects import Objects
 from edgeplan.runtime.signatures import ExecArg
 from edgeplan.runtime.transform import Array, folded, values_of, widened
@@ -182,12 +182,12 @@ class Staging:
     """Memory for raw weights on their way, reused from step to step. One for each thread."""
 
     def __init__(self) -> None:
-        self._region: Region | None = None
+        self._region: ZeroedMemory | None = None
 
     def take(self, size: int) -> Bytes:
         """So many bytes; what was taken before is given up."""
         if self._region is None or len(self._region.data) < size:
-            self._region = Region(2 * size)
+            self._region = ZeroedMemory(2 * size)
         return self._region.data[:size]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from edgeplan.errors import StoreError
 from edgeplan.runtime.folder_lock import stale
 from edgeplan.runtime.linked import AGAIN, LinkedProgram, LinkedStep
-from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, Region, checksum, contents_stamp, read_fully
+from edgeplan.runtime.memory import PAGE_BYTES, Bytes, MappedFile, ZeroedMemory, checksum, contents_stamp, read_fully
 from edgeplan.support.files import write_atomically
 
 _LOG = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class WeightCache:
             os.close(self.descriptor)
         self.descriptor, self._mapped = -1, None
 
-    def fetch(self, step: LinkedStep, memory: Region, base: int) -> int:
+    def fetch(self, step: LinkedStep, memory: ZeroedMemory, base: int) -> int:
         """The address of a step's transformed weights, checked; 0 where the cache does not hold them.
 
         Args:

@@ -2,6 +2,8 @@
 
 Modules:
 
+* `answers`: A process that answers on its standard output keeps it from its libraries, which print
+  as they please.
 * `cgroups`: Finds the control groups around this process, of either version, and the files in them.
 * `compiled`: Functions are compiled for this processor once a user: every checkout, environment and
   wheel finds what another compiled.

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -260,12 +260,12 @@ class Journal:
                     ) from error
                 yield record
 
-    def merge(self, other: Path, names: Iterable[str] = ("key", "measured_at")) -> None:
-        """Add the records of another journal that this one lacks, told apart by some values."""
+    def merge(self, other: Path) -> None:
+        """Add the records of another journal that this one lacks, told apart by their keys and when they were measured."""
         if other.is_file():
-            known = {tuple(record[name] for name in names) for record in self.query()}
+            known = {(record["key"], record["measured_at"]) for record in self.query()}
             for record in Journal(other).query():
-                if tuple(record[name] for name in names) not in known:
+                if (record["key"], record["measured_at"]) not in known:
                     self.commit(record)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from edgeplan.chapters.adaptation.settings import AdaptationParams
-from edgeplan.chapters.base import Chapter, Stage, Targets
+from edgeplan.chapters.base import Chapter, Stage, Targets, tables_stage
 
 _DEVICES = Targets("adaptation.devices")
 _REPORTS = Targets("adaptation.reports")
-_RESULTS, _KEPT, _SHOWN, _CHAPTERS = "results/{device}", "data/transfer", "results/{device}/ladder", "results/chapters/{device}"
+_RESULTS, _KEPT, _SHOWN = "results/{device}", "data/transfer", "results/{device}/ladder"
 _LADDER = {"ladder": f"{_SHOWN}/ladder.parquet", "environment": f"{_SHOWN}/environment.json"}
 
 KEEP = Stage(
@@ -39,19 +39,14 @@ LADDER = Stage(
     all_cores=True,
     in_tables=False,
 )
-TABLES = Stage(
-    name="ladder_tables",
-    function="edgeplan.chapters.adaptation.evaluation.page:write",
-    targets=_REPORTS,
-    inputs=_LADDER,
-    outputs={"metrics": f"{_CHAPTERS}/adaptation.json", "chapter": f"{_CHAPTERS}/adaptation.page.json"},
-    paths={"measured": _SHOWN},
-    metrics=(f"{_CHAPTERS}/adaptation.json",),
-    writes=(f"{_SHOWN}/tables",),
-    plots=(f"{_SHOWN}/figures",),
-    shown=(f"{_SHOWN}/tables", f"{_SHOWN}/figures"),
+TABLES = tables_stage(
+    "ladder_tables",
+    "edgeplan.chapters.adaptation.evaluation.page:write",
+    _REPORTS,
+    _LADDER,
+    _SHOWN,
+    "results/chapters/{device}/adaptation",
 )
-
 CHAPTER = Chapter(
     name="adaptation",
     title="A new device in a minute",

@@ -117,7 +117,9 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
             shipped=PreparationCosts.shipped(request.device.name), layouts=request.layouts,
         )  # fmt: skip
         lines = [source.about()]
-        if not (source.shipped and preparation.fingerprint and source.cpu == preparation.cpu):  # of one machine, said already
+        if not (
+            source.shipped and preparation.fingerprint and source.processor == preparation.cpu
+        ):  # of one machine, said already
             lines.append(preparation.about())
         about = tuple(filter(None, lines))
     else:

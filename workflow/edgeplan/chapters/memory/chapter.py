@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import Chapter, Compared, Stage, Targets
+from edgeplan.chapters.base import Chapter, Compared, Stage, Targets, tables_stage
 from edgeplan.chapters.memory.settings import MemoryParams
 
 _TARGETS = Targets("memory.devices")
 _MEASURED = "results/{device}/memory"
-_CHAPTERS = "results/chapters/{device}"
 _DOCUMENTS = {"runs": f"{_MEASURED}/runs.parquet", "environment_path": f"{_MEASURED}/environment.json"}
 
 MEMORY = Stage(
@@ -21,19 +20,14 @@ MEMORY = Stage(
     rows="data/rows/{device}/memory",
     all_cores=True,
 )
-MEMORY_TABLES = Stage(
-    name="memory_tables",
-    function="edgeplan.chapters.memory.evaluation.page:write",
-    targets=_TARGETS,
-    inputs=_DOCUMENTS,
-    outputs={"metrics": f"{_CHAPTERS}/memory.json", "chapter": f"{_CHAPTERS}/memory.page.json"},
-    metrics=(f"{_CHAPTERS}/memory.json",),
-    paths={"measured": _MEASURED},
-    writes=(f"{_MEASURED}/tables",),
-    plots=(f"{_MEASURED}/figures",),
-    shown=(f"{_MEASURED}/tables", f"{_MEASURED}/figures"),
+MEMORY_TABLES = tables_stage(
+    "memory_tables",
+    "edgeplan.chapters.memory.evaluation.page:write",
+    _TARGETS,
+    _DOCUMENTS,
+    _MEASURED,
+    "results/chapters/{device}/memory",
 )
-
 CHAPTER = Chapter(
     name="memory",
     title="Models in a fraction of their memory",

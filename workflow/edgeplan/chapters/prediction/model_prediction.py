@@ -37,7 +37,7 @@ class PredictedFor:
     """Names the machine that a prediction is for.
 
     Attributes:
-        cpu: its processor; "" if nobody has noted it.
+        cpu: what computes there, a CPU or a GPU; "" if nobody has noted it.
         shipped: whether the predictors come with the package.
         this_machine: whether it is this one.
     """
@@ -109,7 +109,7 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
     prediction = Prediction(
         name,
         source.device,
-        PredictedFor(source.cpu, source.shipped, source.here),
+        PredictedFor(source.processor, source.shipped, source.here),
         source.about(),
         found.latency_ms,
         found.low_ms,

@@ -16,4 +16,5 @@ ENGINE = Description(
     processor="edgeplan.processors.cuda:CudaProcessor",
     wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
     architectures=("x86_64",),
+    gpu=True,
 )

@@ -37,7 +37,7 @@ class OnnxRuntimeDefault(Baseline):
         return options
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        return _Session(
+        return StartedSession(
             self._ort.InferenceSession(str(artefact.main), self._options(threads), ["CPUExecutionProvider"]), inputs
         )
 
@@ -64,7 +64,7 @@ class OnnxRuntimeOptimised(OnnxRuntimeDefault):
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         options = self._options(threads)
         options.graph_optimization_level = self._ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
+        return StartedSession(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
 
 
 class OnnxRuntimePrepacked(OnnxRuntimeOptimised):
@@ -89,10 +89,12 @@ class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        return _Session(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
+        return StartedSession(self._ort.InferenceSession(str(artefact.main), options, ["CPUExecutionProvider"]), inputs)
 
 
-class _Session(BaselineSession):
+class StartedSession(BaselineSession):
+    """A started session holds a model and its inputs; its outputs are on the host."""
+
     def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
         self._session, self._inputs = session, inputs
         self._outputs: list[Array] = []

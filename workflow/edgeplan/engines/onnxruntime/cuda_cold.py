@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeplan.engines.cold import Array, Artefact, BaselineSession, UnsupportedError
-from edgeplan.engines.onnxruntime.cold import OnnxRuntimeDefault
+from edgeplan.engines.onnxruntime.cold import OnnxRuntimeDefault, StartedSession
 from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")
@@ -31,7 +31,7 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
         self._require_gpu(self._session(_one_step(), threads)).run(None, {"x": np.zeros(1, np.float32)})
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        return _CudaSession(self._require_gpu(self._session(str(artefact.main), threads)), inputs)
+        return StartedSession(self._require_gpu(self._session(str(artefact.main), threads)), inputs)
 
     def _session(self, model: str | bytes, threads: int) -> Any:
         options = self._options(threads)
@@ -43,18 +43,6 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
         if _PROVIDER not in session.get_providers():
             raise UnsupportedError("the CUDA provider of onnxruntime does not load here: its CUDA and cuDNN are missing")
         return session
-
-
-class _CudaSession(BaselineSession):
-    def __init__(self, session: Any, inputs: Mapping[str, Array]) -> None:
-        self._session, self._inputs = session, inputs
-        self._outputs: list[Array] = []
-
-    def run(self) -> None:
-        self._outputs = self._session.run(None, self._inputs)
-
-    def outputs(self) -> Mapping[str, Array]:
-        return dict(zip((o.name for o in self._session.get_outputs()), self._outputs, strict=True))
 
 
 def _one_step() -> bytes:

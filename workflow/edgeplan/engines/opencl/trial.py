@@ -22,6 +22,7 @@ from edgeplan.opencl.platforms import OpenclOptions, find_device, is_pocl
 from edgeplan.opencl.widest import TrialJob, TrialResult
 from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.scratch import ScratchFolder
 
 #: Processor time for all kernels, six times what PoCL takes on a slow core, and the memory that may be taken meanwhile.
@@ -86,13 +87,14 @@ def tried(options: OpenclOptions) -> str:
 
 def main() -> None:
     """Do the job on stdin, answer on stdout."""
+    answer = os.fdopen(take_stdout(), "wb")
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=TrialJob)
-    answer, sys.stdout = sys.stdout, sys.stderr  # compilers talk
     try:
         problem = tried(OpenclOptions(**job.device))  # type: ignore[arg-type]
     except EdgeplanError as error:
         problem = error.what
-    answer.write(msgspec.json.encode(TrialResult(problem=problem)).decode())
+    with answer:
+        answer.write(msgspec.json.encode(TrialResult(problem=problem)))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ from edgeplan.measurement.gate import THROTTLED_AGAIN, Gate
 from edgeplan.measurement.local import Local
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.measurer import Batch
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.files import validate
 from edgeplan.support.machine import emulated
 from edgeplan.writable import expected
@@ -362,10 +363,8 @@ def _part(batch: Batch, places: Sequence[int]) -> Batch:
 
 def main() -> None:
     """Serve the host at standard input and output."""
-    output = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what engines print is no line
     with contextlib.suppress(AttributeError, ValueError):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a batch is ended without the link
-    answers = Answers(output)
+    answers = Answers(take_stdout())
     logging.getLogger().addHandler(_ToHost(answers))
     serve(Requests(sys.stdin.fileno(), answers.gone), answers)

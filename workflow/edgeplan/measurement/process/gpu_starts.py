@@ -24,6 +24,7 @@ from edgeplan.gpu_start.session import GpuSession
 from edgeplan.measurement.process import page_cache
 from edgeplan.runtime.folder import GPU_START, PlanFolder, read_folder
 from edgeplan.runtime.gpu_program import GpuProgram
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.workers import work_apart
@@ -150,8 +151,7 @@ def files_of(plan: PlanFolder) -> tuple[Path, ...]:
 
 def main() -> None:
     """Do the job on stdin, answer on stdout."""
-    stdout = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries may print
+    stdout = os.fdopen(take_stdout(), "w")
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=GpuStartJob)
     without_driver_caches(job.scratch)
     result = started(job)

@@ -23,6 +23,7 @@ from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.process.inputs import digest, random_inputs
 from edgeplan.measurement.process.job import Dimension, Name, Resident
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.memory_counters import reset_peak, resident, wait_at
 
 
@@ -91,8 +92,7 @@ class StockResult(_Document):
 
 def main() -> None:
     """Read a job, do it, write its result."""
-    stdout = os.dup(1)
-    os.dup2(2, 1)  # engines print as they please
+    stdout = take_stdout()
     job = StockJob.model_validate_json(sys.stdin.buffer.read())
     text = run(job).model_dump_json()
     with os.fdopen(stdout, "w") as file:

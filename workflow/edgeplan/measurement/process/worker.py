@@ -31,6 +31,7 @@ from edgeplan.measurement.process.interference import together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.support import lifeline
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.subprocesses import ending
 
 Job = PrepareJob | RunJob | OnceJob
@@ -42,8 +43,7 @@ _JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")]
 
 def main() -> None:
     """Read a job, do it, write its result."""
-    real_stdout = os.dup(1)
-    os.dup2(2, 1)
+    real_stdout = take_stdout()
     if sys.argv[1:] == [FORK]:
         _serve(real_stdout)
     else:

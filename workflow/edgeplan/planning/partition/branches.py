@@ -33,7 +33,7 @@ from typing import Any
 
 from edgeplan.errors import DeviceError
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT, PairCosts
-from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
+from edgeplan.planning.partition.simulate import Boundary, OptionSchedule, queues_by
 from edgeplan.support.lazy import lazily
 
 cp_model = lazily("ortools.sat.python.cp_model")  # an extra: only plans side by side need it
@@ -53,7 +53,7 @@ class Solution:
     """
 
     lower_bound_ms: float
-    schedule: PairSchedule | None
+    schedule: OptionSchedule | None
 
 
 def solver() -> Any:
@@ -90,7 +90,7 @@ def slowed(costs: PairCosts) -> PairCosts:
 
 
 def solve(
-    costs: PairCosts, boundary: Boundary, known: tuple[PairSchedule, float], *, bound_ms: float, gap: float, seconds: float
+    costs: PairCosts, boundary: Boundary, known: tuple[OptionSchedule, float], *, bound_ms: float, gap: float, seconds: float
 ) -> Solution:
     """Search for a faster schedule and prove a bound.
 
@@ -235,7 +235,7 @@ class _Program:
                 done = sum(math.floor(_SCALE / pairs[pair][side]) * var for pair, var in own.items())
                 self.model.add(done <= _SCALE * (work[side][load] + len(self.costs.steps)))
 
-    def hint(self, schedule: PairSchedule) -> None:
+    def hint(self, schedule: OptionSchedule) -> None:
         """Begin with a schedule's choice of options."""
         for x, chosen in zip(self.chosen, schedule.choice, strict=True):
             for position, var in enumerate(x):
@@ -252,4 +252,4 @@ class _Program:
             return Solution(bound_ms, None)
         choice = tuple(next(p for p, var in enumerate(x) if found.value(var)) for x in self.chosen)
         starts = [found.value(start) for start in self.starts]
-        return Solution(bound_ms, PairSchedule(choice, queues_by(self.costs, choice, starts)))
+        return Solution(bound_ms, OptionSchedule(choice, queues_by(self.costs, choice, starts)))

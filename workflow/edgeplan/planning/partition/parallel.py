@@ -20,7 +20,7 @@ from edgeplan.planning.partition.costs import PairCosts
 from edgeplan.planning.partition.modules import Module, cuts, modules
 from edgeplan.planning.partition.quick import list_schedules, load_bound_ms, path_bound_ms
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by, side_by_side
+from edgeplan.planning.partition.simulate import Boundary, OptionSchedule, queues_by, side_by_side
 
 _KINDS = range(3)
 _PAIRS = tuple((a, b) for a in _KINDS for b in _KINDS)
@@ -54,7 +54,7 @@ class SideBySide:
         note: how it was found.
     """
 
-    schedule: PairSchedule
+    schedule: OptionSchedule
     makespan_ms: float
     lower_bound_ms: float
     note: str
@@ -68,10 +68,10 @@ class _Solved:
     boundaries: dict[Pair, Boundary]
     makespan: dict[Pair, float] = field(default_factory=dict)
     bound: dict[Pair, float] = field(default_factory=dict)
-    schedule: dict[Pair, PairSchedule] = field(default_factory=dict)
+    schedule: dict[Pair, OptionSchedule] = field(default_factory=dict)
     tried: dict[Pair, int] = field(default_factory=dict)
 
-    def offer(self, schedule: PairSchedule) -> None:
+    def offer(self, schedule: OptionSchedule) -> None:
         """Price a schedule for every pair."""
         priced: dict[Boundary, float] = {}  # at the model's ends all kinds are equal
         for pair, boundary in self.boundaries.items():
@@ -196,7 +196,7 @@ class _Chain:
             if not i:
                 known.prove(pair, found.lower_bound_ms)
 
-    def schedule(self, pairs: Sequence[Pair]) -> PairSchedule:
+    def schedule(self, pairs: Sequence[Pair]) -> OptionSchedule:
         """Return the plan along a path."""
         choice = [0] * len(self.costs.steps)
         queues: tuple[list[int], list[int]] = ([], [])
@@ -214,7 +214,7 @@ class _Chain:
                 for queue, busy in zip(queues, (option.cpu_ms, option.gpu_ms), strict=True):
                     if busy > 0:
                         queue.append(self.cuts[i])
-        return PairSchedule(tuple(choice), (tuple(queues[0]), tuple(queues[1])))
+        return OptionSchedule(tuple(choice), (tuple(queues[0]), tuple(queues[1])))
 
 
 _TRIES = 2
@@ -225,13 +225,13 @@ def _first(part: Module) -> _Solved:
     boundaries = {pair: part.boundary(*pair) for pair in _PAIRS}
     known = _Solved(part.costs, boundaries)
     if not part.steps:
-        nothing = PairSchedule((), ((), ()))
+        nothing = OptionSchedule((), ((), ()))
         for pair, boundary in boundaries.items():
             known.makespan[pair] = known.bound[pair] = boundary.direct_ms
             known.schedule[pair] = nothing
         return known
     in_order = sequential(part.costs).choice
-    known.offer(PairSchedule(in_order, queues_by(part.costs, in_order, range(len(in_order)))))
+    known.offer(OptionSchedule(in_order, queues_by(part.costs, in_order, range(len(in_order)))))
     for schedule in list_schedules(part.costs, boundaries[0, 0]):
         known.offer(schedule)
     load_ms = load_bound_ms(part.costs)

@@ -20,7 +20,7 @@ from edgeplan.planning.partition.margin import admitted, why_whole
 from edgeplan.planning.partition.parallel import SearchLimits, parallel
 from edgeplan.planning.partition.plan import PartitionPlan, PlannedStep
 from edgeplan.planning.partition.sequential import sequential
-from edgeplan.planning.partition.simulate import PairSchedule, PairTimeline, in_sequence, simulate
+from edgeplan.planning.partition.simulate import OptionSchedule, PairTimeline, in_sequence, simulate
 
 Mode = Literal["sequential", "parallel"]
 _SAME = 1e-9
@@ -39,7 +39,7 @@ class PartitionOutcome:
     """
 
     costs: PairCosts
-    schedule: PairSchedule
+    schedule: OptionSchedule
     timeline: PairTimeline
     lower_bound_ms: float
     note: str
@@ -48,17 +48,17 @@ class PartitionOutcome:
 def _sequential(costs: PairCosts, _: SearchLimits) -> PartitionOutcome:
     found = sequential(costs)
     note = "one step at a time, by dynamic programming"
-    return _better(costs, [PairSchedule(found.choice)], found.lower_bound_ms, note)
+    return _better(costs, [OptionSchedule(found.choice)], found.lower_bound_ms, note)
 
 
 def _parallel(costs: PairCosts, search: SearchLimits) -> PartitionOutcome:
     found = parallel(costs, search)
-    return _better(costs, [PairSchedule(sequential(costs).choice), found.schedule], found.lower_bound_ms, found.note)
+    return _better(costs, [OptionSchedule(sequential(costs).choice), found.schedule], found.lower_bound_ms, found.note)
 
 
-def _better(costs: PairCosts, schedules: list[PairSchedule], bound_ms: float, note: str) -> PartitionOutcome:
+def _better(costs: PairCosts, schedules: list[OptionSchedule], bound_ms: float, note: str) -> PartitionOutcome:
     """Return the fastest of some schedules and both single processors; the first of equally fast ones."""
-    schedules = [*(PairSchedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
+    schedules = [*(OptionSchedule(baselines.single(costs, p)) for p in (CPU, GPU)), *schedules]
     best, timeline = schedules[0], simulate(costs, schedules[0])
     for schedule in schedules[1:]:
         found = simulate(costs, schedule)
@@ -106,22 +106,6 @@ def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> Pa
     """
     started = time.monotonic()
     return described(costs, outcome(costs, mode, search), mode, started)
-
-
-def executed(costs: PairCosts, schedule: PairSchedule, mode: Mode, note: str) -> PartitionPlan:
-    """Write down a plan that was found by executing it, with the bound that is known without a search.
-
-    Args:
-        costs: of the model, with the options that the schedule chooses among.
-        schedule: what runs where.
-        mode: in which it was planned.
-        note: how it was found.
-    """
-    started, timeline = time.monotonic(), simulate(costs, schedule)
-    bound_ms = outcome(costs, mode, SearchLimits(time_limit_s=0.0)).lower_bound_ms
-    return described(
-        costs, PartitionOutcome(costs, schedule, timeline, min(bound_ms, timeline.makespan_ms), note), mode, started
-    )
 
 
 def described(costs: PairCosts, found: PartitionOutcome, mode: Mode, started: float) -> PartitionPlan:

@@ -8,13 +8,13 @@ import numpy as np
 import scipy
 
 from edgeplan.planning.partition.costs import CPU, GPU, Option, PairCosts
-from edgeplan.planning.partition.simulate import Boundary, PairSchedule, queues_by
+from edgeplan.planning.partition.simulate import Boundary, OptionSchedule, queues_by
 
 #: How much an option's busy time counts against it, beside when it ends: splits keep both busy.
 _WEIGHTS = (0.0, 0.1, 0.3, 0.6, 1.0)
 
 
-def list_schedules(costs: PairCosts, boundary: Boundary) -> list[PairSchedule]:
+def list_schedules(costs: PairCosts, boundary: Boundary) -> list[OptionSchedule]:
     """Schedules of steps taken by their longest way to the end, with the option that ends first."""
     ranks = _ranks(costs, boundary)
     return list(dict.fromkeys(_listed(costs, boundary, ranks, weight) for weight in _WEIGHTS))
@@ -29,7 +29,7 @@ def _ranks(costs: PairCosts, boundary: Boundary) -> list[float]:
     return ranks
 
 
-def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: float) -> PairSchedule:
+def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: float) -> OptionSchedule:
     n = len(costs.steps)
     free = [0.0, 0.0]
     ends, starts, choice = [0.0] * n, [0.0] * n, [0] * n
@@ -51,7 +51,7 @@ def _listed(costs: PairCosts, boundary: Boundary, ranks: list[float], weight: fl
         ends[k] = starts[k] + option.span_ms
         free[CPU] = starts[k] + option.cpu_ms if option.cpu_ms else free[CPU]
         free[GPU] = starts[k] + option.gpu_ms if option.gpu_ms else free[GPU]
-    return PairSchedule(tuple(choice), queues_by(costs, tuple(choice), starts))
+    return OptionSchedule(tuple(choice), queues_by(costs, tuple(choice), starts))
 
 
 def path_bound_ms(costs: PairCosts, boundary: Boundary) -> float:

@@ -36,7 +36,7 @@ class PairSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class PairSchedule:
+class OptionSchedule:
     """A schedule gives each step its option and each processor its order.
 
     Attributes:
@@ -90,7 +90,7 @@ def open_boundary(costs: PairCosts) -> Boundary:
     return Boundary(nothing, nothing)
 
 
-def simulate(costs: PairCosts, schedule: PairSchedule) -> PairTimeline:
+def simulate(costs: PairCosts, schedule: OptionSchedule) -> PairTimeline:
     """Execute a schedule under the costs."""
     if schedule.queues is None:
         return in_sequence(costs, schedule.choice)
@@ -131,7 +131,7 @@ def queues_by(costs: PairCosts, choice: Choice, keys: Sequence[float]) -> tuple[
     return tuple(k for k in order if options[k].cpu_ms > 0), tuple(k for k in order if options[k].gpu_ms > 0)
 
 
-def side_by_side(costs: PairCosts, schedule: PairSchedule, boundary: Boundary) -> PairTimeline:
+def side_by_side(costs: PairCosts, schedule: OptionSchedule, boundary: Boundary) -> PairTimeline:
     """Simulate both queues side by side.
 
     Raises:
@@ -141,7 +141,7 @@ def side_by_side(costs: PairCosts, schedule: PairSchedule, boundary: Boundary) -
 
 
 class _Execution:
-    def __init__(self, costs: PairCosts, schedule: PairSchedule, boundary: Boundary) -> None:
+    def __init__(self, costs: PairCosts, schedule: OptionSchedule, boundary: Boundary) -> None:
         self.costs, self.boundary = costs, boundary
         self.options: list[Option] = costs.chosen(schedule.choice)
         self.queues = schedule.queues or ((), ())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.runtime.kernels.walking import float32_at, inlined, int32_at, uint16_at, walk
+from edgeplan.runtime.kernels.walking import float32_at, inlined, int32_at, uint16_at
 
 # mypy: disable-error-code="no-any-return"
 
@@ -28,7 +28,7 @@ def _bits(address: Any, place: int) -> Any:
 
 
 @inlined
-def _to_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def to_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     y = uint16_at(at[1])
     for i in range(count):
         bits = _bits(at[0], i * by[0])
@@ -40,7 +40,7 @@ def _to_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _functio
 
 
 @inlined
-def _to_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def to_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y = float32_at(at[0]), uint16_at(at[1])
     for i in range(count):
         bits = _bits(at[0], i * by[0])
@@ -58,7 +58,7 @@ def _to_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function
 
 
 @inlined
-def _of_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def of_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y = uint16_at(at[0]), int32_at(at[1])
     for i in range(count):
         y[i * by[1]] = np.int64(x[i * by[0]]) << 16
@@ -66,7 +66,7 @@ def _of_bfloat16(_like: Any, count: int, at: Any, by: Any, _reach: int, _functio
 
 
 @inlined
-def _of_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def of_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y, bits = uint16_at(at[0]), float32_at(at[1]), int32_at(at[1])
     for i in range(count):
         half = int(x[i * by[0]])
@@ -77,19 +77,3 @@ def _of_float16(_like: Any, count: int, at: Any, by: Any, _reach: int, _function
             exponent = 0xFF if exponent == 0x1F else exponent + _EXPONENTS_APART
             bits[i * by[1]] = sign << 31 | exponent << 23 | fraction << 13
     return 0
-
-
-def to_bfloat16(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _to_bfloat16, 0)
-
-
-def to_float16(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _to_float16, 0)
-
-
-def of_bfloat16(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _of_bfloat16, 0)
-
-
-def of_float16(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _of_float16, 0)

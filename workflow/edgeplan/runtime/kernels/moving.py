@@ -6,7 +6,7 @@ from typing import Any
 
 from edgeplan.graph.blocks import AT_DIMS, AT_OPERANDS, AT_RANK, AT_ROW, REACH, STRIDES
 from edgeplan.runtime.constants import BAD_INDEX
-from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, inlined, int32_at, int64_at, walk
+from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, inlined, int64_at
 
 # mypy: disable-error-code="no-any-return"
 
@@ -14,7 +14,7 @@ from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, i
 
 
 @inlined
-def _copied(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def copied(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y = elements_at(at[0], like), elements_at(at[1], like)
     for i in range(count):
         y[i * by[1]] = x[i * by[0]]
@@ -22,7 +22,7 @@ def _copied(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any
 
 
 @inlined
-def _where(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def where(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     which, a, b, y = bool_at(at[0]), elements_at(at[1], like), elements_at(at[2], like), elements_at(at[3], like)
     for i in range(count):
         y[i * by[3]] = a[i * by[1]] if which[i * by[0]] != 0 else b[i * by[2]]
@@ -30,7 +30,7 @@ def _where(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any)
 
 
 @inlined
-def _gathered(like: Any, count: int, at: Any, _by: Any, reach: int, indices_at: Any) -> int:
+def gathered(like: Any, count: int, at: Any, _by: Any, reach: int, indices_at: Any) -> int:
     """A slice of `count` elements; `reach` is where the last one begins."""
     size, index = reach // count + 1, indices_at(at[1])[0]
     if index < -size or index >= size:
@@ -41,22 +41,6 @@ def _gathered(like: Any, count: int, at: Any, _by: Any, reach: int, indices_at: 
     for i in range(count):
         y[i] = x[index * count + i]
     return 0
-
-
-def copied(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _copied, 0)
-
-
-def where(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _where, 0)
-
-
-def gathered_by_int32(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered, int32_at)
-
-
-def gathered_by_int64(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered, int64_at)
 
 
 @inlined
@@ -72,7 +56,7 @@ def _begin(indices: Any, table: Any) -> int:
 
 
 @inlined
-def _gathered_slice(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
+def gathered_slice(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
     begin = _begin(indices_at(at[1]), int64_at(at[2]))
     if begin < 0:
         return BAD_INDEX
@@ -83,7 +67,7 @@ def _gathered_slice(like: Any, count: int, at: Any, by: Any, _reach: int, indice
 
 
 @inlined
-def _gathered_element(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
+def gathered_element(like: Any, count: int, at: Any, by: Any, _reach: int, indices_at: Any) -> int:
     x, indices, table, y = elements_at(at[0], like), indices_at(at[1]), int64_at(at[2]), elements_at(at[3], like)
     size, stride = table[1], table[2]
     for i in range(count):
@@ -92,22 +76,6 @@ def _gathered_element(like: Any, count: int, at: Any, by: Any, _reach: int, indi
             return BAD_INDEX
         y[i * by[3]] = x[(index + size if index < 0 else index) * stride + i * by[0]]
     return 0
-
-
-def gathered_by_slices_int32(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered_slice, int32_at)
-
-
-def gathered_by_slices_int64(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered_slice, int64_at)
-
-
-def gathered_by_elements_int32(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered_element, int32_at)
-
-
-def gathered_by_elements_int64(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _gathered_element, int64_at)
 
 
 # By tables: slices of an axis, of `size` places before and `out` behind
@@ -171,7 +139,7 @@ def joined(block: Any, like: Any, _count: int, at: Any) -> int:
 
 
 @inlined
-def _upper(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
+def upper(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
     x, y, bound = elements_at(at[0], like), elements_at(at[2], like), int64_at(at[1])[0]
     for i in range(count):
         y[i] = x[i] if i >= bound else 0
@@ -179,46 +147,18 @@ def _upper(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any
 
 
 @inlined
-def _lower(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
+def lower(like: Any, count: int, at: Any, _by: Any, _reach: int, _function: Any) -> int:
     x, y, bound = elements_at(at[0], like), elements_at(at[2], like), int64_at(at[1])[0]
     for i in range(count):
         y[i] = x[i] if i < bound else 0
     return 0
 
 
-def upper(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _upper, 0)
-
-
-def lower(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _lower, 0)
-
-
 # Along an axis
 
 
 @inlined
-def _above(a: Any, b: Any) -> Any:
-    return a > b
-
-
-@inlined
-def _not_below(a: Any, b: Any) -> Any:
-    return a >= b
-
-
-@inlined
-def _below(a: Any, b: Any) -> Any:
-    return a < b
-
-
-@inlined
-def _not_above(a: Any, b: Any) -> Any:
-    return a <= b
-
-
-@inlined
-def _best(like: Any, count: int, at: Any, by: Any, _reach: int, better: Any) -> int:
+def best(like: Any, count: int, at: Any, by: Any, _reach: int, better: Any) -> int:
     x, found = elements_at(at[0], like), 0
     for i in range(1, count):
         if better(x[i * by[0]], x[found * by[0]]):
@@ -227,24 +167,8 @@ def _best(like: Any, count: int, at: Any, by: Any, _reach: int, better: Any) -> 
     return 0
 
 
-def largest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _best, _above)
-
-
-def last_largest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _best, _not_below)
-
-
-def smallest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _best, _below)
-
-
-def last_smallest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _best, _not_above)
-
-
 @inlined
-def _summed(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def summed(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y = elements_at(at[0], like), elements_at(at[1], like)
     y[0] = total = x[0]
     for i in range(1, count):
@@ -254,7 +178,7 @@ def _summed(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any
 
 
 @inlined
-def _summed_before(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def summed_before(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, y, total = elements_at(at[0], like), elements_at(at[1], like), 0
     for i in range(count):
         y[i * by[1]] = total
@@ -262,58 +186,24 @@ def _summed_before(like: Any, count: int, at: Any, by: Any, _reach: int, _functi
     return 0
 
 
-def summed(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _summed, 0)
-
-
-def summed_before(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _summed_before, 0)
-
-
 @inlined
-def _total(a: Any, b: Any) -> Any:
-    return a + b
-
-
-@inlined
-def _product(a: Any, b: Any) -> Any:
-    return a * b
-
-
-@inlined
-def _more(a: Any, b: Any) -> Any:
+def more(a: Any, b: Any) -> Any:
     return max(a, b)
 
 
 @inlined
-def _less(a: Any, b: Any) -> Any:
+def less(a: Any, b: Any) -> Any:
     return min(a, b)
 
 
 @inlined
-def _reduced(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -> int:
+def reduced(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) -> int:
     x = elements_at(at[0], like)
     found = x[0]
     for i in range(1, count):
         found = function(found, x[i * by[0]])
     elements_at(at[1], like)[0] = found
     return 0
-
-
-def total(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _reduced, _total)
-
-
-def product(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _reduced, _product)
-
-
-def most(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _reduced, _more)
-
-
-def least(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _reduced, _less)
 
 
 @inlined
@@ -335,7 +225,7 @@ def _sunk(values: Any, places: Any, by: Any, size: int, better: Any) -> None:
 
 
 @inlined
-def _chosen(like: Any, count: int, at: Any, by: Any, reach: int, better: Any) -> int:
+def chosen(like: Any, count: int, at: Any, by: Any, reach: int, better: Any) -> int:
     """The best `count`, the best first, in the memory of what is written: a heap of the best so far, then sorted."""
     x, values, places = elements_at(at[0], like), elements_at(at[1], like), int64_at(at[2])
     for first in range(count):
@@ -360,11 +250,3 @@ def _chosen(like: Any, count: int, at: Any, by: Any, reach: int, better: Any) ->
         places[0], places[size * by[2]] = places[size * by[2]], places[0]
         _sunk(values, places, by, size, better)
     return 0
-
-
-def highest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _chosen, _above)
-
-
-def lowest(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _chosen, _below)

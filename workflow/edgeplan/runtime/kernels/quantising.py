@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.runtime.kernels.walking import elements_at, float32_at, inlined, int8_at, uint8_at, walk
+from edgeplan.runtime.kernels.walking import elements_at, float32_at, inlined
 
 # mypy: disable-error-code="no-any-return"
 
@@ -33,25 +33,17 @@ def _quantised(at: Any, by: Any, count: int, bytes_at: Any, lowest: int, highest
 
 
 @inlined
-def _quantised_signed(_like: Any, count: int, at: Any, by: Any, _reach: int, bytes_at: Any) -> int:
+def quantised_signed(_like: Any, count: int, at: Any, by: Any, _reach: int, bytes_at: Any) -> int:
     return _quantised(at, by, count, bytes_at, -128, 127)
 
 
 @inlined
-def _quantised_unsigned(_like: Any, count: int, at: Any, by: Any, _reach: int, bytes_at: Any) -> int:
+def quantised_unsigned(_like: Any, count: int, at: Any, by: Any, _reach: int, bytes_at: Any) -> int:
     return _quantised(at, by, count, bytes_at, 0, 255)
 
 
-def quantised_to_int8(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _quantised_signed, int8_at)
-
-
-def quantised_to_uint8(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _quantised_unsigned, uint8_at)
-
-
 @inlined
-def _dequantised(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
+def dequantised(like: Any, count: int, at: Any, by: Any, _reach: int, _function: Any) -> int:
     x, scale, zero, y = elements_at(at[0], like), float32_at(at[1]), elements_at(at[2], like), float32_at(at[3])
     if by[0] == 1 and by[1] == 0 and by[2] == 0 and by[3] == 1:
         one, shift = scale[0], np.int64(zero[0])
@@ -61,7 +53,3 @@ def _dequantised(like: Any, count: int, at: Any, by: Any, _reach: int, _function
     for i in range(count):
         y[i * by[3]] = np.float32(np.int64(x[i * by[0]]) - np.int64(zero[i * by[2]])) * scale[i * by[1]]
     return 0
-
-
-def dequantised(block: Any, like: Any, _count: int, at: Any) -> int:
-    return walk(block, like, at, _dequantised, 0)

@@ -13,6 +13,7 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from edgeplan.graph.blocks import AT_DIMS, AT_OPERANDS, AT_RANK, AT_ROW, BYTES, REACH, STARTS, STEP, STRIDES
+from edgeplan.runtime.native.intrinsics import pointing
 from edgeplan.support.compiled import compiled
 
 
@@ -35,20 +36,9 @@ def elements_at(typing: Any, address: Any, like: Any) -> Any:  # noqa: ARG001  n
     return like(types.int64, like), generate
 
 
-def _pointing(element: Any) -> Callable[..., Any]:
-    @_intrinsic
-    def at(typing: Any, address: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(element)(types.int64), generate  # type: ignore[no-untyped-call]
-
-    return at
-
-
 #: Truth values are bytes, of 0 and 1.
 float32_at, int32_at, int64_at, int8_at, uint8_at, uint16_at = map(
-    _pointing, (types.float32, types.int32, types.int64, types.int8, types.uint8, types.uint16)
+    pointing, (types.float32, types.int32, types.int64, types.int8, types.uint8, types.uint16)
 )
 bool_at = uint8_at
 
@@ -128,3 +118,12 @@ def test(like: Any, count: int, at: Any, by: Any, _reach: int, function: Any) ->
     for i in range(count):
         y[i * by[2]] = function(a[i * by[0]], b[i * by[1]])
     return 0
+
+
+def over(row: Callable[..., int], function: Any = 0) -> Callable[..., int]:
+    """Make the kernel that applies a row function everywhere; `function` is handed on to it."""
+
+    def kernel(block: Any, like: Any, _count: int, at: Any) -> int:
+        return walk(block, like, at, row, function)  # type: ignore[no-any-return]
+
+    return kernel

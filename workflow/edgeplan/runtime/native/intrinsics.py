@@ -104,7 +104,7 @@ def byte(typing: Any, address: Any) -> Any:  # noqa: ARG001
     return types.int64(types.int64), generate
 
 
-def _pointing(element: Any) -> Callable[..., Any]:
+def pointing(element: Any) -> Callable[..., Any]:
     """A function that takes an address for a pointer to elements."""
 
     @_intrinsic
@@ -117,4 +117,4 @@ def _pointing(element: Any) -> Callable[..., Any]:
     return at
 
 
-words_at, unsigned_at, floats_at, bytes_at = map(_pointing, (types.int64, types.uint64, types.float32, types.int8))
+words_at, unsigned_at, floats_at, bytes_at = map(pointing, (types.int64, types.uint64, types.float32, types.int8))

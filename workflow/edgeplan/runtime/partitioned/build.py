@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,19 +43,13 @@ class PairPlaces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     moved_out: tuple[tuple[Region, ...], ...]
 
 
-def build_pair(
-    dnnl: Dnnl,
-    partitioned: Partitioned,
-    threads: int = 1,
-    choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
-) -> tuple[Built, PairPlaces]:
+def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[Built, PairPlaces]:
     """Build the program of a partition.
 
     Args:
         dnnl: the library of the host.
         partitioned: the partition, made for the host's blocks.
         threads: of the host's steps.
-        choose: picks among a step's candidates.
 
     Raises:
         ModelError: oneDNN offers no implementation of a step.
@@ -77,7 +70,7 @@ def build_pair(
                 continue
             key = signature(creator, step)
             if key not in chosen:
-                chosen[key] = choose(candidates(creator, step))
+                chosen[key] = default(candidates(creator, step))
             created = creator.create(step, chosen[key], generate=False)
             segment = Segment(((step, created, 0),), created.weight_bytes) if created.slots else None
             rows.append(StepInMaking(step, chosen[key], created, origin, -1, segment))

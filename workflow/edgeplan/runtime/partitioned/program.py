@@ -8,7 +8,7 @@ number says it all, and what surely happens before what follows from the numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -131,14 +131,7 @@ def preceding(lowered: Lowered, layouts: Mapping[str, str], block: int) -> tuple
     return tuple(tuple(before) for before in found)
 
 
-def program_of(
-    dnnl: Dnnl,
-    partitioned: Partitioned,
-    model: Path,
-    threads: int = 1,
-    choose: Callable[[tuple[Implementation, ...]], Implementation] = default,
-    home: str = BLOCKED,
-) -> Program:
+def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int = 1, home: str = BLOCKED) -> Program:
     """The program of a partition: its sub-steps, those of lane 0 with implementations, and room for their scratch.
 
     Args:
@@ -146,7 +139,6 @@ def program_of(
         partitioned: the partition.
         model: the ONNX file.
         threads: of the steps of lane 0.
-        choose: picks among a step's candidates.
         home: layout of the activations inside the model, as they were given to `partition`.
 
     Raises:
@@ -164,26 +156,13 @@ def program_of(
                 continue
             key = signature(creator, step)
             if key not in known:
-                found = choose(candidates(creator, step))
+                found = default(candidates(creator, step))
                 known[key] = found, creator.create(step, found, generate=False).scratch_bytes
             choices.append(known[key][0])
             scratch = max(scratch, known[key][1])
     weights = located(partitioned.ranged, locate_weights(model, partitioned.lowered))
-    return Program(
-        lowered.name,
-        home,
-        lowered.steps,
-        tuple(choices),
-        lowered.inputs,
-        lowered.outputs,
-        lowered.shapes,
-        partitioned.layouts,
-        partitioned.offsets,
-        partitioned.arena_bytes,
-        partitioned.arena_bytes + scratch,
-        weights,
-        lowered.types,
-    )
+    arena = partitioned.layouts, partitioned.offsets, partitioned.arena_bytes
+    return Program.of(lowered, home, choices, arena, scratch, weights)
 
 
 def _misfit(lowered: Lowered, problem: str) -> ModelError:

@@ -27,6 +27,7 @@ from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, 
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import READY_INFERENCES, FirstSchedule, Schedule, StreamSession
+from edgeplan.support.answers import take_stdout
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
@@ -38,8 +39,7 @@ _kept: list[StreamSession] = []  # to free its kernels would read other pages of
 
 def main() -> None:
     """Read a job, do it, write its result."""
-    stdout = os.dup(1)
-    os.dup2(2, 1)  # the library may print
+    stdout = take_stdout()
     job = json.loads(sys.stdin.buffer.read())
     result = json.dumps(run(job)).encode()
     with os.fdopen(stdout, "wb") as file:

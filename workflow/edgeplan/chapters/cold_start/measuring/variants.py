@@ -15,7 +15,7 @@ from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
 from edgeplan.planning.document import Plan, Target, plan_of, plan_text
-from edgeplan.planning.machine import MAIN, Schedule, Span, simulate
+from edgeplan.planning.machine import MAIN, KernelSchedule, Span, simulate
 from edgeplan.planning.optimal import Search
 from edgeplan.planning.profile import SOURCES, Disk, Profile
 from edgeplan.profiling.frame import to_frame
@@ -114,7 +114,7 @@ def planned_once(
     return made
 
 
-def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
+def schedule_of(made: Plan, profile: Profile) -> KernelSchedule | None:
     """Return the plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
     choice = []
     for k, layer in enumerate(profile.layers):
@@ -124,7 +124,7 @@ def schedule_of(made: Plan, profile: Profile) -> Schedule | None:
             return None
         choice.append(found[0])
     places = tuple(p if p < profile.queues else MAIN for p in made.places)
-    return Schedule(tuple(choice), places, made.widen_from)
+    return KernelSchedule(tuple(choice), places, made.widen_from)
 
 
 def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:

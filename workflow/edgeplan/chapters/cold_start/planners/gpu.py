@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from edgeplan.planning.machine import CostArrays, Schedule, makespan_ms
+from edgeplan.planning.machine import CostArrays, KernelSchedule, makespan_ms
 from edgeplan.planning.optimal import Search, optimal
 
 _NEVER = 4.0  # times the time of everything in sequence: what preparing on the GPU costs
@@ -180,6 +180,6 @@ def cost_arrays(steps: Sequence[Sequence[GpuCandidate]], threads: int) -> CostAr
     return CostArrays(never, prepare, execute, None, prepare, execute, threads, main_prepares=False)
 
 
-def predicted_ms(steps: Sequence[Sequence[GpuCandidate]], threads: int, schedule: Schedule) -> float:
+def predicted_ms(steps: Sequence[Sequence[GpuCandidate]], threads: int, schedule: KernelSchedule) -> float:
     """Return the makespan of a schedule (ms)."""
     return makespan_ms(cost_arrays(steps, threads), schedule)

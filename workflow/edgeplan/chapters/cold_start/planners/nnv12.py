@@ -29,7 +29,7 @@ from itertools import product
 
 import numpy as np
 
-from edgeplan.planning.machine import MAIN, CostArrays, Schedule, costs_of, makespan_ms, makespans_ms
+from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, costs_of, makespan_ms, makespans_ms
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
@@ -48,7 +48,7 @@ class Heuristic:
     """
 
     profile: Profile
-    schedule: Schedule
+    schedule: KernelSchedule
     makespan_ms: float
     note: str
 
@@ -84,7 +84,7 @@ class _State:
     def __init__(self, profile: Profile, costs: CostArrays, epsilon_ms: float, reprofile: Reprofile | None) -> None:
         self.profile, self.costs, self.epsilon_ms, self.reprofile = profile, costs, epsilon_ms, reprofile
         self.visited = 0
-        self.best = (Schedule((), (), 0), math.inf)
+        self.best = (KernelSchedule((), (), 0), math.inf)
 
     def visit(self, combination: Combination) -> bool:
         """Schedule a combination, and tell whether it is the best so far."""
@@ -100,7 +100,7 @@ class _State:
         if not makespans[least] < self.best[1]:
             return False
         widen_from = self.costs.widenings()[least]
-        self.best = (Schedule(combination, tuple(place.tolist()), widen_from), float(makespans[least]))
+        self.best = (KernelSchedule(combination, tuple(place.tolist()), widen_from), float(makespans[least]))
         return True
 
 

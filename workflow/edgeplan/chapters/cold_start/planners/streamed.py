@@ -22,7 +22,7 @@ from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.streamed_program import carried_bounds, streamed_program
 from edgeplan.chapters.cold_start.planners.streams import Streams, descended, streamed_ms, streams_of
 from edgeplan.planning.local_search import changed_at_random, cheap_bounds, picked, spread
-from edgeplan.planning.machine import Floats, Schedule
+from edgeplan.planning.machine import Floats, KernelSchedule
 from edgeplan.planning.mixed_integer import promising, relax, solve
 from edgeplan.planning.optimal import ProvenSchedule, Search, optimal
 from edgeplan.planning.profile import Disk, Profile
@@ -107,7 +107,7 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
 class _Incumbent:
     """Keeps the best schedule so far."""
 
-    def __init__(self, s: Streams, schedule: Schedule, gap: float, beat_ms: float) -> None:
+    def __init__(self, s: Streams, schedule: KernelSchedule, gap: float, beat_ms: float) -> None:
         self.s, self.schedule, self.makespan_ms = s, schedule, streamed_ms(s, schedule)
         self.starts = 0
         self._gap, self._beat_ms = gap, beat_ms
@@ -122,13 +122,13 @@ class _Incumbent:
         """Tell whether a schedule is as near to a bound as was asked for."""
         return bound_ms >= self.makespan_to_beat_ms * (1 - self._gap)
 
-    def offer(self, schedule: Schedule) -> None:
+    def offer(self, schedule: KernelSchedule) -> None:
         """Keep a schedule if it is faster."""
         makespan_ms = streamed_ms(self.s, schedule)
         if makespan_ms < self.makespan_ms:
             self.schedule, self.makespan_ms = schedule, makespan_ms
 
-    def improve(self, schedule: Schedule, bound_ms: float, until: float) -> None:
+    def improve(self, schedule: KernelSchedule, bound_ms: float, until: float) -> None:
         """Offer a schedule, and what single changes make of it unless the best one is good enough."""
         self.offer(schedule)
         if not self.good_enough(bound_ms):
@@ -141,11 +141,11 @@ class _Incumbent:
             self.improve(_shaken(self.s, self.schedule, self._random), bound_ms, until)
 
 
-def _start(s: Streams, widen_from: int, multipliers: Floats) -> Schedule:
+def _start(s: Streams, widen_from: int, multipliers: Floats) -> KernelSchedule:
     choice, place = picked(s.costs, widen_from, multipliers, s.read)
     return spread(s.costs, choice, place, widen_from)
 
 
-def _shaken(s: Streams, schedule: Schedule, random: np.random.Generator) -> Schedule:
+def _shaken(s: Streams, schedule: KernelSchedule, random: np.random.Generator) -> KernelSchedule:
     other = changed_at_random(s.costs, schedule, _SHAKEN, random)
     return replace(other, widen_from=int(random.choice(s.costs.widenings())))

@@ -21,7 +21,7 @@ import numpy as np
 
 from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.descent import Scratch, SearchTimes, priced, scratch
-from edgeplan.planning.machine import CostArrays, Floats, Schedule, costs_of
+from edgeplan.planning.machine import CostArrays, Floats, KernelSchedule, costs_of
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
 
@@ -83,7 +83,7 @@ def streams_of(profile: Profile, disk: Disk) -> Streams:
     return Streams(costs, read, early_main, early_queue, disk.latency_ms)
 
 
-def streamed_ms(s: Streams, schedule: Schedule) -> float:
+def streamed_ms(s: Streams, schedule: KernelSchedule) -> float:
     """Return the makespan (ms) of a schedule whose weights are on the disk: `machine.simulate` with arrivals, no timeline.
 
     With several cores, preparations and executions are taken as overlapping others.
@@ -92,7 +92,7 @@ def streamed_ms(s: Streams, schedule: Schedule) -> float:
     return priced(s.times, s.scratch, choice, place, schedule.widen_from, np.inf)
 
 
-def descended(s: Streams, schedule: Schedule, until: float) -> Schedule:
+def descended(s: Streams, schedule: KernelSchedule, until: float) -> KernelSchedule:
     """Improve a schedule by single changes of candidates, places and the step that widens, until none helps.
 
     Args:
@@ -104,4 +104,4 @@ def descended(s: Streams, schedule: Schedule, until: float) -> Schedule:
     widen_from, now_ms, helped = schedule.widen_from, streamed_ms(s, schedule), True
     while helped and time.monotonic() < until:
         widen_from, now_ms, helped = descent.descended(s.times, s.scratch, choice, place, widen_from, now_ms)
-    return Schedule(tuple(choice.tolist()), tuple(place.tolist()), int(widen_from))
+    return KernelSchedule(tuple(choice.tolist()), tuple(place.tolist()), int(widen_from))

@@ -18,6 +18,7 @@ import numpy as np
 from edgeplan.errors import EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.opening import open_plan
+from edgeplan.support.answers import take_stdout
 
 if TYPE_CHECKING:
     from edgeplan.runtime.partitioned.session import PairSession
@@ -28,8 +29,7 @@ FIRST, COUNTED = 1, 2
 
 def main() -> None:
     """Open the plan, say so, and answer until stdin ends."""
-    stdout = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries may print
+    stdout = os.fdopen(take_stdout(), "w")
 
     def say(answer: object) -> None:
         stdout.write(json.dumps(answer) + "\n")

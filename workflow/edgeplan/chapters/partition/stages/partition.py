@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 _HANDSHAKE_STEPS = 20
 #: A median that is more than so many times the least is of a machine on which others work.
 _LONGEST_HANDSHAKE = 2.0
-#: Columns that tell what would be planned now.
-_NOW = ("now_ms", "now_splits")
 
 
 def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, work: Path, measured: Path) -> None:

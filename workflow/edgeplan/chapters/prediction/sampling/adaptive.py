@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 _TREES = 250
 #: Carriers that a round proposes for each that its time is likely to hold; fixed, as what the committee is made of.
 _PROPOSED = 8
+#: Carriers of the prior at a time.
+_FEW = 8
 #: Weights of a carrier that a round may propose. Large kernels on a single pixel ask for gigabytes: to build and load one such
 #: carrier takes as long as to measure a hundred others. Of the published models, VGG-16 alone holds more.
 _MOST_PROPOSED_BYTES = 300_000_000
@@ -151,11 +153,11 @@ class CarrierSampler:
             measured = self.bench.measure([Subject(g, profiled=True) for g in batch], description=f"{what} carriers")
             into.add(batch, measured, number)
 
-    def prior_batches(self, stream: str, size: int = 8) -> Iterator[list[Graph]]:
+    def prior_batches(self, stream: str) -> Iterator[list[Graph]]:
         """Yield carriers of the prior without end, a few at a time, not measured."""
         carriers = self.carriers(stream, PriorSource(self.prior))
         while True:
-            yield [next(carriers) for _ in range(size)]
+            yield [next(carriers) for _ in range(_FEW)]
 
     def frozen(self) -> CarrierSamples:
         """Measure the separate set that only reports errors: carriers of the prior under a seed of their own."""
