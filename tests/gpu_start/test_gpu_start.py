@@ -1,4 +1,4 @@
-"""Cold starts on a GPU, on PoCL and on an NVIDIA GPU where one is: what is planned is executed, and what is stale, damaged or elsewhere changes no output."""
+"""Cold starts on a GPU, PoCL or NVIDIA: what is planned is executed; what is stale, damaged or elsewhere changes no output."""
 
 from __future__ import annotations
 
