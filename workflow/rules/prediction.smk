@@ -105,6 +105,7 @@ rule training:
     Train the predictors of a device, and those they are compared with.
     """
     input:
+        "config/devices/{device}.yaml",
         "results/{device}/measurements/kernels.parquet",
         "results/{device}/measurements/sampling.json",
         "results/{device}/fusion/rules.json",

@@ -78,6 +78,7 @@ TRAINING = Stage(
     targets=DEVICES,
     params=("seed", "training"),
     inputs={
+        "device": _DEVICE,
         "kernels": SAMPLING.outputs["kernels"],
         "summary": SAMPLING.outputs["summary"],
         "rules": _RULES,

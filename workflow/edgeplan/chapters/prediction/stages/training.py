@@ -64,6 +64,7 @@ _ABOUT = (
 def train(
     params: PredictionParams,
     *,
+    device: Path,  # noqa: ARG001  its own values of params are among them
     kernels: Path,
     summary: Path,
     rules: Path,
