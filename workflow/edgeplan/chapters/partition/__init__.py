@@ -17,6 +17,8 @@ Modules:
 * `measuring/`: These modules measure on a pair: layers in chains, splits, models, handshakes.
 * `names`: Names in stored rows, and a limit, that what measures, what shows and EOP's part have in
   common.
+* `operators`: Models whose operators were measured one by one stand beside LiPG's Table 3: the
+  operators' sum, and the model end to end.
 * `pair_check`: A pair looked at: how its processors wait for each other, and what that costs.
 * `paper`: This module holds what LiPG (EPEW 2025) prints.
 * `planned`: A model planned on a pair, and the folder that holds the plan.

@@ -115,7 +115,7 @@ class CheckedEvidence:
 
     @cached_property
     def kinds(self) -> Mapping[str, pd.DataFrame]:
-        """All rows in the parts whose figures are of one machine each."""
+        """Parts of the rows have figures of one machine each."""
         recurring = self.checked["model"].isin([*recurrent()])
         return {"models": self.checked[~recurring], "recurrent variants": self.checked[recurring], "later runs": self.later}
 

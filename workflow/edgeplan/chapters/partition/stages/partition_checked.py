@@ -100,7 +100,7 @@ class _Run:
             self.rows.merge(kind)
 
     def stored(self, kind: str) -> pd.DataFrame:
-        """All rows of a kind by model, with the machine and the drivers that they are of: the column `machine`."""
+        """Return the rows of a kind by model; their column `machine` tells the machine and the drivers that they are of."""
         found, names = list[pd.DataFrame](), ["model", "machine", *CHECKED[kind], *LATER.get(kind, ()), WHEN]
         for name in self.models:
             what = self._what(name) if kind == "checked" else self._what_later(name)
