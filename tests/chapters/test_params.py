@@ -10,8 +10,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from edgeplan.chapters.base import DEVICES
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.params import Params, load_params, params_on
+from edgeplan.chapters.registry import CHAPTERS
+from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
@@ -186,6 +189,16 @@ def test_a_device_has_values_of_its_own(tmp_path: Path) -> None:
     assert own.model_dump()["sampling"] == params.model_dump()["sampling"] | {"budget_seconds": 9.0}
     assert own.model_dump(exclude={"sampling"}) == params.model_dump(exclude={"sampling"})
     assert params_on(params, _device(tmp_path, {})) is params
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config/devices").glob("*.yaml")), ids=lambda p: p.stem)
+def test_stages_of_a_device_know_the_values_that_it_has_of_its_own(path: Path) -> None:
+    """Such a stage has the device file among its inputs: without, it would take the values for all."""
+    own = load_device(path).settings.keys()
+    stages = [stage for chapter in CHAPTERS.values() for stage in chapter.stages if stage.targets == DEVICES]
+    asked = {stage.name: set(stage.params) & own for stage in stages}
+    assert {name for name, sections in asked.items() if sections} <= {s.name for s in stages if "device" in s.inputs}
+    assert set().union(*asked.values()) == own
 
 
 @pytest.mark.parametrize(
