@@ -301,9 +301,10 @@ class CudaProcessor(DispatchingProcessor):
 
     def _copied(self, values: npt.NDArray[np.float32], kept: list[int]) -> int:
         """Copy values to new memory of the GPU, whose address is kept to be freed."""
-        kept.append(int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT))))
-        self._copy_up(kept[-1], values)
-        return kept[-1]
+        found = int(self.driver.call("cuMemAlloc", max(values.nbytes, ALIGNMENT)))
+        kept.append(found)  # of several threads: the last is not always this one
+        self._copy_up(found, values)
+        return found
 
     def _copy_up(self, memory: int, values: npt.NDArray[np.float32]) -> None:
         """Copy values to the GPU, and wait until they are there: a plain copy returns before, and queues wait for none."""
