@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -20,11 +21,12 @@ from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.gpu_program import PAGE_BYTES, GpuStep, PackedWeights
-from edgeplan.runtime.processor import Kernel
+from edgeplan.runtime.processor import Kernel, Sharing
 
 _MS_PER_S, _NS_PER_MS, _FLOAT_BYTES = 1e3, 1e6, 4
 _NO_KERNEL = GpuCandidate("", cached=True, read_ms=0.0, pack_ms=0.0, upload_ms=0.0, load_ms=0.0, compile_ms=0.0,
                           first_ms=0.0, warm_ms=0.0)  # fmt: skip
+_UPLOAD_BYTES = 1 << 28
 Made = TypeVar("Made")
 
 
@@ -135,6 +137,23 @@ class CostMeter:
 
     def _sources(self, step: GpuStep) -> tuple[ProgramSource, ...]:
         return tuple(dict.fromkeys(self._processor.source_of(launch_of(launch)) for launch in step.launches))
+
+
+def upload_mb_per_s(processor: DispatchingProcessor) -> float:
+    """Measure the bandwidth from pinned memory of the host to the device's, MB/s; infinite where they share it.
+
+    Args:
+        processor: opened late.
+    """
+    if processor.capabilities.sharing is not Sharing.mirrored:
+        return math.inf
+    source, target = processor.allocate(_UPLOAD_BYTES), processor.own_memory(_UPLOAD_BYTES)
+
+    def copy() -> None:
+        processor.enqueue_write(target, 0, source.data)
+        processor.finish()
+
+    return _UPLOAD_BYTES / 1e3 / min(_timed(copy)[1] for _ in range(3))
 
 
 def _form(weights: PackedWeights | None) -> object:
