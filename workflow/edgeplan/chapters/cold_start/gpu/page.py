@@ -108,7 +108,7 @@ def over_bound(e: GpuStartEvidence) -> Estimate:
     """Geometric mean of the optimal plan's cold start, page cache warm or evicted, over what the machine allows at least."""
     found = e.cold[OPTIMAL].reset_index()
     least = [least_ms(e, model, state) for model, state in found[["model", "state"]].itertuples(index=False)]
-    return estimate(geomean, (found[OPTIMAL] / least).dropna().groupby(found["model"]).apply(geomean))
+    return estimate(geomean, (found[OPTIMAL] / least).dropna().groupby(found["model"]).agg(lambda own: geomean(own.to_numpy())))
 
 
 def least_ms(e: GpuStartEvidence, model: str, state: str) -> float:
