@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS
-from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT, GPU_TABLES, GpuStartEvidence, ahead_from, findings, gpu_metrics
+from edgeplan.chapters.cold_start.gpu.page import (
+    GPU_REPORT,
+    GPU_TABLES,
+    GpuStartEvidence,
+    ahead_from,
+    findings,
+    gpu_metrics,
+    least_ms,
+)
 from edgeplan.reporting import kit
 
 #: Cold and later times (ms) of each plan of the two models.
@@ -18,6 +27,10 @@ _TIMES = {
     "one": {"optimal": (20.0, 12.0), "warm": (50.0, 10.0), "K+C": (40.0, 12.0), "K": (500.0, 12.0), "default": (800.0, 11.0)},
     "two": {"optimal": (90.0, 30.0), "warm": (95.0, 40.0), "K+C": (99.0, 30.0), "K": (700.0, 30.0), "default": (900.0, 30.0)},
 }
+
+
+#: What the GPU does, and how fast bus and disk are.
+_MACHINE = {"work_ms": 2.0, "upload_mb": 80.0, "read_mb": 60.0, "upload_mb_s": 10_000.0, "read_mb_s": 5_000.0}
 
 
 def _start(model: str, way: str, state: str, repeat: int, cold: float, warm: float, **others: Any) -> dict[str, Any]:
@@ -43,7 +56,7 @@ def _plans() -> pd.DataFrame:
     row: dict[str, Any] = dict.fromkeys(COLUMNS["plans"], 1.0)
     bounds = (("one", 16.0, 16.0), ("two", 80.2, 80.0))
     return pd.DataFrame(
-        [row | {"model": m, "way": "optimal", "predicted_ms": p, "bound_ms": b, "reason": ""} for m, p, b in bounds]
+        [row | {"model": m, "way": "optimal", "predicted_ms": p, "bound_ms": b, "reason": ""} | _MACHINE for m, p, b in bounds]
     )
 
 
@@ -54,7 +67,9 @@ def _evidence(starts: pd.DataFrame | None = None) -> GpuStartEvidence:
 def test_figures_of_merit_are_those_of_medians() -> None:
     found = gpu_metrics(_evidence())
     assert found["cold_gpu.over_warm"] == pytest.approx(np.sqrt(20 / 10 * 90 / 30), rel=1e-5), "over the fastest of any plan"
-    assert found["cold_gpu.over_bound"] == pytest.approx(np.sqrt(20 / 16 * 90 / 80), rel=1e-5)
+    assert found["cold_gpu.over_proven"] == pytest.approx(np.sqrt(20 / 16 * 90 / 80), rel=1e-5)
+    one, two = np.sqrt(20 / 8 * 30 / 12), np.sqrt(90 / 8 * 135 / 12)  # 80 MB go up at 10 MB a ms; 60 are read at 5
+    assert found["cold_gpu.over_bound"] == pytest.approx(np.sqrt(one * two), rel=1e-5)
     assert found["cold_gpu.plan_gap_max"] == pytest.approx(0.0025)
     assert found["cold_gpu.speedup_over_default"] == pytest.approx(np.sqrt(800 / 20 * 900 / 90), rel=1e-5)
     assert found["cold_gpu.speedup_over_best_stock"] == pytest.approx(3.0)
@@ -67,6 +82,16 @@ def test_a_start_that_compiled_what_its_plan_keeps_counts_as_failed_and_in_no_me
     found = _evidence(pd.concat([_starts(), more], ignore_index=True))
     assert gpu_metrics(found)["cold_gpu.failed_starts"] == 1
     assert found.of_state("cached").loc["one", "optimal"] == 20.0
+
+
+def test_the_machine_bound_is_the_largest_of_work_bus_and_disk_and_none_where_one_was_not_measured() -> None:
+    plans = _plans()
+    assert [least_ms(_evidence(), "one", state) for state in ("cached", "evicted")] == pytest.approx([8.0, 12.0])
+    shared = replace(_evidence(), plans=plans.assign(upload_mb_s=np.inf))
+    assert least_ms(shared, "one", "cached") == 2.0
+    unknown = replace(_evidence(), plans=plans.assign(read_mb_s=np.nan))
+    assert np.isnan(least_ms(unknown, "one", "evicted"))
+    assert "cold_gpu.over_bound" not in gpu_metrics(replace(_evidence(), plans=plans.drop(columns=list(_MACHINE))))
 
 
 def test_without_a_stock_engine_there_is_no_figure_of_it() -> None:

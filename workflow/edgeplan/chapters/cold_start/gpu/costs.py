@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -19,12 +20,13 @@ from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import Launch
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.executable import allocate
-from edgeplan.runtime.gpu_program import PAGE_BYTES, GpuStep, PackedWeights
-from edgeplan.runtime.processor import Kernel
+from edgeplan.runtime.gpu_program import PAGE_BYTES, GpuStep, PackedWeights, PlannedLaunch
+from edgeplan.runtime.processor import Kernel, Sharing
 
 _MS_PER_S, _NS_PER_MS, _FLOAT_BYTES = 1e3, 1e6, 4
 _NO_KERNEL = GpuCandidate("", cached=True, read_ms=0.0, pack_ms=0.0, upload_ms=0.0, load_ms=0.0, compile_ms=0.0,
                           first_ms=0.0, warm_ms=0.0)  # fmt: skip
+_UPLOAD_BYTES = 1 << 28
 Made = TypeVar("Made")
 
 
@@ -34,20 +36,18 @@ class CostMeter:
     Args:
         model: whose.
         processor: opened late, with profiling.
-        compiled: time to compile each source that was compiled on this processor before, ms; gets those of this model.
         repeats: executions of each kernel after its first one.
     """
 
-    def __init__(
-        self, model: GpuModel, processor: DispatchingProcessor, compiled: dict[ProgramSource, float], repeats: int = 3
-    ) -> None:
+    def __init__(self, model: GpuModel, processor: DispatchingProcessor, repeats: int = 3) -> None:
         self._model, self._processor, self._repeats = model, processor, repeats
         program = model.with_steps([model.step(k, OWN) for k in range(len(model.steps))])
         self._own = program.steps
         self._files = WeightFiles(program, model.path.parent)
         self._arena = processor.own_memory(program.arena_bytes)
         self._workspace = processor.own_memory(program.workspace_bytes)
-        self._compiled = compiled
+        self._compile_ms: dict[object, float] = {}  # of sources, and of their kernels by work group
+        self._load_ms: dict[ProgramSource, float] = {}
         self._users = Counter(source for step in self._own for source in self._sources(step))
         self._measured: dict[object, tuple[GpuCandidate, ...]] = {}
 
@@ -62,6 +62,7 @@ class CostMeter:
             ModelError: weights cannot be read.
         """
         try:
+            self._compile_all()
             steps = []
             for index in range(len(self._model.steps)):
                 kernels = self._model.kernels[index]
@@ -95,7 +96,9 @@ class CostMeter:
             memories["weights"], upload_ms = _timed(processor.upload, kept.view(np.float32))
         launches = [(launch_of(x), [argument_of(given, memories) for given in x.arguments]) for x in step.launches]
         users = max(1, min((self._users[source] for source in sources), default=1))
-        compile_ms, load_ms = self._compile(sources, launches) / users, self._load(sources) / users
+        compiled = {*sources, *map(self._kernel, step.launches)}
+        compile_ms = sum(self._compile_ms[one] for one in compiled) / users
+        load_ms = sum(self._load_ms[source] for source in sources) / users
         commands, made_ms = _timed(self._commands, launches)
         first_ms, *warm_ms = self._executed(Kernel(step.implementation, commands))
         of_model = GpuCandidate(
@@ -120,21 +123,50 @@ class CostMeter:
             found += [(end - begin) / _NS_PER_MS for begin, end in processor.spans()]
         return found
 
-    def _compile(self, sources: Sequence[ProgramSource], launches: Sequence[tuple[Launch, list[Any]]]) -> float:
-        """The time to compile sources, what a driver puts off until their kernels run included."""
-        for source in sources:
-            if source not in self._compiled:
-                self._compiled[source] = _timed(self._processor.compile, source)[1]
-        first, *later = self._executed(Kernel("", self._commands(launches)))
-        return sum(self._compiled[source] for source in sources) + max(0.0, first - min(later))
+    def _compile_all(self) -> None:
+        """Compile all sources, run each of their kernels once with each work group, and load the machine code.
 
-    def _load(self, sources: Sequence[ProgramSource]) -> float:
-        """The time to load sources' machine code; from now on their kernels are of it."""
-        codes = [(source, self._processor.code_of(source)) for source in sources]
-        return sum(_timed(self._processor.load, source, code)[1] for source, code in codes)
+        Some drivers generate code for a work group when a kernel first runs with it; what is kept must hold all of it.
+        """
+        steps = [self._model.step(k, name) for k, kernels in enumerate(self._model.kernels) for name in kernels]
+        most = max((step.weights.elements for step in steps if step.weights is not None), default=0)
+        memories = {"arena": self._arena, "workspace": self._workspace,
+                    "weights": self._processor.own_memory(_FLOAT_BYTES * most)}  # fmt: skip
+        for planned in (launch for step in steps for launch in step.launches):
+            launch = launch_of(planned)
+            source, kernel = self._processor.source_of(launch), self._kernel(planned)
+            if source not in self._compile_ms:
+                self._compile_ms[source] = _timed(self._processor.compile, source)[1]
+            if kernel not in self._compile_ms:
+                given = [argument_of(argument, memories) for argument in planned.arguments]
+                first, *later = self._executed(Kernel("", self._commands([(launch, given)])))
+                self._compile_ms[kernel] = max(0.0, first - min(later))
+        for source in [one for one in self._compile_ms if isinstance(one, ProgramSource)]:
+            code = self._processor.code_of(source)
+            self._load_ms[source] = _timed(self._processor.load, source, code)[1]
+
+    def _kernel(self, planned: PlannedLaunch) -> object:
+        return planned.source, planned.defines, planned.kernel, planned.local_size
 
     def _sources(self, step: GpuStep) -> tuple[ProgramSource, ...]:
         return tuple(dict.fromkeys(self._processor.source_of(launch_of(launch)) for launch in step.launches))
+
+
+def upload_mb_per_s(processor: DispatchingProcessor) -> float:
+    """Measure the bandwidth from pinned memory of the host to the device's, MB/s; infinite where they share it.
+
+    Args:
+        processor: opened late.
+    """
+    if processor.capabilities.sharing is not Sharing.mirrored:
+        return math.inf
+    source, target = processor.allocate(_UPLOAD_BYTES), processor.own_memory(_UPLOAD_BYTES)
+
+    def copy() -> None:
+        processor.enqueue_write(target, 0, source.data)
+        processor.finish()
+
+    return _UPLOAD_BYTES / 1e3 / min(_timed(copy)[1] for _ in range(3))
 
 
 def _form(weights: PackedWeights | None) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from edgeplan.chapters.cold_start.gpu.costs import upload_mb_per_s
 from edgeplan.chapters.cold_start.gpu.planned import GpuPlan, GpuPlanning, planning_on
 from edgeplan.chapters.cold_start.gpu.settings import GpuStartSettings
 from edgeplan.devices.config import DeviceFile
@@ -23,6 +25,7 @@ from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
 from edgeplan.measurement.process.job import PrepareJob, RunJob
+from edgeplan.measurement.process.page_cache import read_bandwidth_mb_per_s
 from edgeplan.planning.optimal import Search
 from edgeplan.runtime.gpu_program import CODE_NAME, GpuProgram
 
@@ -37,6 +40,8 @@ COLUMNS = {
         *("way", "predicted_ms", "bound_ms", "planning_s", "search_ms", "kept_mb", "code_mb", "steps", "threads", "reason"),
     ),
 }
+#: Columns that plans of before lack: the GPU's own time at least, MB that are uploaded and read at least, and MB/s of both.
+LATER_COLUMNS = dict.fromkeys(("work_ms", "upload_mb", "read_mb", "upload_mb_s", "read_mb_s"), math.nan)
 _MB = 1e6
 
 
@@ -66,7 +71,7 @@ class GpuStartBench:
             A frame for each kind in `COLUMNS`.
         """
         try:
-            plans = self._plans(model)
+            plans, rates = self._plans(model)
         except EdgeplanError as error:
             return {kind: _frame(kind, [{"way": "", "reason": error.what.splitlines()[0]}]) for kind in COLUMNS}
         values = random_inputs({border.name: border.shape for border in _program(plans[0]).inputs}, self.seed)
@@ -105,13 +110,16 @@ class GpuStartBench:
                 rows.append(row | start_once())
             except EdgeplanError as error:
                 rows.append(row | {"reason": error.what.splitlines()[0]})
-        return {"starts": _frame("starts", rows), "plans": _frame("plans", [_described(plan) for plan in plans])}
+        return {"starts": _frame("starts", rows), "plans": _frame("plans", [_described(plan) | rates for plan in plans])}
 
-    def _plans(self, model: Path) -> list[GpuPlan]:
+    def _plans(self, model: Path) -> tuple[list[GpuPlan], dict[str, float]]:
+        """The plans, and how fast this machine uploads and reads."""
         search = Search(self.settings.gap, self.settings.time_limit_s)
         with planning_on(self.device) as (processor, block):
             planning = GpuPlanning(self.device, model, processor, block)
-            return [planning.write(name, self.work / f"{name}.plan", search) for name in self.settings.planners]
+            rate = upload_mb_per_s(processor)
+            plans = [planning.write(name, self.work / f"{name}.plan", search) for name in self.settings.planners]
+        return plans, {"upload_mb_s": rate, "read_mb_s": read_bandwidth_mb_per_s([model]) or math.nan}
 
     def _stock(self, model: Path, expected: Path, values: Any) -> dict[str, str | Callable[[str], dict[str, Any]]]:
         """By setting what starts it once in a state of the page cache; or why it does not run."""
@@ -158,11 +166,14 @@ def _described(plan: GpuPlan) -> dict[str, Any]:
         "code_mb": code.stat().st_size / _MB if code.is_file() else 0.0,
         "steps": len(program.steps),
         "threads": len(plan.schedule.queues),
+        "work_ms": plan.costs.least_work_ms,
+        "upload_mb": plan.costs.least_bytes(lambda one: one.kept_bytes) / _MB,
+        "read_mb": plan.costs.least_bytes(lambda one: one.read_bytes) / _MB,
     }
 
 
 def _frame(kind: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind]))
+    frame = pd.DataFrame(rows).reindex(columns=[*COLUMNS[kind], *(LATER_COLUMNS if kind == "plans" else ())])
     for name in ("way", "state", "reason"):
         if name in frame.columns:
             frame[name] = frame[name].astype(object).fillna("").astype(str)

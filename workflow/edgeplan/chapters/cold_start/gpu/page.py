@@ -20,7 +20,7 @@ from edgeplan.gpu_start.session import STAGES
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.drawing import PALETTE, canvas, legend, name_axes
+from edgeplan.reporting.drawing import PALETTE, canvas, legend_above, name_axes
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
@@ -28,6 +28,7 @@ from edgeplan.reporting.page import CardOf
 CACHED, EVICTED = "cached", "evicted"
 #: Largest difference of outputs from the reference, relative to the largest magnitude.
 TOLERANCE = 1e-4
+_MS_PER_S = 1e3
 _ABLATION = (STOCK, KERNELS, KEPT, OPTIMAL)
 _ABOUT = (
     "A start begins with a driver that is loaded and a device that is open, each timed apart, and ends with the outputs in the "
@@ -45,7 +46,8 @@ _CARDS = (
     CardOf("as fast as compiling and packing at every start", ("cold_gpu.speedup_over_default",), "times",
            "28.5 and 29.6 over ncnn"),
     CardOf("as fast as the best stock setting on the GPU", ("cold_gpu.speedup_over_best_stock",), "times", "4 to 58 over ncnn"),
-    CardOf("cold start over the proven bound of its costs", ("cold_gpu.over_bound",), "times", "not printed"),
+    CardOf("cold start over disk, bus and the GPU's work", ("cold_gpu.over_bound",), "times", "not printed"),
+    CardOf("cold start over the proven bound of its costs", ("cold_gpu.over_proven",), "times", "not printed"),
 )  # fmt: skip
 
 
@@ -103,6 +105,24 @@ def over_warm(e: GpuStartEvidence) -> Estimate:
 
 
 def over_bound(e: GpuStartEvidence) -> Estimate:
+    """Geometric mean of the optimal plan's cold start, page cache warm or evicted, over what the machine allows at least."""
+    found = e.cold[OPTIMAL].reset_index()
+    least = [least_ms(e, model, state) for model, state in found[["model", "state"]].itertuples(index=False)]
+    return estimate(geomean, (found[OPTIMAL] / least).dropna().groupby(found["model"]).agg(lambda own: geomean(own.to_numpy())))
+
+
+def least_ms(e: GpuStartEvidence, model: str, state: str) -> float:
+    """Return what no start of our kernels beats on the machine (ms): the GPU's work, the bus, and the disk if evicted."""
+    if model not in e.optimal().index or "work_ms" not in e.plans.columns:
+        return math.nan
+    plan = e.optimal().loc[model]
+    times = [plan["work_ms"], plan["upload_mb"] / plan["upload_mb_s"] * _MS_PER_S]
+    if state == EVICTED:
+        times.append(plan["read_mb"] / plan["read_mb_s"] * _MS_PER_S)
+    return float(np.max(times))  # nan where one was not measured
+
+
+def over_proven(e: GpuStartEvidence) -> Estimate:
     """Geometric mean of the optimal plan's cold start, page cache warm, over the bound proven for its costs."""
     return estimate(geomean, (e.of_state(CACHED)[OPTIMAL] / e.optimal()["bound_ms"]).dropna())
 
@@ -136,7 +156,16 @@ def failed_starts(e: GpuStartEvidence) -> float:
 
 
 _FIGURES: tuple[Callable[[GpuStartEvidence], float | Estimate], ...] = (
-    *(over_warm, over_bound, plan_gap_max, speedup_over_default, speedup_over_best_stock, output_error_max, failed_starts),
+    *(
+        over_warm,
+        over_bound,
+        over_proven,
+        plan_gap_max,
+        speedup_over_default,
+        speedup_over_best_stock,
+        output_error_max,
+        failed_starts,
+    ),
 )
 
 
@@ -161,6 +190,7 @@ def beside(e: GpuStartEvidence) -> pd.DataFrame:
             plan = e.optimal().loc[model]
             row |= {"predicted_ms": plan["predicted_ms"], "bound_ms": plan["bound_ms"]}
             row["gap"] = plan["predicted_ms"] / plan["bound_ms"] - 1
+            row |= {f"least_{state}_ms": least_ms(e, model, state) for state in own}
         row["default_ms"] = own[CACHED].get(STOCK, math.nan) if CACHED in own else math.nan
         if (model, CACHED) in e.stock.index:
             best = e.stock.loc[(model, CACHED)]
@@ -244,7 +274,7 @@ def ways(e: GpuStartEvidence) -> Any:
     axis.set_yscale("log")
     axis.set_xticks(places, list(frame.index), rotation=60, ha="right", fontsize=7)
     name_axes(axis, "", "ms")
-    legend(axis, 3)
+    legend_above(axis, 6)
     return figure
 
 

@@ -19,7 +19,6 @@ from edgeplan.gpu_start.opened import gpu_class, host_processors, open_gpu, with
 from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.planning.optimal import Search
 from edgeplan.profiling.forms import require_exact
@@ -68,7 +67,6 @@ class GpuPlanning:
         model: ONNX file.
         processor: of the device, opened late, with profiling.
         block: channels of a block of activations.
-        compiled: see `CostMeter`.
 
     Raises:
         ModelError: the model cannot be read, or the device lacks a kernel for a step.
@@ -81,7 +79,6 @@ class GpuPlanning:
         model: Path,
         processor: DispatchingProcessor,
         block: int,
-        compiled: dict[ProgramSource, float] | None = None,
     ) -> None:
         began = time.perf_counter()
         graph = simplify(load_onnx(model))
@@ -91,7 +88,7 @@ class GpuPlanning:
         self._processor = processor
         self.model: GpuModel = gpu_model(Dnnl(), model, graph, spec, numbers)
         threads = min(MOST_THREADS, len(host_processors(processor)))
-        self.costs = CostMeter(self.model, processor, {} if compiled is None else compiled).costs(threads)
+        self.costs = CostMeter(self.model, processor).costs(threads)
         self._seconds = time.perf_counter() - began
 
     def write(self, planner: str, folder: Path, search: Search | None = None) -> GpuPlan:

@@ -64,6 +64,19 @@ class GpuCosts:
     threads: int
     start_ms: float = 0.0
 
+    @property
+    def least_work_ms(self) -> float:
+        """Return the time of the fastest kernels on the GPU, which no start beats, ms."""
+        return sum(min(one.warm_ms for one in step) for step in self.steps)
+
+    def least_bytes(self, size: Callable[[GpuCandidate], int]) -> int:
+        """Return the fewest bytes that any kernels of the steps take.
+
+        Args:
+            size: bytes of a candidate with kept weights.
+        """
+        return sum(min((size(one) for one in step if one.cached), default=0) for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuOutcome:

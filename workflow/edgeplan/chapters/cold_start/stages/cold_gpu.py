@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS, GpuStartBench
+from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS, LATER_COLUMNS, GpuStartBench
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.gpu_start.opened import open_gpu, without_driver_caches
@@ -49,7 +49,10 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
     """
     found, settings, folder = load_device(device), params.cold_gpu, (work / device.stem).resolve()
     about = _about(found, rows)
-    stores = {kind: table_store(rows / kind, *names, _WHEN, _OTHERS) for kind, names in COLUMNS.items()}
+    stores = {
+        kind: table_store(rows / kind, *names, _WHEN, _OTHERS, later=LATER_COLUMNS if kind == "plans" else {})
+        for kind, names in COLUMNS.items()
+    }
     frames: dict[str, list[pd.DataFrame]] = {kind: [] for kind in COLUMNS}
     with watched(rows, ()):
         for name in settings.models:
