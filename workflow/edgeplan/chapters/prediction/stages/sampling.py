@@ -67,7 +67,7 @@ def sample_kernels(
     file = load_device(device)
     check_parquet(prior, "config", "count")  # before anything is measured
     if not stored_rows_only():
-        require_numbers(file, params.training.dispatch_numbers)
+        require_numbers(file)
     settings = params.sampling
     mode = settings.modes.get(file.engine, "isolated")
     found = _Found()
@@ -119,12 +119,13 @@ def sample_kernels(
     write_json(summary, document)
 
 
-def require_numbers(file: DeviceFile, numbers: Mapping[str, int]) -> None:
+def require_numbers(file: DeviceFile) -> None:
     """Refuse to measure a device whose kernels are launched by other numbers than those that predictors will be told.
 
     Raises:
         DeviceError: they differ.
     """
+    numbers = file.settings.get("training", {}).get("dispatch_numbers", {})
     if not numbers or file.board is not None:
         return
     found = dict(file.load_engine().dispatch_numbers())
