@@ -15,7 +15,7 @@ from edgeplan.chapters.prediction.sampling.carriers_detection_text import furthe
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import Engine, EngineSettings
-from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeCuda, _CudaSession, chosen_options
+from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession, chosen_options
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.references import References
@@ -25,7 +25,7 @@ RECORDED = EngineSettings(options=MappingProxyType({"enable_cuda_graph": "1"}))
 NO_GPU = "CUDAExecutionProvider" not in ort.get_available_providers()
 
 
-class _OnTheCpu(OnnxRuntimeCuda):
+class _OnTheCpu(OnnxRuntimeOnGpu):
     """All of the engine, on the provider that is everywhere."""
 
     provider, memory = "CPUExecutionProvider", "cpu"
@@ -55,7 +55,7 @@ class TestRecorded(EngineContract):
     @pytest.fixture
     def engine(self) -> Engine:
         try:
-            return OnnxRuntimeCuda(RECORDED)
+            return OnnxRuntimeOnGpu(RECORDED)
         except DeviceError as error:
             pytest.skip(error.what)
 
@@ -130,12 +130,12 @@ def test_a_recording_that_computes_something_else_is_not_kept(tmp_path: Path, ca
 
 @pytest.mark.filterwarnings("ignore:Duplicate provider")
 @pytest.mark.parametrize(
-    "engine", [_OnTheCpu, pytest.param(OnnxRuntimeCuda, marks=pytest.mark.skipif(NO_GPU, reason="no GPU"))]
+    "engine", [_OnTheCpu, pytest.param(OnnxRuntimeOnGpu, marks=pytest.mark.skipif(NO_GPU, reason="no GPU"))]
 )
-def test_single_operators_are_as_on_the_cpu(engine: type[OnnxRuntimeCuda], tmp_path: Path) -> None:
+def test_single_operators_are_as_on_the_cpu(engine: type[OnnxRuntimeOnGpu], tmp_path: Path) -> None:
     """Each that devices are sampled with, and those of detection and text; recorded where that can be."""
     ready = engine(RECORDED)
-    for graph in [*single_graphs(7, 1), *further_graphs(7)][:: 1 if MANY or engine is OnnxRuntimeCuda else 4]:
+    for graph in [*single_graphs(7, 1), *further_graphs(7)][:: 1 if MANY or engine is OnnxRuntimeOnGpu else 4]:
         found, wanted = outputs_of(ready, graph, tmp_path), reference_outputs(graph)
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4 * np.abs(value).max(), err_msg=graph.name)
@@ -160,7 +160,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, str], what: str)
 
 
 @pytest.mark.skipif(not NO_GPU, reason="this onnxruntime has the provider")
-@pytest.mark.parametrize("ask", [lambda: OnnxRuntimeCuda(EngineSettings()), OnnxRuntimeCuda.version])
+@pytest.mark.parametrize("ask", [lambda: OnnxRuntimeOnGpu(EngineSettings()), OnnxRuntimeOnGpu.version])
 def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(DeviceError, match="has no CUDAExecutionProvider") as caught:
@@ -168,7 +168,7 @@ def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> N
     assert "pip install 'onnxruntime-gpu" in (caught.value.next_step or "")
 
 
-class _Unloadable(OnnxRuntimeCuda):
+class _Unloadable(OnnxRuntimeOnGpu):
     """ONNX Runtime leaves out a provider that it cannot load, and goes on with the CPU."""
 
     @classmethod

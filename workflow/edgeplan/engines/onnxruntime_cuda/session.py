@@ -60,7 +60,7 @@ def chosen_options(given: Mapping[str, str]) -> dict[str, str]:
     return {name: given.get(name, default) for name, (default, _, _) in _OPTIONS.items()}
 
 
-class OnnxRuntimeCuda(Engine):
+class OnnxRuntimeOnGpu(Engine):
     """This engine is ONNX Runtime with its CUDA provider; the options are those of `chosen_options`.
 
     Attributes:
