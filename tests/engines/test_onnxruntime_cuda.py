@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -9,9 +10,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from depth import MANY
+from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
+from edgeplan.chapters.prediction.sampling.singles import single_graphs
 from edgeplan.devices.config import load_device
 from edgeplan.engines.base import Engine, EngineSettings
-from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeCuda, _CudaSession, chosen_options
+from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession, chosen_options
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.references import References
@@ -21,7 +25,7 @@ RECORDED = EngineSettings(options=MappingProxyType({"enable_cuda_graph": "1"}))
 NO_GPU = "CUDAExecutionProvider" not in ort.get_available_providers()
 
 
-class _OnTheCpu(OnnxRuntimeCuda):
+class _OnTheCpu(OnnxRuntimeOnGpu):
     """All of the engine, on the provider that is everywhere."""
 
     provider, memory = "CPUExecutionProvider", "cpu"
@@ -51,7 +55,7 @@ class TestRecorded(EngineContract):
     @pytest.fixture
     def engine(self) -> Engine:
         try:
-            return OnnxRuntimeCuda(RECORDED)
+            return OnnxRuntimeOnGpu(RECORDED)
         except DeviceError as error:
             pytest.skip(error.what)
 
@@ -92,6 +96,51 @@ def test_what_cannot_be_recorded_is_launched(tmp_path: Path, caplog: pytest.LogC
     assert "everything is not recorded as a CUDA graph" in caplog.text
 
 
+class _Misrecorded(_OnTheCpu):
+    """A recorded graph that reads what was freed since computes something else; launched, the model is as it was."""
+
+    def _loaded(self, model: Path, graph: Graph, *, recorded: bool) -> _CudaSession:
+        if not recorded:
+            return super()._loaded(model, graph, recorded=False)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_CudaSession, "run", _run_and_spoil(_CudaSession.run))
+            return super()._loaded(model, graph, recorded=True)
+
+
+def _run_and_spoil(run: Callable[[_CudaSession], None]) -> Callable[[_CudaSession], None]:
+    runs: list[int] = []
+
+    def spoilt(session: _CudaSession) -> None:
+        run(session)
+        runs.append(0)
+        if len(runs) > 1:
+            (value,) = session._binding.get_outputs()
+            value.update_inplace(np.zeros(value.shape(), np.float32))
+
+    return spoilt
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+def test_a_recording_that_computes_something_else_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    found = outputs_of(_Misrecorded(RECORDED), everything(), tmp_path)
+    require_close(found, reference_outputs(everything()), 1e-4)
+    assert "computes something else" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+@pytest.mark.parametrize(
+    "engine", [_OnTheCpu, pytest.param(OnnxRuntimeOnGpu, marks=pytest.mark.skipif(NO_GPU, reason="no GPU"))]
+)
+def test_single_operators_are_as_on_the_cpu(engine: type[OnnxRuntimeOnGpu], tmp_path: Path) -> None:
+    """Each that devices are sampled with, and those of detection and text; recorded where that can be."""
+    ready = engine(RECORDED)
+    for graph in [*single_graphs(7, 1), *further_graphs(7)][:: 1 if MANY or engine is OnnxRuntimeOnGpu else 4]:
+        found, wanted = outputs_of(ready, graph, tmp_path), reference_outputs(graph)
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4 * np.abs(value).max(), err_msg=graph.name)
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -111,7 +160,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, str], what: str)
 
 
 @pytest.mark.skipif(not NO_GPU, reason="this onnxruntime has the provider")
-@pytest.mark.parametrize("ask", [lambda: OnnxRuntimeCuda(EngineSettings()), OnnxRuntimeCuda.version])
+@pytest.mark.parametrize("ask", [lambda: OnnxRuntimeOnGpu(EngineSettings()), OnnxRuntimeOnGpu.version])
 def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> None:
     assert callable(ask)
     with pytest.raises(DeviceError, match="has no CUDAExecutionProvider") as caught:
@@ -119,7 +168,7 @@ def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> N
     assert "pip install 'onnxruntime-gpu" in (caught.value.next_step or "")
 
 
-class _Unloadable(OnnxRuntimeCuda):
+class _Unloadable(OnnxRuntimeOnGpu):
     """ONNX Runtime leaves out a provider that it cannot load, and goes on with the CPU."""
 
     @classmethod

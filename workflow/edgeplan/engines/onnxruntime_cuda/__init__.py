@@ -12,6 +12,6 @@ from edgeplan.engines.description import Description
 ENGINE = Description(
     "onnxruntime_cuda",
     "pip install 'onnxruntime-gpu[cuda,cudnn]' 'edgeplan[cuda]', without the package onnxruntime beside it",
-    "edgeplan.engines.onnxruntime_cuda.session:OnnxRuntimeCuda",
+    "edgeplan.engines.onnxruntime_cuda.session:OnnxRuntimeOnGpu",
     architectures=("x86_64",),
 )

@@ -23,11 +23,12 @@ from edgeplan.cuda.contexts import gpu_name
 from edgeplan.cuda.driver import Driver
 from edgeplan.engines.base import Array, Engine, EngineSettings, Session, random_inputs
 from edgeplan.engines.onnxruntime_cuda import ENGINE
-from edgeplan.errors import DeviceError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 log = logging.getLogger(__name__)
 _ERRORS_ONLY = 3
@@ -41,7 +42,7 @@ _OPTIONS = MappingProxyType(
     }
 )
 #: The first run sets kernels up, the second is recorded, and the third is the first that is like those after it.
-_FIRST_RUNS = 3
+_RUNS_AFTER_FIRST = 2
 
 
 def chosen_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -59,7 +60,7 @@ def chosen_options(given: Mapping[str, str]) -> dict[str, str]:
     return {name: given.get(name, default) for name, (default, _, _) in _OPTIONS.items()}
 
 
-class OnnxRuntimeCuda(Engine):
+class OnnxRuntimeOnGpu(Engine):
     """This engine is ONNX Runtime with its CUDA provider; the options are those of `chosen_options`.
 
     Attributes:
@@ -127,7 +128,7 @@ class OnnxRuntimeCuda(Engine):
                 where="its CUDA and cuDNN libraries",
                 next_step=f"{ENGINE.install}; or name their folders in LD_LIBRARY_PATH",
             )
-        return _CudaSession(session, graph, self.memory, int(self._chosen["device"]))
+        return _CudaSession(session, graph, self.memory, int(self._chosen["device"]), recorded=recorded)
 
     def _provider_options(self, *, recorded: bool) -> dict[str, str]:
         return {
@@ -157,9 +158,13 @@ def _reference_graphs() -> tuple[Graph, Graph]:
 
 
 class _CudaSession(Session):
-    """This session keeps inputs and outputs in the GPU's memory, at the same addresses in each run."""
+    """This session keeps inputs and outputs in the GPU's memory, at the same addresses in each run.
 
-    def __init__(self, session: ort.InferenceSession, graph: Graph, memory: str, device: int) -> None:
+    Raises:
+        ModelError: what was recorded computes something else.
+    """
+
+    def __init__(self, session: ort.InferenceSession, graph: Graph, memory: str, device: int, *, recorded: bool) -> None:
         self._session: Any = session
         self._names = [output.name for output in session.get_outputs()]
         self._binding: Any = session.io_binding()
@@ -169,8 +174,14 @@ class _CudaSession(Session):
             tensor = graph.tensors[name]
             place = np.zeros(tensor.shape, tensor.dtype)
             self._binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(place, memory, device))
-        for _ in range(_FIRST_RUNS):
+        self.run()
+        launched = self.outputs() if recorded else {}
+        for _ in range(_RUNS_AFTER_FIRST):
             self.run()
+        found = self.outputs() if recorded else {}
+        if not all(np.allclose(found[name], value, OUTPUT_TOLERANCE, OUTPUT_TOLERANCE) for name, value in launched.items()):
+            self.close()
+            raise ModelError("the recorded graph computes something else than its launches", where=graph.name)
 
     def run(self) -> None:
         self._session.run_with_iobinding(self._binding)
