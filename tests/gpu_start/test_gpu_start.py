@@ -54,9 +54,10 @@ def _options(engine: str) -> dict[str, str]:
 
 def _graph() -> Graph:
     b = GraphBuilder("small", (1, 3, 16, 16))
-    x = b.conv_bn(b.input, 16, 3, 2)
-    x = b.add(b.conv_bn(x, 16, 3, act=""), x)
-    return b.build(b.softmax(b.fc(b.flatten(b.gap(b.relu(x))), 10)))
+    x = b.conv_bn(b.input, 32, 3, 2)
+    x = b.add(b.conv_bn(x, 32, 3, act=""), x)
+    x = b.maxpool(b.relu(x), 3, 2)
+    return b.build(b.softmax(b.fc(b.flatten(b.gap(x)), 10)))
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,25 @@ def test_codes_are_found_by_source_and_driver_alone(planned: Planned, tmp_path: 
     assert CodeCache(tmp_path / "codes", "that driver").get(first) is None
     changed = msgspec.structs.replace(first, text=f"{first.text} ")
     assert here.get(changed) is None
+
+
+def test_kept_code_holds_each_work_group_of_the_plan(planned: Planned) -> None:
+    """PoCL compiles for a work group when a kernel first runs with it, and names the two in its binaries."""
+    folder = planned.plans[OPTIMAL]
+    program = cast("GpuProgram", read_folder(folder).program)
+    if program.device.engine != "opencl":
+        pytest.skip("a cubin is for any work group")
+    codes = CodeCache(folder / CODE_NAME, _identity(folder))
+    launches = [launch_of(launch) for step in program.steps for launch in step.launches]
+    for launch, source in zip(launches, _sources(folder), strict=True):
+        group = "-".join(map(str, (*launch.local_size, 1, 1)[:3]))
+        code = codes.get(source)
+        assert code is not None
+        assert f"{launch.kernel}/{group}-goffs0".encode() in code
+    groups: dict[object, set[object]] = {}
+    for launch in launches:
+        groups.setdefault((launch.source, launch.defines, launch.kernel), set()).add(launch.local_size)
+    assert max(map(len, groups.values())) > 1, "a kernel of this model runs with two work groups"
 
 
 def test_damaged_packed_weights_are_refused(copy: Path) -> None:

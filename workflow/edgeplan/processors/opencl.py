@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -190,6 +191,7 @@ class OpenclProcessor(DispatchingProcessor):
     def load_library(cls, options: Mapping[str, str]) -> None:
         """Load the binding, OpenCL's loader and the driver, and look for the device; see `DispatchingProcessor`."""
         find_device(OpenclOptions.of(options))
+        import_module("pyopencl.invoker")  # a part of the binding that the first kernel would load
 
     @property
     def code_identity(self) -> str:
