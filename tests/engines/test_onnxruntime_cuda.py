@@ -165,7 +165,7 @@ def test_an_onnxruntime_without_the_provider_names_the_package(ask: object) -> N
     assert callable(ask)
     with pytest.raises(DeviceError, match="has no CUDAExecutionProvider") as caught:
         ask()
-    assert "pip install 'onnxruntime-gpu" in (caught.value.next_step or "")
+    assert "'onnxruntime-gpu[cuda,cudnn]'" in (caught.value.next_step or "")
 
 
 class _Unloadable(OnnxRuntimeOnGpu):

@@ -11,7 +11,9 @@ from edgeplan.engines.description import Description
 
 ENGINE = Description(
     "onnxruntime_cuda",
-    "pip install 'onnxruntime-gpu[cuda,cudnn]' 'edgeplan[cuda]', without the package onnxruntime beside it",
+    # the two packages share a folder: edgeplan brings the one, which has to go before the other comes
+    "pip install 'edgeplan[cuda]' && pip uninstall -y onnxruntime && "
+    "pip install --force-reinstall 'onnxruntime-gpu[cuda,cudnn]'",
     "edgeplan.engines.onnxruntime_cuda.session:OnnxRuntimeOnGpu",
     architectures=("x86_64",),
 )
