@@ -57,7 +57,9 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
     with watched(rows, ()):
         for name in settings.models:
             what = settings.model_dump(exclude={"devices", "models", "lock_timeout_seconds"})
-            key = key_of([protocol("cold_gpu").name, about["identity"], name, params.seed, what], 16)
+            names = protocol("cold_gpu").readable if stored_rows_only() else (protocol("cold_gpu").name,)
+            keys = [key_of([one, about["identity"], name, params.seed, what], 16) for one in names]
+            key = next((one for one in keys if all(store.get(one) is not None for store in stores.values())), keys[0])
             kept = {kind: frame for kind, store in stores.items() if (frame := store.get(key)) is not None}
             whole = len(kept) == len(stores)
             if not whole and stored_rows_only():
