@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from pydantic import ValidationError
+from streamed_models import Streamed, streamed
+from streamed_plans import write_streamed_plan
 
 from edgeplan.chapters.joint.evaluation.page import JOINT_REPORT, JointEvidence, findings, joint_metrics
+from edgeplan.chapters.joint.pairs import EQUAL, PAID_TOGETHER, PAIR_WAYS, PROPORTIONAL, TOGETHER, PairedModel, pair_rows
 from edgeplan.chapters.joint.settings import JointParams
 from edgeplan.chapters.joint.stages import joint as stage
 from edgeplan.chapters.joint.ways import COLD, JOINT, NUMBERS, PAID, PLAIN, TEXTS, StartedModel, starts
 from edgeplan.errors import StoreError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
+from edgeplan.profiling.streaming import RunSettings, run_apart
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from edgeplan.support.workers import ColdRunError
 
-MAPPED = "onnxruntime-offline"
+MAPPED, STOCK = "onnxruntime-offline", "openvino-mapped"
+PAIR = "resnet50 and squeezenet"
+PACKAGED = {"package": "some-ocr", "version": "1.0", "path": "some/rec.onnx", "sha256": 64 * "a", "shape": ["x=1,3,48,320"]}
 _MIB = 1 << 20
 
 
@@ -50,6 +58,12 @@ def evidence() -> JointEvidence:
         *(row("squeezenet", PLAIN, k, 150.0) for k in range(2)),
         row("squeezenet", MAPPED, 0, 10.0),
         row("squeezenet", MAPPED, 1, killed=1.0, reason="killed: out of memory, or in time"),
+        *(row("resnet50", STOCK, k, ms) for k, ms in enumerate((800.0, 800.0))),
+        row("squeezenet", "edgeplan-mapped", 0, 1200.0),
+        *(row(PAIR, TOGETHER, k, round_ms=ms, budget=20.0) for k, ms in enumerate((80.0, 100.0))),
+        *(row(PAIR, EQUAL, k, round_ms=ms, budget=20.0) for k, ms in enumerate((100.0, 140.0))),
+        *(row(PAIR, PROPORTIONAL, k, round_ms=ms, reason="too small") for k, ms in enumerate((1.0, math.nan))),
+        row(PAIR, PAID_TOGETHER, peak=19.0, budget=20.0),
     ]
     frame = pd.DataFrame(rows).reindex(columns=["model", *TEXTS, *NUMBERS])
     return JointEvidence("cpu-onednn", frame, {"measured_at": "2026-11-28", "cpu": "a processor", "cores": 2})
@@ -58,6 +72,11 @@ def evidence() -> JointEvidence:
 def test_figures_are_those_that_a_hand_computes() -> None:
     found = joint_metrics(evidence())
     assert found["joint.first_within_budget"] == pytest.approx(math.sqrt(200 / 400 * 300 / 150), rel=1e-5)
+    assert found["joint.first_over_stock"] == pytest.approx(math.sqrt(200 / 500 * 300 / 1200), rel=1e-5)
+    assert found["joint.stock_lived"] == 1
+    assert found["joint.models_together"] == pytest.approx(90 / 120)
+    assert found["joint.models_together_worst"] == pytest.approx(90 / 120)
+    assert found["joint.pair_peak_over_budget_max"] == pytest.approx(0.95)
     assert found["joint.killed"] == 0
     assert found["joint.gap_max"] == pytest.approx(0.04)
     assert found["joint.makespan_within_15pct"] == 0.5
@@ -101,7 +120,20 @@ def params(**changed: Any) -> JointParams:
     return JointParams.model_validate({"seed": 1, "devices": ["cpu-onednn"], "joint": own})
 
 
-@pytest.mark.parametrize("changed", [{"models": ["resnet"]}, {"beside": ["onnx"]}, {"share": 1.2}, {"turns": 0}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"models": ["resnet"]},
+        {"beside": ["onnx"]},
+        {"share": 1.2},
+        {"turns": 0},
+        {"pairs_of": ["resnet"]},
+        {"pair_share": 0},
+        {"pair_rounds": 1},
+        *({"packaged": {"ocr": PACKAGED | {name: value}}} for name, value in (("sha256", "a"), ("path", "../rec.onnx"))),
+        *({"packaged": {"ocr": PACKAGED | {name: value}}} for name, value in (("package", "-x"), ("version", "latest"))),
+    ],
+)
 def test_names_and_numbers_that_are_none_are_refused(changed: Mapping[str, Any]) -> None:
     with pytest.raises(ValidationError):
         params(**changed)
@@ -131,6 +163,61 @@ def test_rows_are_found_again_and_a_lack_of_them_is_told(tmp_path: Path, monkeyp
     assert first["budget"].tolist() == [60.0 * _MIB]
     assert run().equals(first)
     assert asked == ["squeezenet"]
+
+
+def test_pairs_are_kept_one_by_one_and_told_where_a_model_has_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = params(pairs_of=["squeezenet", "mobilenetv2", "ocr"], packaged={"ocr": PACKAGED})
+    assert own.joint.pairs == (("squeezenet", "mobilenetv2"), ("squeezenet", "ocr"), ("mobilenetv2", "ocr"))
+    ran: list[list[str]] = []
+
+    def paired(name: str, subject: StartedModel) -> PairedModel:
+        if name == "ocr":
+            raise ColdRunError("no plan", next_step="give more")
+        return PairedModel(name, subject.work, subject.budget, ())
+
+    def rows(pair: Sequence[PairedModel], *_: Any) -> list[dict[str, Any]]:
+        ran.append([model.name for model in pair])
+        return [row("", TOGETHER, 0, round_ms=5.0, budget=float(sum(model.share for model in pair)))]
+
+    monkeypatch.setattr(stage, "_model", lambda _settings, name, folder, _seed: folder / name)
+    monkeypatch.setattr(stage, "stock_peak", lambda *_: 100 * _MIB)
+    monkeypatch.setattr(stage, "starts", lambda *_: [row("", JOINT, 0, 5.0)])
+    monkeypatch.setattr(stage, "paired", paired)
+    monkeypatch.setattr(stage, "pair_rows", rows)
+    where = {"work": tmp_path / "work", "starts": tmp_path / "starts.parquet", "environment": tmp_path / "about.json"}
+    device = Path(__file__).parents[3] / "config/devices/cpu-onednn.yaml"
+    stage.measure_joint(own, device_path=device, rows=tmp_path / "rows", **where)
+    found = pd.read_parquet(tmp_path / "starts.parquet").set_index("model")
+    assert found.loc["squeezenet and mobilenetv2", "budget"] == 80 * _MIB
+    assert found.loc["squeezenet and ocr", "reason"] == "no plan"
+    assert ran == [["squeezenet", "mobilenetv2"]]
+    stage.measure_joint(own, device_path=device, rows=tmp_path / "rows", **where)
+    assert ran == [["squeezenet", "mobilenetv2"]]
+
+
+@pytest.mark.long
+def test_two_models_run_in_turns_by_all_ways(dnnl: Dnnl, tmp_path: Path) -> None:
+    plans = []
+    for name in ("plain", "residual"):
+        model = streamed(dnnl, name, tmp_path, 8192)
+        plan = write_streamed_plan(dnnl, model, tmp_path / f"plan-{name}")
+        files = run_apart(plan.path, 1, [None], _settings(model, tmp_path)).files
+        plans.append(PairedModel(name, plan.path, 24 * _MIB, tuple(files)))
+    found = pd.DataFrame(pair_rows(plans, 1, 4, 0.0))
+    assert found["way"].tolist() == [*PAIR_WAYS]
+    if found["round_ms"].isna().any() and os.geteuid():
+        pytest.skip("no cgroups")
+    assert (found["round_ms"] > 0).all()
+    assert (found["peak"] <= found["budget"]).all()
+    assert found.set_index("way").loc[PAID_TOGETHER, "failures"] == 0
+
+
+def _settings(model: Streamed, folder: Path) -> RunSettings:
+    """A run of one inference of a model."""
+    files = {name: folder / f"{model.built.program.model}-{k}.bin" for k, name in enumerate(model.inputs)}
+    for name, file in files.items():
+        file.write_bytes(bytes(memoryview(model.inputs[name]).cast("B")))
+    return RunSettings(files, (), (), 1)
 
 
 @pytest.mark.long
