@@ -25,7 +25,7 @@ class PackagedModel(Section):
 
     package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+!]*$")]
-    path: Annotated[str, Field(pattern=r"^(?!/)(?!.*\.\.).+\.onnx$")]
+    path: Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.onnx$")]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     shape: tuple[str, ...] = ()
 
