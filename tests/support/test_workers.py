@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import pydantic
 import pytest
 
+from edgeplan.support.subprocesses import program_command, run
 from edgeplan.support.workers import ColdRunError, answered
 
 
@@ -32,3 +35,9 @@ def test_an_answer_that_does_not_fit_ends_in_one_message_with_the_last_words(kin
 def test_a_process_that_failed_is_not_read() -> None:
     with pytest.raises(ColdRunError, match="building: the process"):
         answered(_Record, "building", 3, b'{"built": 3}', b"")
+
+
+def test_processes_keep_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run(program_command(sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"))
+    assert done.stdout == b"False\n"

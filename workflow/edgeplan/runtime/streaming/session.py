@@ -96,7 +96,7 @@ class FirstSchedule:
     kernels: KernelOrder
 
 
-class Turn(NamedTuple):
+class ModelTurn(NamedTuple):
     """A turn is one inference of one of the models of a program, which run one after the other.
 
     Attributes:
@@ -152,7 +152,7 @@ class StreamSession:
         reads: KernelReads | None = None,
         library: LibraryPages | None = None,
         first: FirstSchedule | None = None,
-        turns: Sequence[Turn] = (),
+        turns: Sequence[ModelTurn] = (),
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
@@ -176,7 +176,7 @@ class StreamSession:
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
-        self._turns = tuple(turns) or (Turn(0, len(self._loaded_before), program.inputs, program.outputs),)
+        self._turns = tuple(turns) or (ModelTurn(0, len(self._loaded_before), program.inputs, program.outputs),)
         self.times = self._calls.loop.times
         self._processors = processors
         self._loader = self._opened_loader(lanes, reads)
@@ -383,7 +383,7 @@ class StreamSession:
         self._clean = True
         return outputs
 
-    def _execute(self, turn: Turn) -> None:
+    def _execute(self, turn: ModelTurn) -> None:
         """Execute the steps of a turn; the last one has not ended before its outputs were read."""
         loader, counts, steps, late = self._loader, self._loaded_before, len(self._loaded_before), self._late
         self.dnnl.set_threads(self.program.threads)

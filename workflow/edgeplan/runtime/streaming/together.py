@@ -28,7 +28,7 @@ from edgeplan.runtime.streaming.program import (
 )
 from edgeplan.runtime.streaming.reader import JoinedWeights, WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile
-from edgeplan.runtime.streaming.session import StreamSession, Turn
+from edgeplan.runtime.streaming.session import ModelTurn, StreamSession
 from edgeplan.support.machine import fingerprint
 
 Taken = TypeVar("Taken")
@@ -44,7 +44,7 @@ class JoinedProgram(NamedTuple):
     """
 
     program: StreamProgram
-    turns: tuple[Turn, ...]
+    turns: tuple[ModelTurn, ...]
     weights_from: tuple[int, ...]
 
 
@@ -84,11 +84,11 @@ def joined(programs: Sequence[StreamProgram]) -> JoinedProgram:
     kernels = _firsts(len(program.kernels) for program in programs)
     buffers = _firsts(len(program.buffer_names) for program in programs)
     operands = _firsts(len(program.columns.buffer_of) for program in programs)
-    turns, parts = list[Turn](), dict[str, bytearray]()
+    turns, parts = list[ModelTurn](), dict[str, bytearray]()
     for k, program in enumerate(programs):
         first, places = steps[k], buffers[k]
         borders = (_borders(program.inputs, places), _borders(program.outputs, places))
-        turns.append(Turn(first, first + len(program.step_names), *borders))
+        turns.append(ModelTurn(first, first + len(program.step_names), *borders))
         rows = {
             "step_rows": _moved(program.step_rows, (kernels[k], operands[k], files[k], 0)),
             "operand_rows": _moved(program.operand_rows, (places, 0)),
