@@ -79,7 +79,7 @@ class _Baton:
         self._pipes = [os.open(path, os.O_RDWR) for path in paths.split(",")] if paths else []
 
     def await_turn(self) -> None:
-        """Wait until it comes."""
+        """Wait until the other process hands it over."""
         if self._pipes:
             os.read(self._pipes[0], 1)
 

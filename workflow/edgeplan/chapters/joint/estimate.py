@@ -8,7 +8,7 @@ from edgeplan.chapters.joint.settings import JointParams
 
 # Typical of two cores, not of this machine: two plans of a model, a start behind one that counts for nothing, and two models in
 # turns by three ways.
-_PLANS_S, _START_S, _ROUNDS_S = 100.0, 5.0, 45.0
+_PLANS_S, _START_S, _ROUNDS_S = 80.0, 5.0, 45.0
 
 
 def estimate(params: JointParams, engines: Sequence[str]) -> dict[str, float]:

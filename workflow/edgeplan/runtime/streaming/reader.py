@@ -148,7 +148,7 @@ class JoinedWeights(WeightsFile):
             file.require_unchanged()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of all programs."""
         for file in self._files:
             file.close()
 

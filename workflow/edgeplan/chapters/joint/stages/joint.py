@@ -86,7 +86,7 @@ def _pair_key(params: JointParams, *names: str) -> str:
 
 
 def _named(settings: JointSettings, name: str) -> str | list[Any]:
-    """What a model is by its name, or by the file that a package holds."""
+    """Tell a model by its name, or by the file that a package holds."""
     file = settings.packaged.get(name)
     return name if file is None else [name, file.sha256, list(file.shape)]
 
