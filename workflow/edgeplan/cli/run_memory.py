@@ -56,8 +56,7 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             program = session.program
             inputs, waited = mapped_inputs(program.inputs, Path(work)), _Waited(writing(program.outputs, Path(work)))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
-            if narrow_limit(plan) is not None:
-                _kept.append(session)
+            keep_under_limit(session, plan)
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
@@ -75,7 +74,18 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             raise refused
 
 
-_kept: list[MemorySession] = []  # to free its kernels would read other pages of the library
+_kept: list[object] = []  # to free its kernels would read other pages of the library
+
+
+def keep_under_limit(session: object, plan: PlanFolder) -> None:
+    """Keep a session until the process ends, where its memory is limited; see `end_at_once`.
+
+    Args:
+        session: with the kernels.
+        plan: that is run.
+    """
+    if narrow_limit(plan) is not None:
+        _kept.append(session)
 
 
 class _Waited:
@@ -129,8 +139,8 @@ def ready(plan: PlanFolder, gate: str) -> tuple[Dnnl, dict[str, int]]:
     dnnl = Dnnl()
     dnnl.warm_up(plan.made_for.threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
-    if narrow_limit(plan) is not None:
-        give_up_unused()
+    if gate or narrow_limit(plan) is not None:
+        give_up_unused()  # idle is what this process uses, not what was read ahead of it
     wait_at(gate)
     reset_peak()
     return dnnl, resident()

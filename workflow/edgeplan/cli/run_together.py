@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeplan.cli.run_memory import apart, mapped_inputs, peak_line, ready, told_times, writing
+from edgeplan.cli.run_memory import apart, keep_under_limit, mapped_inputs, peak_line, ready, told_times, writing
 from edgeplan.errors import ParamsError
 from edgeplan.runtime.folder import PlanFolder, read_folder
 from edgeplan.runtime.streaming.program import StreamProgram
@@ -57,6 +57,7 @@ def run_together(plans: Sequence[PlanFolder], given: argparse.Namespace) -> None
                     own.append((time.perf_counter() - began) * 1e3)
                     baton.hand_over()
             peak, tables = resident(), page_tables()
+            keep_under_limit(together, plans[0])
             for plan, stays, own in zip(plans, together.staying, times, strict=True):
                 name = escaped(plan.program_of(StreamProgram).model)
                 say(f"{name}: {told_times(own)}, {stays / _MIB:.1f} MiB of weights stay in memory")
