@@ -61,6 +61,7 @@ def evidence() -> JointEvidence:
         row("squeezenet", MAPPED, 1, killed=1.0, reason="killed: out of memory, or in time"),
         *(row("resnet50", STOCK, k, ms) for k, ms in enumerate((800.0, 800.0))),
         row("squeezenet", "edgeplan-mapped", 0, 1200.0),
+        row("vgg16", JOINT, reason="no plan is within the budget"),
         *(row(PAIR, TOGETHER, k, round_ms=ms, budget=20.0) for k, ms in enumerate((80.0, 100.0))),
         *(row(PAIR, EQUAL, k, round_ms=ms, budget=20.0) for k, ms in enumerate((100.0, 140.0))),
         *(row(PAIR, PROPORTIONAL, k, round_ms=ms, reason="too small") for k, ms in enumerate((1.0, math.nan))),
@@ -75,6 +76,7 @@ def test_figures_are_those_that_a_hand_computes() -> None:
     assert found["joint.first_within_budget"] == pytest.approx(math.sqrt(200 / 400 * 300 / 150), rel=1e-5)
     assert found["joint.first_over_stock"] == pytest.approx(math.sqrt(200 / 500 * 300 / 1200), rel=1e-5)
     assert found["joint.stock_lived"] == 1
+    assert found["joint.refused"] == 1
     assert found["joint.models_together"] == pytest.approx(90 / 120)
     assert found["joint.models_together_worst"] == pytest.approx(90 / 120)
     assert found["joint.pair_peak_over_budget_max"] == pytest.approx(0.95)

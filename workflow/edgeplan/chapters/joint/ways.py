@@ -7,6 +7,7 @@ the start of the process to its first outputs, without what sets the group up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -54,6 +55,7 @@ _WORKER = "edgeplan.runtime.streaming.worker"
 _PLANNED = re.compile(r"plans in (\d+) s")
 _PLAN_SECONDS, _START_SECONDS = 1200.0, 30.0
 _KIB = 1024
+_WIDER = (1.0, 1.5, 2.5)  # times a share: budgets that a model of a pair is planned for, the first that it fits in
 _SAME = 1.005  # plans as fast as each other
 _FAILURES = (ColdRunError, NoGroupError, TimeoutError)
 Row = dict[str, Any]
@@ -179,14 +181,23 @@ def _planned(subject: StartedModel, way: str) -> tuple[PlanFolder, re.Match[str]
 
 
 def paired(name: str, subject: StartedModel) -> PairedModel:
-    """Plan a model within its budget, to run in turns with another one.
+    """Plan a model to run in turns with another one.
 
     Raises:
         ColdRunError: there is no such plan.
     """
-    plan, _, _ = _planned(subject, PLAIN)
+    plan = _planned_for_pairs(subject)
     free = run_apart(plan.path, plan.made_for.threads, [None], _job(subject, plan, _written_inputs(subject), 1))
     return PairedModel(name, plan.path, subject.budget, tuple(free.files))
+
+
+def _planned_for_pairs(subject: StartedModel) -> PlanFolder:
+    """A plan within the budget, or else within a larger one: what it holds of the model serves plans for other budgets."""
+    *first, last = _WIDER
+    for factor in first:
+        with contextlib.suppress(ColdRunError):
+            return _planned(replace(subject, budget=int(factor * subject.budget)), PLAIN)[0]
+    return _planned(replace(subject, budget=int(last * subject.budget)), PLAIN)[0]
 
 
 def _about(plan: PlanFolder, budget: int) -> Row:

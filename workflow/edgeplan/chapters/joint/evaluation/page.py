@@ -36,6 +36,7 @@ BARS = (
     Bar("joint.first_within_budget", "first inference within the budget over the best other way, mean", high=0.8, aim="0.6"),
     Bar("joint.first_over_stock", "first inference over the fastest stock engine that lives there, mean", high=0.5, aim="0.3"),
     Bar("joint.killed", "starts of these plans that were killed", high=0),
+    Bar("joint.refused", "models of which no plan of ours is within the budget", high=0),
     Bar("joint.gap_max", "planned makespan over its proven bound, largest gap", high=0.05, aim="0.02"),
     Bar("joint.makespan_within_15pct", "first inferences within 15 % of their plan", low=0.75, aim="0.9"),
     Bar("joint.peak_over_budget_max", "peak over the budget in a group that pays for all, largest", high=1.0),
@@ -166,6 +167,11 @@ def killed(e: JointEvidence) -> float:
     return float(e.starts[e.starts["way"].isin([JOINT, PAID, TOGETHER, PAID_TOGETHER])]["killed"].sum())
 
 
+def refused(e: JointEvidence) -> float:
+    """Models of which no plan of ours is within the budget: the other figures are without them."""
+    return float(((e.starts["way"] == JOINT) & e.starts["turn"].isna() & (e.starts["reason"] != "")).sum())
+
+
 def gap_max(e: JointEvidence) -> float:
     """Max over models of planned makespan / proven bound - 1."""
     known = e.models.dropna(subset=["makespan_ms", "bound_ms"])
@@ -199,7 +205,7 @@ def outputs_differ(e: JointEvidence) -> float:
 
 
 _FIGURES: tuple[Callable[[JointEvidence], float | Estimate], ...] = (
-    *(first_within_budget, first_over_stock, stock_lived, killed, gap_max, makespan_within_15pct),
+    *(first_within_budget, first_over_stock, stock_lived, refused, killed, gap_max, makespan_within_15pct),
     *(models_together, models_together_worst, pair_peak_over_budget_max),
     *(peak_over_budget_max, plan_seconds, special_cases_worse, outputs_differ),
 )
