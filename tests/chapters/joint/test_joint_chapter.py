@@ -217,6 +217,10 @@ def test_two_models_run_in_turns_within_a_tight_budget_that_pays_for_all(dnnl: D
             if "another process" in str(error):
                 pytest.skip("another process measures on this machine")
             raise
+    least = [CostedJoin.of((read_folder(plan.plan),)).least_bytes for plan in plans]
+    lopsided = [replace(plans[0], share=least[0] + 4 * _MIB), replace(plans[1], share=least[1] // 2)]
+    rows = pd.DataFrame(pair_rows(lopsided, 1, 3, 60.0)).set_index("way")  # the other process is not waited for
+    assert "edgeplan run ended with" in rows.loc[PROPORTIONAL, "reason"]
     budget = CostedJoin.of(tuple(read_folder(plan.plan) for plan in plans)).least_bytes + _MIB
     found = pd.DataFrame(pair_rows([replace(plan, share=budget // 2) for plan in plans], 1, 6, 60.0)).set_index("way")
     assert {TOGETHER, PAID_TOGETHER} <= set(found.index)

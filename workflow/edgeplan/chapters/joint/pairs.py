@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -95,17 +96,26 @@ def _in_turns(runs: Sequence[tuple[Sequence[Path], int]], rounds: int) -> Row:
             process = start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             ended.callback(end, process)
             processes.append(process)
-        told = []
-        for process in processes:
-            try:
-                out, errors = process.communicate(timeout=_SECONDS)
-            except subprocess.TimeoutExpired as error:
-                raise ColdRunError(f"over {_SECONDS:g} s", next_step="give a larger share") from error
-            if process.returncode:
-                what = f"edgeplan run ended with {process.returncode}{last_words(errors)}"
-                raise ColdRunError(what, next_step="give a larger share")
-            told.append(out.decode(errors="replace"))
+        _await_all(processes)
+        told = [process.communicate()[0].decode(errors="replace") for process in processes]
     return _told(told)
+
+
+def _await_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all have ended; one that fails never hands its turn over, so the others are not waited for.
+
+    Raises:
+        ColdRunError: one failed, or took too long.
+    """
+    deadline = time.monotonic() + _SECONDS
+    while None in (codes := [process.poll() for process in processes]) or any(codes):
+        for process, code in zip(processes, codes, strict=True):
+            if code:
+                what = f"edgeplan run ended with {code}{last_words(process.communicate()[1])}"
+                raise ColdRunError(what, next_step="give a larger share")
+        if time.monotonic() > deadline:
+            raise ColdRunError(f"over {_SECONDS:g} s", next_step="give a larger share")
+        time.sleep(0.05)
 
 
 def _command(folders: Sequence[Path], budget: int, rounds: int, *options: str) -> list[str]:
