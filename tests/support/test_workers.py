@@ -8,7 +8,7 @@ import msgspec
 import pydantic
 import pytest
 
-from edgeplan.support.subprocesses import run
+from edgeplan.support.subprocesses import program_command, run
 from edgeplan.support.workers import ColdRunError, answered
 
 
@@ -42,3 +42,9 @@ def test_what_libraries_print_is_no_answer() -> None:
     code = f"import ctypes, os, sys; own = take_stdout(); {said}; os.write(own, b'answer')"
     done = run([sys.executable, "-c", f"from edgeplan.support.answers import take_stdout; {code}"])
     assert (done.returncode, done.stdout, done.stderr) == (0, b"answer", b"python\nlibrary\n")
+
+
+def test_processes_keep_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run(program_command(sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"))
+    assert done.stdout == b"False\n"

@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", "-d", default="", help=f"{cores}Default: the first processors that this process may use.")
     add("--budgets", default="", help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
     add("--budget", "-b", default="", help="Memory that several plans of memory have together, as in 100MiB.")
+    add("--baton", default="", help=argparse.SUPPRESS)  # of a plan within --budget that takes turns with another process
     add("--workspace", type=Path, help="Folder with config/devices. Default: the nearest folder upwards.")
     add("--gate", default="", help=argparse.SUPPRESS)  # of a memory plan: it waits until this file is there
     return made
@@ -89,7 +90,7 @@ def run(given: argparse.Namespace) -> None:
             )
         _require_npz(given.output)
     first, *others = given.folder
-    if others:
+    if others or given.baton:
         from edgeplan.cli.run_together import run_together  # noqa: PLC0415  each kind loads its own
 
         run_together([read_folder(folder) for folder in given.folder], given)

@@ -24,7 +24,7 @@ from edgeplan.runtime.streaming.lean_inputs import random_inputs
 from edgeplan.runtime.streaming.library_pages import LibraryPages, give_up_unused
 from edgeplan.runtime.streaming.memory_session import MemorySession, narrow_limit
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets, sureness
-from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.program import Border
 from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support import subprocesses
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
@@ -54,10 +54,9 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         opened_ns = perf_counter_ns()
         with MemorySession(plan, dnnl) as session:
             program = session.program
-            inputs, waited = mapped_inputs(program, Path(work)), _Waited(writing(program, Path(work)))
+            inputs, waited = mapped_inputs(program.inputs, Path(work)), _Waited(writing(program.outputs, Path(work)))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
-            if narrow_limit(plan) is not None:
-                _kept.append(session)
+            keep_under_limit(session, plan)
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
@@ -75,7 +74,18 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
             raise refused
 
 
-_kept: list[MemorySession] = []  # to free its kernels would read other pages of the library
+_kept: list[object] = []  # to free its kernels would read other pages of the library
+
+
+def keep_under_limit(session: object, plan: PlanFolder) -> None:
+    """Keep a session until the process ends, where its memory is limited; see `end_at_once`.
+
+    Args:
+        session: with the kernels.
+        plan: that is run.
+    """
+    if narrow_limit(plan) is not None:
+        _kept.append(session)
 
 
 class _Waited:
@@ -129,8 +139,8 @@ def ready(plan: PlanFolder, gate: str) -> tuple[Dnnl, dict[str, int]]:
     dnnl = Dnnl()
     dnnl.warm_up(plan.made_for.threads)
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
-    if narrow_limit(plan) is not None:
-        give_up_unused()
+    if gate or narrow_limit(plan) is not None:
+        give_up_unused()  # idle is what this process uses, not what was read ahead of it
     wait_at(gate)
     reset_peak()
     return dnnl, resident()
@@ -158,28 +168,28 @@ def apart(what: str, job: Mapping[str, Any]) -> str:
     return printed
 
 
-def mapped_inputs(program: StreamProgram, work: Path) -> dict[str, mmap.mmap]:
-    """Map the files of a program's inputs.
+def mapped_inputs(borders: Sequence[Border], work: Path) -> dict[str, mmap.mmap]:
+    """Map the files of a model's inputs.
 
     Args:
-        program: the program.
+        borders: the inputs.
         work: the folder of the files.
     """
     found = {}
-    for k, border in enumerate(program.inputs):
+    for k, border in enumerate(borders):
         with (work / f"{k}.in").open("rb") as file:
             found[border.name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return found
 
 
-def writing(program: StreamProgram, work: Path) -> Callable[[str, memoryview], int]:
-    """Make what writes a program's outputs to files.
+def writing(borders: Sequence[Border], work: Path) -> Callable[[str, memoryview], int]:
+    """Make what writes a model's outputs to files.
 
     Args:
-        program: the program.
+        borders: the outputs.
         work: the folder of the files.
     """
-    places = {border.name: work / f"{k}.out" for k, border in enumerate(program.outputs)}
+    places = {border.name: work / f"{k}.out" for k, border in enumerate(borders)}
     return lambda name, view: places[name].write_bytes(view)
 
 

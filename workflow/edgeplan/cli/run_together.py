@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeplan.cli.run_memory import apart, mapped_inputs, peak_line, ready, told_times, writing
+from edgeplan.cli.run_memory import apart, keep_under_limit, mapped_inputs, peak_line, ready, told_times, writing
 from edgeplan.errors import ParamsError
-from edgeplan.runtime.folder import PlanFolder
-from edgeplan.runtime.streaming.together import TogetherSession, shares
+from edgeplan.runtime.folder import PlanFolder, read_folder
+from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.together import TogetherSession, require_joinable
 from edgeplan.support.memory_counters import page_tables, resident
 from edgeplan.terminal import escaped, say
 
@@ -28,43 +30,64 @@ def run_together(plans: Sequence[PlanFolder], given: argparse.Namespace) -> None
     Raises:
         ParamsError: an option is for one plan alone, or no budget is given.
         SystemExit: what another process refused, with its exit code; it has said why.
-        EdgeplanError: see `TogetherSession`.
+        EdgeplanError: see `TogetherSession` and `plan_together`.
     """
     _require_fitting(given)
+    require_joinable(plans)
     with tempfile.TemporaryDirectory(prefix="edgeplan-run-") as work:
         jobs = [_job(plan, Path(work) / str(k), given) for k, plan in enumerate(plans)]
         (budget,) = {size for job in jobs for size in json.loads(apart("inputs", job))}
-        shares(plans, budget)  # refused before anything is opened
+        schedule = Path(work) / "schedule"
+        folders = json.loads(
+            apart("together", {"folders": [job["folder"] for job in jobs], "budget": budget, "path": str(schedule)})
+        )
         dnnl, idle = ready(plans[0], given.gate)
-        with TogetherSession(plans, budget, dnnl) as together:
-            inputs = [
-                mapped_inputs(session.program, Path(str(job["work"])))
-                for session, job in zip(together.sessions, jobs, strict=True)
-            ]
-            takes = [
-                writing(session.program, Path(str(job["work"]))) for session, job in zip(together.sessions, jobs, strict=True)
-            ]
+        with TogetherSession([read_folder(Path(folder)) for folder in folders], schedule, dnnl) as together:
+            places = [Path(str(job["work"])) for job in jobs]
+            inputs = [mapped_inputs(turn.inputs, place) for turn, place in zip(together.turns, places, strict=True)]
+            takes = [writing(turn.outputs, place) for turn, place in zip(together.turns, places, strict=True)]
             times: list[list[float]] = [[] for _ in plans]
-            for session in together.sessions:
-                session.stream.expect(given.repeat)
+            together.stream.expect(given.repeat)
+            baton = _Baton(given.baton)
             for _ in range(given.repeat):
-                for session, values, take, own in zip(together.sessions, inputs, takes, times, strict=True):
-                    if session.isolated:
-                        session.stream.fill()
+                for values, take, own in zip(inputs, takes, times, strict=True):
+                    baton.await_turn()
                     began = time.perf_counter()
-                    session.stream.run_taking(values, take)
+                    together.run_taking(values, take)
                     own.append((time.perf_counter() - began) * 1e3)
+                    baton.hand_over()
             peak, tables = resident(), page_tables()
-            for session, share, own in zip(together.sessions, together.shares, times, strict=True):
-                say(
-                    f"{escaped(session.program.model)}: {share.budget_bytes / _MIB:.1f} MiB, {told_times(own)}, "
-                    f"predicted {share.predicted_ms:.2f} ms"
-                )
-            say(f"together: {together.predicted_ms:.2f} ms predicted, one inference of each")
+            keep_under_limit(together, plans[0])
+            for plan, stays, own in zip(plans, together.staying, times, strict=True):
+                name = escaped(plan.program_of(StreamProgram).model)
+                say(f"{name}: {told_times(own)}, {stays / _MIB:.1f} MiB of weights stay in memory")
+            rounds = [sum(own) for own in zip(*times, strict=True)]
+            say(f"together: {told_times(rounds)}, predicted {together.predicted_ms:.2f} ms, one inference of each")
         say(peak_line(idle, peak, tables, budget))
         if given.check:
             for job in jobs:
                 apart("outputs", job)
+
+
+class _Baton:
+    """A baton says whose turn it is among processes: a byte in a named pipe.
+
+    Args:
+        paths: of the pipe that it comes from and of the one that it goes to, with a comma between; "": always this process's.
+    """
+
+    def __init__(self, paths: str) -> None:
+        self._pipes = [os.open(path, os.O_RDWR) for path in paths.split(",")] if paths else []
+
+    def await_turn(self) -> None:
+        """Wait until the other process hands it over."""
+        if self._pipes:
+            os.read(self._pipes[0], 1)
+
+    def hand_over(self) -> None:
+        """Give it to the next process."""
+        if self._pipes:
+            os.write(self._pipes[1], b".")
 
 
 def _job(plan: PlanFolder, work: Path, given: argparse.Namespace) -> dict[str, object]:

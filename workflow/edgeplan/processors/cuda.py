@@ -268,7 +268,7 @@ class CudaProcessor(DispatchingProcessor):
             raise
         data: npt.NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * whole).from_address(address))
         data[:] = 0
-        driver.call("cuMemsetD8", own, 0, whole)
+        driver.call("cuMemsetD8Async", own, 0, whole, self.stream)  # which no plain call of the driver waits for
         buffer = Buffer(data[:size], address)
         self._memories[address] = buffer, own
         return buffer

@@ -18,12 +18,14 @@ from edgeplan.support import lifeline
 def environment() -> Mapping[str, str]:
     """Return the environment of processes that are started: the package of this very process is first on the path.
 
-    It holds where also it runs from a checkout, and names the lifeline of this process.
+    It holds where also it runs from a checkout, and names the lifeline of this process. Bytecode is kept: without it each
+    process compiles all of its modules, which is no part of what is measured.
     """
     package = str(Path(edgeplan.__file__).parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
     path = os.pathsep.join(part for part in (package, inherited) if part)
-    return {**os.environ, "PYTHONPATH": path, lifeline.VARIABLE: lifeline.address()}
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**own, "PYTHONPATH": path, lifeline.VARIABLE: lifeline.address()}
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

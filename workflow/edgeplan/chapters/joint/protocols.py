@@ -11,10 +11,10 @@ from edgeplan.support.protocols import Protocol, files_of
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "joint": Protocol(
-            "joint/1",
+            "joint/2",
             (
-                "chapters/joint/ways.py",
-                *files_of("runtime/streaming", "late_kernels", "session", "worker"),
+                *files_of("chapters/joint", "pairs", "ways"),
+                *files_of("runtime/streaming", "late_kernels", "session", "together", "together_plan", "worker"),
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
                 "planning/joint",
             ),

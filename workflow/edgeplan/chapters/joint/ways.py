@@ -1,12 +1,13 @@
 """Ways to start a model within a budget: plans by the commands of users, and engines with mapped weights, all in turns.
 
-Each start is a fresh process in a memory cgroup that holds it, once it is idle, to what it uses then and the budget, page cache
-counted. A start without a limit comes before, so that libraries are in the page cache, and weights are evicted behind that. The
-time is from the start of the process to its first outputs.
+Each start is a fresh process in a memory cgroup of its own, which pays for its libraries: no page of them nor of the weights
+is in memory before. Once it is idle the group is held to what it uses then and the budget, page cache counted. The time is from
+the start of the process to its first outputs, without what sets the group up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -21,14 +22,16 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
+from edgeplan.chapters.joint.pairs import PairedModel
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.inputs import random_inputs, relative_error
-from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited, run_paying
+from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_paying
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.measurement.process.stock_memory import StockResult
+from edgeplan.planning.joint.bounds import first_ms
 from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import before_all
 from edgeplan.planning.memory.workload import Placement
@@ -37,6 +40,7 @@ from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
@@ -44,13 +48,14 @@ JOINT, PLAIN, COLD, PAID = "joint", "memory", "cold start", "joint, paying for a
 _COLD_SETTING = "edgeplan"  # of the engines, which starts plans of cold starts
 NUMBERS = (
     *("turn", "budget", "first_ms", "opened_ms", "peak", "failures", "killed", "predicted_ms", "makespan_ms", "bound_ms"),
-    *("later_ms", "worse", "plan_seconds", "error"),
+    *("later_ms", "worse", "plan_seconds", "error", "round_ms"),
 )
 TEXTS = ("way", "reason")
 _WORKER = "edgeplan.runtime.streaming.worker"
 _PLANNED = re.compile(r"plans in (\d+) s")
-_PLAN_SECONDS, _START_SECONDS = 1200.0, 60.0
+_PLAN_SECONDS, _START_SECONDS = 1200.0, 30.0
 _KIB = 1024
+_WIDER = (1.0, 1.5, 2.5)  # times a share: budgets that a model of a pair is planned for, the first that it fits in
 _SAME = 1.005  # plans as fast as each other
 _FAILURES = (ColdRunError, NoGroupError, TimeoutError)
 Row = dict[str, Any]
@@ -119,12 +124,16 @@ def starts(subject: StartedModel, beside: Sequence[str], turns: int, wait_second
     with machine_lock(wait_seconds):
         if JOINT in ways:
             rows.append({"way": PAID, **_paid(subject, read_folder(subject.work / JOINT), inputs)})
+        died = dict.fromkeys(ways, 0)
         for turn in range(turns):
             for way, start in ways.items():
+                if died[way] > turns / 2:
+                    continue  # it does not live, however the rest ends
                 try:
                     row = start()
                 except _FAILURES as error:
                     row = _failed(error)
+                died[way] += "first_ms" not in row
                 rows.append({"way": way, "turn": turn, **row})
     return [{"budget": subject.budget, **row} for row in rows]
 
@@ -171,6 +180,26 @@ def _planned(subject: StartedModel, way: str) -> tuple[PlanFolder, re.Match[str]
     return read_folder(folder), told, time.perf_counter() - began
 
 
+def paired(name: str, subject: StartedModel) -> PairedModel:
+    """Plan a model to run in turns with another one.
+
+    Raises:
+        ColdRunError: there is no such plan.
+    """
+    plan = _planned_for_pairs(subject)
+    free = run_apart(plan.path, plan.made_for.threads, [None], _job(subject, plan, _written_inputs(subject), 1))
+    return PairedModel(name, plan.path, subject.budget, tuple(free.files))
+
+
+def _planned_for_pairs(subject: StartedModel) -> PlanFolder:
+    """A plan within the budget, or else within a larger one: what it holds of the model serves plans for other budgets."""
+    *first, last = _WIDER
+    for factor in first:
+        with contextlib.suppress(ColdRunError):
+            return _planned(replace(subject, budget=int(factor * subject.budget)), PLAIN)[0]
+    return _planned(replace(subject, budget=int(last * subject.budget)), PLAIN)[0]
+
+
 def _about(plan: PlanFolder, budget: int) -> Row:
     """The prediction of a plan; and how many of its special cases would be better with the same costs."""
     schedule, prediction = plan.scheduled(MemorySchedule), plan.predicted(MemoryPrediction)
@@ -178,21 +207,27 @@ def _about(plan: PlanFolder, budget: int) -> Row:
     stored = schedules_of(plan)
     fitting = stored.fitting(budget) if stored is not None else None
     found["worse"] += fitting is not None and prediction.ms > _SAME * fitting.predicted_ms
-    if (first := schedule.first) is None:
-        return found
     program, profile = plan.program_of(StreamProgram), StreamProfile.model_validate(prediction.profile)
     work = workload_of(program, profile.first_step_ms)
-    problem = FirstInference(work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms)
-    own = first.placed
-    tensors, weights, after, again = (
-        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
-    )
-    placed = Placement(tensors, weights, after, again, own.arena_bytes)
+    problem = FirstInference(work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms, bool(schedule.reader))
+    if (first := schedule.first) is None:  # kernels are made before all else, and weights read behind that
+        making_ms = sum(problem.making_ms)
+        makespan_ms = making_ms + timeline(problem, _placement(schedule.placed), Making((), ())).latency_ms
+        bound_ms = first_ms(problem, budget - profile.objects_bytes)
+        return found | {"makespan_ms": makespan_ms, "bound_ms": bound_ms, "predicted_ms": makespan_ms}
+    placed = _placement(first.placed)
     making = Making(first.kernels.own, first.kernels.beside)
     before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
     found["worse"] += own_ms > _SAME * before_ms
     found |= {"makespan_ms": prediction.first_ms, "bound_ms": prediction.first_bound_ms}
     return found | {"predicted_ms": prediction.opening_ms + prediction.first_ms}
+
+
+def _placement(own: Schedule) -> Placement:
+    tensors, weights, after, again = (
+        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
+    )
+    return Placement(tensors, weights, after, again, own.arena_bytes)
 
 
 def _written_inputs(subject: StartedModel) -> dict[str, Path]:
@@ -213,10 +248,10 @@ def _job(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], ru
 def _own_start(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path], about: Row) -> Row:
     """Start a plan of ours within the budget."""
     gate, settings, threads = _gate(subject), _job(subject, plan, inputs, 1), plan.made_for.threads
-    run_apart(plan.path, threads, [None], settings)
+    files = run_apart(plan.path, threads, [None], settings).files
     evict([plan.path / WEIGHTS_NAME])
-    job = settings.job(plan.path, threads, [None]) | {"gate": str(gate)}
-    held = run_limited(_WORKER, json.dumps(job).encode(), gate, subject.budget, _START_SECONDS)
+    job = json.dumps(settings.job(plan.path, threads, [None]) | {"gate": str(gate)})
+    held = _held(subject, _WORKER, job, gate, files)
     if row := _ended(held):
         return about | row
     found = answered(StreamRun, f"plan in {plan.path}", held.code, held.stdout, held.stderr)
@@ -226,14 +261,24 @@ def _own_start(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Pat
 def _stock_start(subject: StartedModel, setting: str, artefact: Any, inputs: stock.Inputs, processors: tuple[int, ...]) -> Row:
     """Start an engine within the budget."""
     gate = _gate(subject)
-    stock.run_stock(stock.stock_job(setting, artefact, inputs, processors, 1))
+    mapped = stock.run_stock(stock.stock_job(setting, artefact, inputs, processors, 1)).files
     evict(artefact.files)
     job = stock.stock_job(setting, artefact, inputs, processors, 1, str(gate), _START_SECONDS)
-    held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, subject.budget, _START_SECONDS)
+    own = {str(Path(file).resolve()) for file in artefact.files}
+    held = _held(subject, stock.MODULE, job.model_dump_json(), gate, [file for file in mapped if file not in own])
     if row := _ended(held):
         return row
     found = answered(StockResult, setting, held.code, held.stdout, held.stderr)
     return _started(held, found.open_ms + found.run_ms[0])
+
+
+def _held(subject: StartedModel, module: str, job: str, gate: Path, files: Sequence[str]) -> Limited:
+    """Run a module within the budget, in a group that pays for its libraries."""
+    libraries = subject.work / "libraries"
+    libraries.mkdir(exist_ok=True)
+    return run_paying(
+        module_command(module), job.encode(), gate, files, libraries, budget=subject.budget, timeout_seconds=_START_SECONDS
+    )
 
 
 def _paid(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path]) -> Row:
@@ -241,18 +286,13 @@ def _paid(subject: StartedModel, plan: PlanFolder, inputs: Mapping[str, Path]) -
     program, threads = plan.program_of(StreamProgram), plan.made_for.threads
     outputs = {border.name: subject.work / f"output-{k}.bin" for k, border in enumerate(program.outputs)}
     settings = replace(_job(subject, plan, inputs, 3), outputs=outputs)
-    libraries = subject.work / "libraries"
-    libraries.mkdir()
     row: Row = {}
     try:
         free = run_apart(plan.path, threads, [None], settings)
         row["error"] = _error(subject, plan, inputs, outputs)
         gate = _gate(subject)
-        job = json.dumps(settings.job(plan.path, threads, [None]) | {"gate": str(gate)}).encode()
-        paid = run_paying(
-            module_command(_WORKER), job, gate, free.files, libraries, budget=subject.budget,
-            timeout_seconds=_START_SECONDS,
-        )  # fmt: skip
+        job = json.dumps(settings.job(plan.path, threads, [None]) | {"gate": str(gate)})
+        paid = _held(subject, _WORKER, job, gate, free.files)
     except _FAILURES as error:
         return row | _failed(error)
     over = paid.peak_bytes - paid.idle_bytes

@@ -7,6 +7,4 @@ Modules:
   thread executes the steps.
 * `search`: Plans of a first inference: a placement of weights and tensors, and an order of kernels,
   searched for its makespan.
-* `shares`: Shares of one budget of memory for several models: those whose latencies add up to the
-  least.
 """

@@ -40,7 +40,10 @@ Modules:
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
 * `spare`: The kernel's books tell, again and again, whether a processor is free for reading threads
   beside the computing ones.
-* `together`: Several plans of memory in one process, under one budget and on one library.
+* `together`: Several plans of memory run as one program, in turns: one arena, one reader and one
+  budget for all of their models.
+* `together_plan`: Plans several models as one program within one budget: weights of which of them
+  stay in memory is part of the plan.
 * `worker`: A plan run in a process of its own, `python -m edgeplan.runtime.streaming.worker`: JSON
   on stdin, JSON on stdout.
 """

@@ -174,7 +174,7 @@ class KernelLoader(Loader):
         """Begin a read, or do it here and now where the kernel has no room for it."""
         self._number += 1
         try:
-            self._reads.submit(self._number, self._file.descriptor, read.at, read.pieces)
+            self._reads.submit(self._number, *self._file.place(read.at), read.pieces)
         except OSError:
             views = [memoryview((ctypes.c_char * size).from_address(address)).cast("B") for address, size in read.pieces]
             self._complete(read.chunk, self._read(read.at, views))

@@ -23,7 +23,7 @@ from edgeplan.runtime.folder import (
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.streaming.background import BackgroundPlan
 from edgeplan.runtime.streaming.halves import F32, Stored
-from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages
+from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages, Runs
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
@@ -313,10 +313,14 @@ def pages_of(plan: PlanFolder, path: str) -> LibraryPages | None:
         plan: whose profile says what is needed.
         path: of the library.
     """
-    if narrow_limit(plan) is None:
-        return None
+    making, running = needed_pages(plan)
+    return KeptPages(path, making, running) if running and narrow_limit(plan) is not None else None
+
+
+def needed_pages(plan: PlanFolder) -> tuple[Runs, Runs]:
+    """Return the pages of the library that making the kernels of a plan needs, and those that executing them does."""
     needed = plan.predicted(_Pages).profile
-    return KeptPages(path, needed.making, needed.running) if needed.running else None
+    return needed.making, needed.running
 
 
 def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
@@ -96,6 +96,20 @@ class FirstSchedule:
     kernels: KernelOrder
 
 
+class ModelTurn(NamedTuple):
+    """A turn is one inference of one of the models of a program, which run one after the other.
+
+    Attributes:
+        first, end: its steps, to before `end`.
+        inputs, outputs: of the model.
+    """
+
+    first: int
+    end: int
+    inputs: tuple[Border, ...]
+    outputs: tuple[Border, ...]
+
+
 class StreamSession:
     """A program that can be run. What several threads ask of it is done one after the other.
 
@@ -113,6 +127,7 @@ class StreamSession:
         reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
         first: how the first inference is run while kernels are made; None: all are made before it.
+        turns: of the models of the program, each of which is a run of its own; empty: the program is one model.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -137,6 +152,7 @@ class StreamSession:
         reads: KernelReads | None = None,
         library: LibraryPages | None = None,
         first: FirstSchedule | None = None,
+        turns: Sequence[ModelTurn] = (),
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
@@ -160,6 +176,7 @@ class StreamSession:
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
+        self._turns = tuple(turns) or (ModelTurn(0, len(self._loaded_before), program.inputs, program.outputs),)
         self.times = self._calls.loop.times
         self._processors = processors
         self._loader = self._opened_loader(lanes, reads)
@@ -268,7 +285,7 @@ class StreamSession:
     def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
-        self._inference, self._clean = 0, True
+        self._inference, self._turn, self._clean = 0, 0, True
         self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
@@ -328,7 +345,7 @@ class StreamSession:
         return self.run_taking(inputs, lambda _name, view: bytes(view))
 
     def run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
-        """Run one inference and take its outputs where they lie.
+        """Run one inference, of the model whose turn it is, and take its outputs where they lie.
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
@@ -340,42 +357,42 @@ class StreamSession:
 
         Raises:
             InputError: an input is missing, or of another size.
-            ModelError: the weights cannot be read; the next run begins anew.
+            ModelError: the weights cannot be read; the next run begins anew, with the first model.
             DeviceError: the library reports a failure.
         """
-        found = self._views(inputs)
         with self._lock:
-            return self._run_taking(found, take)
+            return self._run_taking(inputs, take)
 
-    def _run_taking(
-        self, found: Sequence[tuple[Border, memoryview]], take: Callable[[str, memoryview], Taken]
-    ) -> dict[str, Taken]:
-        self._follow_first()
+    def _run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
         if not self._clean:
             self._restart()
+        turn = self._turns[self._turn]
+        found = self._views(turn.inputs, inputs)
+        self._follow_first()
         self._clean = False
         if self._late is None and isinstance(self._loader, KernelLoader):
             self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
-        self._execute()
-        outputs = {border.name: self._read(border, take) for border in self.program.outputs}
-        self._inference += 1
-        self._loader.ended(self._inference * len(self._loaded_before))
+        self._execute(turn)
+        outputs = {border.name: self._read(border, take) for border in turn.outputs}
+        self._loader.ended(self._inference * len(self._loaded_before) + turn.end)
+        self._turn = (self._turn + 1) % len(self._turns)
+        self._inference += not self._turn
         self._file.require_unchanged()
         self._clean = True
         return outputs
 
-    def _execute(self) -> None:
-        """Execute all steps; the last one has not ended before its outputs were read."""
+    def _execute(self, turn: ModelTurn) -> None:
+        """Execute the steps of a turn; the last one has not ended before its outputs were read."""
         loader, counts, steps, late = self._loader, self._loaded_before, len(self._loaded_before), self._late
         self.dnnl.set_threads(self.program.threads)
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        k = 0
+        k = turn.first
         self._began = perf_counter_ns()
-        while k < steps:
+        while k < turn.end:
             if late is not None:
                 late.before(k)
             if counts[k]:
@@ -383,18 +400,23 @@ class StreamSession:
             if late is not None:
                 late.require(k)
             end = k + 1
-            while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
+            while end < turn.end and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
             self._calls.run(k, end)
             if by_one:
                 self._after(k)
             k = end
-            if k < steps:
+            if k < turn.end:
                 loader.ended(first + k)
+        if turn is self._turns[-1]:
+            self._executed_all()
+
+    def _executed_all(self) -> None:
+        """Note that each step has run once more."""
         self._executed = True
         if self._settling:
             self._settling -= 1
-            if late is None:
+            if self._late is None:
                 self._library.executed()
 
     def _after(self, k: int) -> None:
@@ -418,9 +440,9 @@ class StreamSession:
             if begin < end:
                 self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
-    def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
+    def _views(self, borders: Sequence[Border], inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
         found = []
-        for border in self.program.inputs:
+        for border in borders:
             expected = f"correct the input: expected {border.dtype}{list(border.shape)}"
             if border.name not in inputs:
                 raise InputError(f"input {border.name!r} is missing", where=self.program.model, next_step=expected)

