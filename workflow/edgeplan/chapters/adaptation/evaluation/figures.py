@@ -25,7 +25,7 @@ def ladders(e: LadderEvidence) -> Any:
         for (method, source), line in f[f["target"] == target].groupby(["method", "source"], sort=False):
             place = [budgets.index(b) for b in line["budget_s"]]
             label = "from scratch" if method == SCRATCH else "from all others" if source == POOLED else f"from {source}"
-            axis.plot(place, 100 * line["within_10pct"], label=label, **series_style(names.index(source) % 6))
+            axis.plot(place, 100 * line["within_10pct"], label=label, **series_style(*reversed(divmod(names.index(source), 6))))
         axis.axhline(90, color=INK, linewidth=0.6, linestyle=":")
         axis.set_xticks(range(len(budgets)), [rung_name(b) for b in budgets])
         axis.set_ylim(0, 100)
