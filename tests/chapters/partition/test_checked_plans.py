@@ -7,10 +7,13 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,11 +24,12 @@ from hypothesis import strategies as st
 from opened_pairs import opened_here
 from typer.testing import CliRunner
 
+from edgeplan.chapters.partition.checked import planning as planning_module
 from edgeplan.chapters.partition.checked.fastest import fastest, near, worth_a_turn
 from edgeplan.chapters.partition.checked.opened_plan import OpenedPlan
 from edgeplan.chapters.partition.checked.own_costs import own_costs
-from edgeplan.chapters.partition.checked.own_sweep import own_times, twins
-from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, checked
+from edgeplan.chapters.partition.checked.own_sweep import Moving, OwnTimes, own_times, twins
+from edgeplan.chapters.partition.checked.planning import CheckedPlanning, CheckLimits, better_alone, checked
 from edgeplan.chapters.partition.checked.refining import refine, shifts
 from edgeplan.chapters.partition.checked.shifting import first_end, last_end, next_end, shifted
 from edgeplan.chapters.partition.eop.sweeps import SweptModel, subject_of
@@ -37,20 +41,23 @@ from edgeplan.chapters.partition.settings import PartitionParams
 from edgeplan.chapters.partition.stages import partition_checked
 from edgeplan.chapters.partition.stages.partition_checked import measure_checked
 from edgeplan.cli import app
+from edgeplan.cuda.driver import Driver
 from edgeplan.devices.pairs import load_pair
 from edgeplan.engines.pair import open_pair
-from edgeplan.errors import EdgeplanError
+from edgeplan.errors import DeviceError, EdgeplanError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.partition.costs import SPLIT
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runs import run
-from edgeplan.runtime.folder import PARTITION, read_folder
+from edgeplan.runtime.folder import ALONE_NAME, PARTITION, WEIGHTS_NAME, read_folder
+from edgeplan.runtime.layouts import size_bytes
 from edgeplan.runtime.partitioned.document import PairCheck, PairPrediction, PairSchedule
 from edgeplan.runtime.partitioned.fallback import TRIED, WATCHED
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.partitioned.sections import Dimension, Extent
+from edgeplan.runtime.partitioned.session import PairSession
 from edgeplan.support.machine import machine_kind
 from edgeplan.support.store import STORED_ROWS_ONLY
 
@@ -194,8 +201,25 @@ def test_the_longest_waits_are_shifted_first(subject: SweptModel) -> None:
     assert shifts(subject, 16, assigned, {conv[-1]: (1.0, 1.01)}, 9) == {}, "even"
 
 
+@pytest.mark.parametrize("moving", [Moving(0.0, 0.0), Moving(0.01, 0.0), Moving(0.0, 1e-6), Moving(0.01, 1e-6)], ids=str)
+def test_moves_cost_what_either_term_of_them_says(subject: SweptModel, moving: Moving) -> None:
+    """One of the two may have been lost in noise; where memory is shared both are nothing, and the costs say nothing."""
+    count = len(subject.lowered.steps)
+    same, none = {k: [1.0, 1.0] for k in range(count)}, [""] * count
+    found = OwnTimes(subject, 16, range(count), [None] * count, none, none, whole=same, moving=moving)
+    document = json.loads(own_costs(found, names=("CPU", "GPU"), handshake_ms=0.0).content)
+    for step, told in zip(subject.lowered.steps, document["operators"], strict=True):
+        sizes = [size_bytes(subject.lowered.shapes[t], subject.layouts[t], 16) for t in step.outputs]
+        expected = sum(moving.least_ms + moving.ms_per_byte * size for size in sizes)
+        assert [told.get("to_cpu_ms", 0.0), told.get("to_gpu_ms", 0.0)] == pytest.approx([expected] * 2)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return _workspace(tmp_path, monkeypatch)
+
+
+def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped devices and a pair of two cores that this process may use."""
     shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
     document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
@@ -247,6 +271,8 @@ def test_a_plan_without_predictors_is_swept_checked_and_run(workspace: Path, pai
     assert check.low <= check.margin <= check.high or check.turns < 15
     alone = len(folder.scheduled(PairSchedule).processors) == 1
     assert alone == check.way.startswith("cpu")
+    others = {name for name in ("cpu", "gpu") if name in check.median_ms and name != check.way}
+    assert (workspace / "plan" / ALONE_NAME).is_dir() == (bool(others) and not alone)
     found = run(workspace / "plan", repeat=2, check=True)
     assert found.difference is not None
     assert found.difference <= 1e-4
@@ -402,8 +428,9 @@ def test_plans_of_each_way_run_and_wrong_outputs_are_left_out(pair: Opened, mode
 
 
 @needs_a_pair
-def test_a_plan_that_has_become_slow_is_held_against_its_first_processor(
-    pair: Opened, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("alone", ["cpu", "gpu"])
+def test_a_plan_that_has_become_slow_is_held_against_one_processor(
+    pair: Opened, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, alone: str
 ) -> None:
     """A folder whose check says a millionth of a millisecond, as if all the machine were busy since; outputs stay right."""
     planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
@@ -411,7 +438,7 @@ def test_a_plan_that_has_become_slow_is_held_against_its_first_processor(
     ways = planning.ways(pair, planned)
     way = ways.get("planned") or ways["gpu"]
     told = PairCheck("planned", {"planned": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
-    write_folder(replace(way, check=told), pair, tmp_path / "plan", ways["cpu"])
+    write_folder(replace(way, check=told), pair, tmp_path / "plan", ways[alone])
     inputs = dict(planning.subject.inputs)
     with caplog.at_level(logging.WARNING), open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
         fallback = session.fallback
@@ -421,7 +448,188 @@ def test_a_plan_that_has_become_slow_is_held_against_its_first_processor(
         for later in found[1:]:
             np.testing.assert_allclose(later[name], first, atol=1e-4 * np.abs(first).max())
     assert fallback.fell_back == ("goes on alone" in caplog.text), "it says so where it falls back"
-    assert fallback._alone is not None, "the first processor was tried"
+    assert fallback._alone is not None, "one processor was tried"
+
+
+@needs_a_pair
+def test_a_plan_whose_fallback_is_damaged_runs_on(
+    pair: Opened, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is watched is what was checked: the steps alone, however long copies of inputs take."""
+    bind = PairSession.bind
+    monkeypatch.setattr(PairSession, "bind", lambda self, inputs: (time.sleep(0.2), bind(self, inputs)))
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
+    ways = planning.ways(pair, planning.planned(pair, tmp_path))
+    told = PairCheck("gpu", {"gpu": 1e-6}, "", 1.0, 1.0, 1.0, 1, 0.0, {}, {}, 0.0, {})
+    write_folder(replace(ways["gpu"], check=told), pair, tmp_path / "plan", ways["cpu"])
+    weights = tmp_path / "plan" / ALONE_NAME / WEIGHTS_NAME
+    weights.write_bytes(bytes(weights.stat().st_size))
+    inputs = dict(planning.subject.inputs)
+    with open_pair(read_folder(tmp_path / "plan", PARTITION)) as session:
+        found = [session.run(inputs) for _ in range(WATCHED + 2)]
+        assert session.fallback is not None
+        assert not session.fallback._usable, "it was tried"
+        assert max(session.fallback._recent) < 200
+    for name, first in found[0].items():
+        np.testing.assert_allclose(found[-1][name], first, atol=1e-4 * np.abs(first).max())
+
+
+def _told(way: str, left_out: Iterable[str] = (), **median_ms: float) -> PairCheck:
+    return PairCheck(way, median_ms, "", 1.0, 1.0, 1.0, 1, 0.0, dict.fromkeys(left_out, "it fails"), {}, 0.0, {})
+
+
+@needs_a_pair
+def test_a_pair_falls_back_on_the_better_processor_that_works(pair: Opened, model: Path, tmp_path: Path) -> None:
+    planning = CheckedPlanning(pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0))
+    ways = planning.ways(pair, planning.planned(pair, tmp_path))
+    ways["planned"] = replace(ways["gpu"])
+    for check, expected in (
+        (_told("planned", planned=1.0, cpu=2.0, gpu=3.0), "cpu"),
+        (_told("planned", planned=1.0, cpu=3.0, gpu=2.0), "gpu"),
+        (_told("planned", ["cpu"], planned=1.0, gpu=2.0), "gpu"),
+        (_told("planned", ["gpu"], planned=1.0, cpu=2.0), "cpu"),
+        (_told("planned", ["cpu", "gpu"], planned=1.0), None),
+        (_told("gpu", planned=1.0, cpu=2.0, gpu=1.0), "cpu"),
+        (_told("gpu", ["cpu"], gpu=1.0), None),
+        (_told("cpu", cpu=1.0, gpu=1.5), None),
+    ):
+        assert better_alone(ways, check) is (ways[expected] if expected else None), check
+
+
+@pytest.fixture(scope="module")
+def ways_apart(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of three ways that open no second processor, and of the pair's GPU."""
+    root = tmp_path_factory.mktemp("apart")
+    with pytest.MonkeyPatch.context() as patch, opened_here(_workspace(root / "workspace", patch)) as pair:
+        planning = CheckedPlanning(
+            pair.pair, subject_of("small", model, 0), "sequential", SearchLimits(), CheckLimits(refine_s=0)
+        )
+        for name, way in planning.ways(pair, planning.planned(pair, root)).items():
+            if name != "planned":
+                write_folder(way, pair, root / "ways" / name)
+    return root / "ways"
+
+
+_WAYS = ("cpu, all cores (nhwc)", "cpu", "gpu")
+
+
+class _Faulty(OpenedPlan):
+    """A plan in a process of its own that ends, or answers wrongly, when a test says so; all ways take the same time.
+
+    Attributes:
+        faults: by way and round: the question at which its process is killed, or "wrong" for its outputs.
+        rounds: how often each way was opened.
+    """
+
+    faults: ClassVar[Mapping[tuple[str, int], str]]
+    rounds: ClassVar[Counter[str]]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.rounds[folder.name] += 1
+        self.fault = self.faults.get((folder.name, self.rounds[folder.name]), "")
+
+    def _asked(self, line: str) -> Any:
+        if self.fault and line.startswith(self.fault):
+            self._process.kill()
+            self._process.wait()
+        return super()._asked(line)
+
+    def wait(self) -> None:
+        super().wait()
+        if self.fault == "taken":
+            raise Driver._failed(SimpleNamespace(name="GPU 0"), "cuCtxCreate", "DEVICE_UNAVAILABLE")  # type: ignore[arg-type]
+
+    def turn(self) -> list[float]:
+        self._asked("turn")
+        return [1.0]
+
+    def outputs(self) -> Mapping[str, Any]:
+        found = super().outputs()
+        return {name: 2 * value for name, value in found.items()} if self.fault == "wrong" else found
+
+
+def _checked(
+    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[tuple[str, int], str]
+) -> tuple[PairCheck, list[float]]:
+    """Check the three ways, of equal times, under faults."""
+    monkeypatch.setattr(planning_module, "OpenedPlan", _Faulty)
+    monkeypatch.setattr(_Faulty, "faults", faults, raising=False)
+    monkeypatch.setattr(_Faulty, "rounds", Counter(), raising=False)
+    for name in _WAYS:
+        shutil.copytree(ways_apart / name, tmp_path / name)
+    return checked({name: tmp_path / name for name in _WAYS}, CheckLimits(turns=1, fewest=1, turns_s=0.0, stock=()))
+
+
+@needs_a_pair
+@pytest.mark.parametrize(
+    ("faults", "way"),
+    [
+        ({(_WAYS[0], 1): "outputs"}, _WAYS[1]),
+        ({(_WAYS[0], 1): "turn"}, _WAYS[1]),
+        ({(_WAYS[0], 1): "steps"}, _WAYS[1]),
+        ({(_WAYS[0], 2): "outputs"}, _WAYS[1]),
+        ({(_WAYS[0], 2): "steps", (_WAYS[1], 2): "turn"}, _WAYS[2]),
+        ({(_WAYS[0], 1): "wrong"}, _WAYS[1]),
+        ({(_WAYS[0], 1): "wrong", (_WAYS[1], 1): "wrong"}, _WAYS[2]),
+        ({(_WAYS[2], 1): "wrong"}, _WAYS[0]),
+    ],
+    ids=str,
+)
+def test_a_way_that_ends_or_is_wrong_is_left_out_whenever_it_does(
+    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Mapping[tuple[str, int], str], way: str
+) -> None:
+    """The first of equally fast ones is the plan: the first that neither failed nor has outputs that are not the model's."""
+    check, steps_ms = _checked(ways_apart, tmp_path, monkeypatch, faults)
+    assert (check.way, set(check.left_out)) == (way, {name for name, _ in faults})
+    assert set(check.median_ms) == {*_WAYS} - set(check.left_out)
+    assert check.next_best not in check.left_out
+    assert steps_ms
+    assert all(
+        ("differ from ONNX Runtime's" in check.left_out[name]) == (what == "wrong") for (name, _), what in faults.items()
+    )
+
+
+@needs_a_pair
+def test_where_all_that_are_opened_again_fail_the_best_of_the_others_is_the_plan(
+    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU is slower than what is near to the fastest, and works."""
+    plain = _Faulty.turn
+    monkeypatch.setattr(_Faulty, "turn", lambda self: [ms + 9 * (self.folder.name == "gpu") for ms in plain(self)])
+    check, steps_ms = _checked(ways_apart, tmp_path, monkeypatch, {(name, 2): "turn" for name in _WAYS[:2]})
+    assert (check.way, check.median_ms, set(check.left_out)) == ("gpu", {"gpu": 10.0}, {*_WAYS[:2]})
+    assert steps_ms
+    assert not any(tmp_path.iterdir())
+
+
+@needs_a_pair
+def test_where_no_way_works_each_says_why(ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=r"no way to run the model works: .*; cpu: .*; gpu: "):
+        _checked(ways_apart, tmp_path, monkeypatch, {(name, 1): "outputs" for name in _WAYS})
+
+
+@needs_a_pair
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_without_a_reference_the_majority_is_right(
+    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    def cannot(*_: object) -> None:
+        raise ModelError("ONNX Runtime cannot run the model")
+
+    monkeypatch.setattr(planning_module, "reference_outputs", cannot)
+    check, _ = _checked(ways_apart, tmp_path, monkeypatch, {(_WAYS[wrong], 1): "wrong"})
+    assert (check.way, set(check.left_out)) == (_WAYS[0 if wrong else 1], {_WAYS[wrong]})
+    assert "differ from those of" in check.left_out[_WAYS[wrong]]
+
+
+@needs_a_pair
+def test_a_gpu_for_one_process_is_an_error_and_no_way_that_is_left_out(
+    ways_apart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DeviceError, match=r"one process at a time: .*DEVICE_UNAVAILABLE") as caught:
+        _checked(ways_apart, tmp_path, monkeypatch, {("gpu", 1): "taken"})
+    assert "nvidia-smi -c DEFAULT" in caught.value.next_step
 
 
 @pytest.mark.skipif(len(_CORES) < 2, reason="two cores")

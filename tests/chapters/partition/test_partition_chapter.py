@@ -380,6 +380,11 @@ def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
     assert found["partition.unscaled_within_15pct"] == 0
     none = checked_evidence(later=checked_evidence().later.iloc[:0])
     assert "partition.written_within_15pct" not in checked_metrics(none)
+    for failed in ([0], [0, 1], [2], [0, 1, 2]):
+        later = checked_evidence().later
+        later.loc[(later["model"] == "vgg16") & later["process"].isin(failed), "median_ms"] = np.nan
+        left = checked_metrics(checked_evidence(later=later))["partition.written_within_15pct"]
+        assert left == pytest.approx(1 / 3, rel=1e-5), f"processes {failed} of three did not run"
     table = CHECKED_TABLES["partition_checked"].make(checked_evidence()).set_index("model")
     assert table["way"].tolist() == ["planned", "cpu, all cores (nhwc)", "gpu"]
     assert table.loc["vgg16", "of both processors"] == pytest.approx(1.2)

@@ -10,7 +10,7 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.runtime.folder import ALONE_NAME, PARTITION, WEIGHTS_NAME, PlanFolder, plan_again, read_folder
 from edgeplan.runtime.partitioned.build import read_weights
 from edgeplan.runtime.partitioned.document import PairPrediction, PairSchedule, ProcessorSpec
-from edgeplan.runtime.partitioned.fallback import Fallback, Run
+from edgeplan.runtime.partitioned.fallback import Fallback, Timed
 from edgeplan.runtime.partitioned.session import PairSession, Synchronisation
 from edgeplan.runtime.processor import Host, Processor
 from edgeplan.runtime.streaming.program import StreamProgram
@@ -34,10 +34,11 @@ def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
         host, other = open_processors(schedule.processors, stack, profiling=profiling)
         session, kept = open_on(plan, host, other), stack.pop_all()
 
-    def alone() -> Run:
-        opened = open_on(read_folder(plan.path / ALONE_NAME, PARTITION), host, host)
+    def alone() -> Timed:
+        one = read_folder(plan.path / ALONE_NAME, PARTITION)
+        opened = open_on(one, host, other if len(one.scheduled(PairSchedule).processors) > 1 else host)
         kept.callback(opened.close)
-        return opened.run
+        return opened.timed
 
     check = plan.predicted(PairPrediction).check if (plan.path / ALONE_NAME).is_dir() else None
     if check is not None:

@@ -33,7 +33,7 @@ FORMAT = 9
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
 SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
-#: Of a plan of a pair: the folder of a plan for its first processor alone.
+#: Of a plan of a pair: the folder of a plan for the better of its processors alone.
 ALONE_NAME = "alone"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "gpu-start", "memory", "partition"]

@@ -125,7 +125,7 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path, alone: Plann
         planned: the plan.
         pair: that it is for.
         folder: of the plan.
-        alone: a plan for the first processor alone, to fall back on where the pair becomes slow.
+        alone: a plan for one of its processors alone, to fall back on where the pair becomes slow.
 
     Raises:
         StoreError: the folder cannot be written; a plan that was there before still works.

@@ -8,8 +8,8 @@ Modules:
   own copy of the activations.
 * `document`: The documents of a pair's plan: where each step runs and on what, and what was
   predicted.
-* `fallback`: A fallback for a pair whose inferences take longer than when its plan was checked: its
-  first processor alone.
+* `fallback`: A fallback for a pair whose inferences take longer than when its plan was checked: the
+  better of its processors alone.
 * `handshake`: The cost of handing over is that of a chain of empty steps, each of which waits for
   the other processor's one before.
 * `lanes`: The two lanes of a partition run once: by polling, or by events.

@@ -6,6 +6,7 @@ one that moves the GPU's (LiPG, section 4); with events the host queues a sub-st
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from enum import StrEnum
@@ -112,7 +113,7 @@ class PairSession(Session):
 
     Attributes:
         arena: where all activations are.
-        fallback: decides whether the first processor runs alone; None: the pair runs, however slow it is.
+        fallback: decides whether one processor runs alone; None: the pair runs, however slow it is.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
 
     Raises:
@@ -217,12 +218,20 @@ class PairSession(Session):
             ModelError: an index in an input lies outside its axis.
             DeviceError: a processor fails, or does not come in time; the session can only be closed then.
         """
-        return self._inference(inputs) if self.fallback is None else self.fallback.run(self._inference, inputs)
+        return self.timed(inputs)[0] if self.fallback is None else self.fallback.run(self.timed, inputs)
 
-    def _inference(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], float]:
+        """Run one inference without a fallback; its outputs, and the time (ms) of its steps alone, without their copies.
+
+        Raises:
+            ModelError: as `run`.
+            DeviceError: likewise.
+        """
         self.bind(inputs)
+        began = time.perf_counter()
         self.execute()
-        return self.outputs()
+        took = time.perf_counter() - began
+        return self.outputs(), took * 1e3
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
         """Copy the inputs to their place. The arena is reused while running, so each run needs them again.

@@ -34,7 +34,7 @@ class OpenedPlan:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         command = module_command(_WORKER, str(folder))
         self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
-        self._folder = folder
+        self.folder = folder
 
     def wait(self) -> None:
         """Return when the plan is open and has run once; others may be opened meanwhile.
@@ -90,7 +90,7 @@ class OpenedPlan:
             self._said.seek(0)
             what = "the process that runs the plan ended" if ready else f"no answer of the plan within {limit_seconds:g} s"
             raise DeviceError(
-                f"{what}{last_words(self._said.read())}", where=str(self._folder), next_step="run the same command again"
+                f"{what}{last_words(self._said.read())}", where=str(self.folder), next_step="run the same command again"
             ) from None
         if isinstance(found, dict):
             raise EdgeplanError(found["what"], where=found["where"], next_step=found["next_step"])

@@ -46,7 +46,7 @@ def own_costs(
             options.append({**both, "cpu_share": share, "dimension": over.value})
             places.append(Split(end, over))
         entry: dict[str, Any] = {"options": options, "load": load_of(step.kind)}
-        if times.moving.least_ms:
+        if times.moving.least_ms or times.moving.ms_per_byte:  # either may be lost in noise
             sizes = [size_bytes(lowered.shapes[t], times.subject.layouts[t], block) for t in step.outputs]
             entry |= dict.fromkeys(("to_cpu_ms", "to_gpu_ms"), sum(map(times.moving.ms, sizes)))
         if len(places) == len(options) and not any(isinstance(place, Split) for place in places):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -28,17 +29,20 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SIDES
 from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
+from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
-from edgeplan.measurement.process.inputs import relative_error
+from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
 from edgeplan.planning.partition.planner import Mode, plan
+from edgeplan.runtime.folder import PARTITION, read_folder
 from edgeplan.runtime.layouts import LIKELY
 from edgeplan.runtime.partitioned.document import PairCheck
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.program import activation_layouts
+from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
@@ -47,6 +51,8 @@ _HANDSHAKES = 50
 _CONTENTION_RUNS = 5
 #: How often ways that are near to each other are opened before one is chosen.
 _OPENINGS = 2
+#: Errors of CUDA and of OpenCL where a GPU is for one process at a time, and another one has it.
+_TAKEN = ("DEVICE_UNAVAILABLE", "DEVICE_NOT_AVAILABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def checked_plan(
 
     Raises:
         ModelError: the model cannot be read, or an operator is not supported.
-        DeviceError: a processor is not there or fails, or no way to run the model works.
+        DeviceError: a processor is not there or fails, or is for one process at a time, or no way to run the model works.
         StoreError: the folder cannot be written.
     """
     return CheckedPlanning(pair, subject_of(model.stem, model, 0), mode, search, limits or CheckLimits()).go(output)
@@ -137,7 +143,7 @@ class CheckedPlanning:
         told = structs.replace(check, planned_factor=factor, stock_ms=stock, seconds=seconds, steps=self.clock.taken)
         chosen = replace(chosen, check=told, seconds=seconds)
         with opened(self.pair) as both:
-            write_folder(chosen, both, output, None if chosen.alone else ways[_CPU])
+            write_folder(chosen, both, output, better_alone(ways, check))
         return chosen
 
     def fresh(self, way: str) -> PairCheck:
@@ -218,11 +224,25 @@ def _whole_on(costs: PairCosts, processor: int) -> PairCosts:
     return replace(costs, steps=tuple(steps))
 
 
+def better_alone(ways: Mapping[str, PlannedModel], check: PairCheck) -> PlannedModel | None:
+    """Choose the plan of one processor that a pair may fall back on: the better of those that ran, and are not the plan itself.
+
+    Args:
+        ways: to run the model, by name.
+        check: of them.
+
+    Returns:
+        None where there is none, or the plan has no second processor.
+    """
+    able = [name for name in SIDES if name in check.median_ms and name != check.way]
+    return ways[min(able, key=check.median_ms.__getitem__)] if able and not ways[check.way].alone else None
+
+
 def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> tuple[PairCheck, list[float]]:
-    """Run plan folders in turn; the fastest whose outputs are those of the others, and the times of its steps.
+    """Run plan folders in turn; the fastest whose outputs are right, and the times of its steps.
 
     A process of a plan may be faster or slower than the next one for all its turns. So what is near to the fastest is opened
-    once more, and a way that was lucky once is not chosen for it.
+    once more, and a way that was lucky once is not chosen for it. A way that fails at any time is left out.
 
     Args:
         folders: by way, the simplest first. They are deleted.
@@ -230,64 +250,99 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> 
         way: chosen before, which is never given up and opened once; "": the fastest is found.
 
     Raises:
-        DeviceError: none of them runs.
+        DeviceError: none of them runs, or a processor is for one process at a time.
     """
     left_out: dict[str, str] = {}
-    rounds: list[Mapping[str, Sequence[float]]] = []
+    steps_ms: dict[str, list[float]] = {}
+    rounds: list[dict[str, list[float]]] = []
     racing = dict(folders)
     while racing:
         with ExitStack() as stack:
             running = {name: stack.enter_context(OpenedPlan(folder)) for name, folder in racing.items()}
-            rounds.append(_turns(running, limits, way, left_out))
-            if not rounds[-1]:
-                told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-                raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
-            found = fastest(*rounds, way=way)
-            steps_ms = running[found.way].steps_ms()
+            rounds.append(_turns(running, limits, way, left_out, steps_ms))
+        worked = [own for one in rounds if (own := {name: ms for name, ms in one.items() if name not in left_out})]
+        if not worked:
+            told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+            raise DeviceError(f"no way to run the model works: {told}", next_step="run the model on one processor")
+        found = fastest(*worked, way=way)
         again = near(found) if not way and len(rounds) < _OPENINGS else []
-        racing = {name: folders[name] for name in again if name not in left_out} if len(again) > 1 else {}
+        racing = {name: folders[name] for name in again} if len(again) > 1 else {}
         for folder in [folder for name, folder in folders.items() if name not in racing]:
             shutil.rmtree(folder, ignore_errors=True)
-    medians = {name: ms for name, ms in found.median_ms.items() if name not in left_out}
-    turns = sum(max(map(len, one.values())) for one in rounds)
+    turns = sum(max(map(len, one.values())) for one in worked)
     check = PairCheck(
-        found.way, medians, found.next_best, found.margin, found.low, found.high, turns, 0.0, left_out, {}, 0.0, {}
+        *(found.way, dict(found.median_ms), found.next_best, found.margin, found.low, found.high),
+        *(turns, 0.0, left_out, {}, 0.0, {}),
     )
-    return check, steps_ms
+    return check, steps_ms[found.way]
 
 
 def _turns(
-    running: dict[str, OpenedPlan], limits: CheckLimits, way: str, left_out: dict[str, str]
-) -> Mapping[str, Sequence[float]]:
+    running: Mapping[str, OpenedPlan], limits: CheckLimits, way: str, left_out: dict[str, str], steps_ms: dict[str, list[float]]
+) -> dict[str, list[float]]:
     """Wait until plans are open, and run them in turn; what fails or is wrong is told in `left_out`, and has no times."""
     times: dict[str, list[float]] = {}
-    for name, plan_open in [*running.items()]:
-        try:
+    outputs: dict[str, Mapping[str, Any]] = {}
+    for name, plan_open in running.items():
+        with _leaving_out(name, left_out):
             plan_open.wait()
-        except EdgeplanError as error:
-            left_out[name] = error.what.splitlines()[0]
-            del running[name]
-    left_out |= _unequal(running)
+            outputs[name] = plan_open.outputs()
+    left_out |= _wrong(outputs, running)
     until, turns = time.monotonic() + limits.turns_s, 0
     while turns < limits.turns and (turns < limits.fewest or time.monotonic() < until):
         turns += 1
         candidates = {*worth_a_turn(times), way} if turns > 1 else {*running}
-        for name in [name for name in running if name in candidates and name not in left_out]:
-            try:
-                times.setdefault(name, []).append(min(running[name].turn()))
-            except EdgeplanError as error:
-                left_out[name] = error.what.splitlines()[0]
+        for name in [name for name in outputs if name in candidates and name not in left_out]:
+            with _leaving_out(name, left_out):
+                times[name] = [*times.get(name, ()), min(running[name].turn())]
+            if name in left_out:
                 times.pop(name, None)
+    for name in times:
+        with _leaving_out(name, left_out):
+            steps_ms[name] = running[name].steps_ms()
     return times
 
 
-def _unequal(running: Mapping[str, OpenedPlan]) -> dict[str, str]:
-    """Why some plans are not to be taken, whatever they take: their outputs are not those of the first."""
-    found: dict[str, str] = {}
-    outputs = {name: opened_plan.outputs() for name, opened_plan in running.items()}
-    reference = next(iter(outputs.values()), {})
-    for name, own in outputs.items():
-        error = relative_error([own[tensor] for tensor in reference], list(reference.values()))
-        if not error <= OUTPUT_TOLERANCE:
-            found[name] = f"its outputs differ from those of {next(iter(outputs))} by {error:.1e} of the largest magnitude"
-    return found
+@contextmanager
+def _leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Say why a way is left out, if it fails here.
+
+    Raises:
+        DeviceError: it fails since another one has the GPU: which of them is left out would be chance.
+    """
+    try:
+        yield
+    except EdgeplanError as error:
+        if any(taken in error.what for taken in _TAKEN):
+            raise DeviceError(
+                f"a check opens several plans on the GPU, which is for one process at a time: {error.what.splitlines()[0]}",
+                where=error.where,
+                next_step="let it have several (nvidia-smi -c DEFAULT), or plan without a check: --costs predicted",
+            ) from error
+        left_out[name] = error.what.splitlines()[0]
+
+
+def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, OpenedPlan]) -> dict[str, str]:
+    """Why some plans are not to be taken, whatever they take: outputs differ, and theirs are not ONNX Runtime's.
+
+    Where it cannot run the model, those that most plans agree on are right, and of equally many those of the simplest plan.
+    """
+    first = next(iter(outputs), "")
+    if all(_apart(own, outputs[first]) <= OUTPUT_TOLERANCE for own in outputs.values()):
+        return {}
+    tolerance = OUTPUT_TOLERANCE
+    try:
+        plan_read = read_folder(running[first].folder, PARTITION)
+        model, inputs = plan_read.require_model(), random_inputs_of(plan_read.program_of(StreamProgram).inputs)
+        reference, tolerance, whose = reference_outputs(model, inputs), output_tolerance(model), "ONNX Runtime's"
+    except EdgeplanError:
+        alike = {name: sum(_apart(one, own) <= tolerance for one in outputs.values()) for name, own in outputs.items()}
+        most = max(alike, key=alike.__getitem__)
+        reference, whose = dict(outputs[most]), f"those of {most}"
+    errors = {name: _apart(own, reference) for name, own in outputs.items()}
+    told = "its outputs differ from {} by {:.1e} of the largest magnitude"
+    return {name: told.format(whose, error) for name, error in errors.items() if not error <= tolerance}
+
+
+def _apart(own: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+    return relative_error([*own.values()], [reference[name] for name in own])
