@@ -264,12 +264,13 @@ def checked(results: Results) -> str:
             rows.setdefault(line["title"], {})[pair] = value, line["bar"], line["aim"]
         for card in (card for card in page["cards"] if not card["verdict"]):
             ends = f" ({card['interval']})" if card["interval"] else ""
-            rows.setdefault(f"{card['title']}, mean", {})[pair] = f"{card['value']}{ends}", "", ""
+            rows.setdefault(f"{card['title']}, mean", {})[pair] = f"{card['value'].partition(' ')[0]}{ends}", "", ""
     told = []
     for title, by_pair in rows.items():
-        cells = [by_pair.get(pair, ("", "", "")) for pair in pairs]
-        values, limits, aims = zip(*cells, strict=True)
-        told.append((title, *values, *(next(filter(None, column), "") for column in (limits, aims))))
+        values, limits, aims = zip(*(by_pair.get(pair, ("", "", "")) for pair in pairs), strict=True)
+        asked = [pair for pair, limit in zip(pairs, limits, strict=True) if limit]
+        of = f" ({', '.join(asked)})" if asked and asked != pairs else ""
+        told.append((title, *values, max(limits) + of, max(aims)))
     return _table(("figure", *pairs, "bar", "aim"), told)
 
 
