@@ -49,7 +49,7 @@ class ChapterReport(Generic[Evidence]):
         id, title, about, told: see `ChapterPage`.
         headline: id of the figure that opens the chapter, where it could be drawn.
         unfolded: ids of tables that are unfolded at first.
-        cards, bars: figures of merit that open it, and all that have a bar; a function where targets have bars of their own.
+        cards, bars: figures of merit that open it, and all that have a bar.
         tables, figures: registries.
         shares: how the names of figures begin that are shown in percent.
         metrics: figures of merit of the evidence.
@@ -68,7 +68,7 @@ class ChapterReport(Generic[Evidence]):
     headline: str
     unfolded: tuple[str, ...]
     cards: Sequence[CardOf]
-    bars: Sequence[Bar] | Callable[[Evidence], Sequence[Bar]]
+    bars: Sequence[Bar]
     tables: Mapping[str, TableSpec[Evidence]]
     figures: Mapping[str, FigureSpec[Evidence]]
     metrics: Callable[[Evidence], dict[str, Any]]
@@ -134,15 +134,15 @@ class ChapterReport(Generic[Evidence]):
             figures: SVG by id; likewise.
             metrics: figures of merit.
         """
-        grade, bars = self.grade(evidence), self.bars(evidence) if callable(self.bars) else self.bars
+        grade = self.grade(evidence)
         page = ChapterPage(
             id=self.id,
             title=self.title,
             about=self.about,
             measured_at=_measured_at(evidence.environment),
             headline=self.headline if self.headline in figures else "",
-            cards=tuple(make_cards(self.cards, bars, metrics)),
-            lines=tuple(bar_lines(bars, metrics, shares=self.shares)),
+            cards=tuple(make_cards(self.cards, self.bars, metrics)),
+            lines=tuple(bar_lines(self.bars, metrics, shares=self.shares)),
             metrics=metric_texts(metrics),
             told=self.told,
             findings=tuple(self.findings(evidence, tables, metrics)),

@@ -21,7 +21,7 @@ from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.grade import Graded, graded
-from edgeplan.reporting.page import CardOf, ChapterPage
+from edgeplan.reporting.page import CardOf, ChapterPage, bar_lines, make_cards
 
 _ABOUT = (
     "Each model is planned by a sweep of its own steps, with nothing known of the pair before. The plan is run beside each "
@@ -303,13 +303,15 @@ def _missing(e: CheckedEvidence) -> list[str]:
     return [model for model in e.environment["asked"] if model not in e.plans.index]
 
 
-def _counted(page: ChapterPage, e: CheckedEvidence, *_: object) -> ChapterPage:
-    """Say of how many models the first count is; it decides nothing while some are missing."""
-    (bar, *_), missing, asked = _BARS, len(_missing(e)), len(e.environment["asked"])
-    own = {line.title: line for line in page.lines}[bar.title]
-    verdict = UNDECIDED if missing and own.verdict == PASS else own.verdict
-    told = replace(own, value=f"{own.value} of {len(e.plans)} measured, {asked} asked for", verdict=verdict)
-    return replace(page, lines=tuple(told if line is own else line for line in page.lines))
+def _of_the_pair(page: ChapterPage, e: CheckedEvidence, _: object, metrics: Mapping[str, Any]) -> ChapterPage:
+    """Hold the page to the bars of the pair, and say of how many models the first count is: none passes while some are missing."""
+    held, missing, asked = bars(e), len(_missing(e)), len(e.environment["asked"])
+    lines = bar_lines(held, metrics)
+    for k, (bar, line) in enumerate(zip(held, lines, strict=True)):
+        if bar is _BARS[0]:
+            verdict = UNDECIDED if missing and line.verdict == PASS else line.verdict
+            lines[k] = replace(line, value=f"{line.value} of {len(e.plans)} measured, {asked} asked for", verdict=verdict)
+    return replace(page, cards=tuple(make_cards(_CARDS, held, metrics)), lines=tuple(lines))
 
 
 def findings(e: CheckedEvidence) -> tuple[str, ...]:
@@ -379,14 +381,14 @@ CHECKED_REPORT = ChapterReport(
     headline="partition_ways",
     unfolded=("partition_checked",),
     cards=_CARDS,
-    bars=bars,
+    bars=_BARS,
     tables=CHECKED_TABLES,
     figures=CHECKED_FIGURES,
     metrics=checked_metrics,
     findings=lambda evidence, *_: findings(evidence),
     grade=grade,
     evidence=CheckedEvidence,
-    completed=_counted,
+    completed=_of_the_pair,
     frames={
         "checked": ("model", "way", "median_ms", "chosen", "stock", "over_low", "reason", "ops_ms", "machine"),
         "later": ("model", "written_ms", "unscaled_ms", "median_ms", "machine"),
