@@ -304,7 +304,7 @@ def _missing(e: CheckedEvidence) -> list[str]:
 
 
 def _of_the_pair(page: ChapterPage, e: CheckedEvidence, _: object, metrics: Mapping[str, Any]) -> ChapterPage:
-    """Hold the page to the bars of the pair, and say of how many models the first count is: none passes while some are missing."""
+    """Hold the page to the bars of its pair; a count of slower plans says of how many, and passes where no model is missing."""
     held, missing, asked = bars(e), len(_missing(e)), len(e.environment["asked"])
     lines = bar_lines(held, metrics)
     for k, (bar, line) in enumerate(zip(held, lines, strict=True)):
