@@ -100,7 +100,8 @@ def checked_evidence(**changes: Any) -> CheckedEvidence:
     """Three models, by hand."""
     parts: dict[str, Any] = {"pair": "pair-test", "checked": checked_rows(), "later": later_rows()}
     machines = {name: {"cpu": f"a processor {name}", "cores": 2} for name in ("here", "there")}
-    parts |= {"environment": {"cores": 2, "fingerprint": "f", "machines": machines}}
+    parts |= {"environment": {"cores": 2, "fingerprint": "f", "machines": machines, "second_on_cores": True}}
+    parts["environment"]["asked"] = ["vgg16", "resnet18", "alexnet"]
     return CheckedEvidence(**(parts | changes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -89,6 +90,25 @@ def test_a_changed_figure_changes_the_page() -> None:
     device = next(iter(results.metrics))
     results.metrics = {**results.metrics, device: {**results.metrics[device], "prediction.within_10pct": 0.123}}
     assert "12.3 %" in results_page.rendered(text, results)
+
+
+def test_bars_that_are_asked_of_some_pairs_name_them(tmp_path: Path) -> None:
+    """A figure without a bar stands on the row of the pair that has one; what misses is bold."""
+    (tmp_path / "params.yaml").write_text("devices: []")
+    of_all = {"title": "s", "value": "3", "bar": "<= 60", "aim": "20", "verdict": "pass"}
+    of_b = {"title": "gain, mean", "value": "1.1", "bar": ">= 1.2", "aim": "1.35", "verdict": "miss"}
+    card = {"title": "gain", "value": "0.9 times", "interval": "0.8 to 1", "verdict": ""}
+    for pair, lines, cards in (("pair-a", [of_all], [card]), ("pair-b", [of_all, of_b], [{**card, "verdict": "miss"}])):
+        for name, document in (
+            (f"{pair}/metrics.json", {"partition.speedup_over_best": 1.0}),
+            (f"chapters/{pair}/partition_checked.page.json", {"lines": lines, "cards": cards}),
+        ):
+            path = tmp_path / "results" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(document))
+    text = results_page.checked(results_page.Results(tmp_path / "results"))
+    assert "| s | 3 | 3 | <= 60 | 20 |" in text
+    assert "| gain, mean | 0.9 (0.8 to 1) | **1.1** | >= 1.2 (pair-b) | 1.35 |" in text
 
 
 def test_readme_is_short_and_begins_with_a_first_prediction() -> None:

@@ -252,6 +252,28 @@ def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
     return part
 
 
+def checked(results: Results) -> str:
+    """Write what the pages of checked plans hold against bars, and their cards without one, all pairs beside each other."""
+    pairs = results.having("partition.speedup_over_best")
+    rows: dict[str, dict[str, tuple[str, str, str]]] = {}
+    for pair in pairs:
+        page = results.document("chapters", f"{pair}/partition_checked.page.json")
+        for line in page["lines"]:
+            bold = f"**{line['value']}**" if line["verdict"] == MISS else line["value"]
+            value = f"{bold}, undecided" if line["verdict"] == UNDECIDED else bold
+            rows.setdefault(line["title"], {})[pair] = value, line["bar"], line["aim"]
+        for card in (card for card in page["cards"] if not card["verdict"]):
+            ends = f" ({card['interval']})" if card["interval"] else ""
+            rows.setdefault(f"{card['title']}, mean", {})[pair] = f"{card['value'].partition(' ')[0]}{ends}", "", ""
+    told = []
+    for title, by_pair in rows.items():
+        values, limits, aims = zip(*(by_pair.get(pair, ("", "", "")) for pair in pairs), strict=True)
+        asked = [pair for pair, limit in zip(pairs, limits, strict=True) if limit]
+        of = f" ({', '.join(asked)})" if asked and asked != pairs else ""
+        told.append((title, *values, max(limits) + of, max(aims)))
+    return _table(("figure", *pairs, "bar", "aim"), told)
+
+
 def measured(results: Results) -> str:
     """Where and when the rows were measured, by which commits."""
     rows = []
@@ -285,6 +307,7 @@ PARTS: Mapping[str, Callable[[Results], str]] = {
     "prediction": prediction,
     "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, *_COLD_FURTHER)),
     "memory": figures("memory.peak_over_budget_max", (*MEMORY_FIRST, *MEMORY_BARS)),
+    "partition-checked": checked,
     "partition": figures("partition.oracle_gain_share", (PARTITION_BARS[0], *PARTITION_FURTHER, *PARTITION_BARS[1:])),
     "eop": figures("eop.outputs_equal", EOP_BARS),
     "measured": measured,

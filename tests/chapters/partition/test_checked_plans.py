@@ -321,6 +321,12 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
     told = CHECKED_REPORT.read("pair-pocl", tmp_path / "measured").environment
     assert (len(told["machines"]), told["machine"]) == (2, "another machine")
     assert set(elsewhere[0]["machine"]) == {[*told["machines"]][1]}, "of the other one"
+    assert (told["asked"], told["second_on_cores"]) == (["squeezenet"], True)
+
+
+def test_rows_of_several_days_say_so() -> None:
+    assert partition_checked.days(pd.Series([3 * 86400.0, 5.0, 86400.0])) == "1970-01-01 to 1970-01-04"
+    assert partition_checked.days(pd.Series([5.0, 86000.0])) == "1970-01-01"
 
 
 def _known_rows(over_low: float) -> pd.DataFrame:

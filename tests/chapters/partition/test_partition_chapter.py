@@ -16,7 +16,7 @@ from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
 from edgeplan.chapters.partition.eop.variants import recurrent
-from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, checked_metrics, findings
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
 from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, partition_metrics
@@ -467,6 +467,47 @@ def test_who_should_not_split_is_told() -> None:
     assert "at most 1.02 times over the best alone: do not split here" in told(10.2)
     assert "at most 1.30 times over the best alone: a split may pay" in told(13.0)
     assert "planned on 1" in told(13.0)
+
+
+@pytest.mark.parametrize("on_cores", [True, False])
+def test_bars_of_checked_plans_are_those_that_are_asked_of_the_pair(on_cores: bool) -> None:
+    """A core that stands in for a GPU is not asked to beat stock engines; a figure that nobody measured on a GPU is a miss."""
+    environment = {**checked_evidence().environment, "second_on_cores": on_cores}
+    of_pair = checked_evidence(environment=environment)
+    lines = {line.title: line for line in CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair)).lines}
+    asked = {bar.key: (bar.low, bar.high, bar.aim) for bar in bars(of_pair)}
+    of_cores = {"partition.speedup_of_pairs": (1.35, np.inf, "1.45"), "eop.recurrent_slower": (-np.inf, 2, "0")}
+    of_a_gpu = {
+        "partition.speedup_over_best": (1.2, np.inf, "1.35"),
+        "partition.oracle_gain_share": (0.80, np.inf, "0.95"),
+        "partition.gain_over_trivial": (0.08, np.inf, ""),
+        "partition.polling_over_event": (-np.inf, 0.25, "0.12"),
+    }
+    own, others = (of_cores, of_a_gpu) if on_cores else (of_a_gpu, of_cores)
+    assert own.items() <= asked.items()
+    assert not others.keys() & asked.keys()
+    assert asked["partition.seconds_resnet50"] == (-np.inf, 60, "20")
+    assert asked["partition.written_within_15pct"] == (0.85, np.inf, "0.95")
+    assert ("share of the search's gain on layers" in lines) != on_cores
+    assert all(line.verdict == "miss" for line in lines.values() if line.value == "no value")
+
+
+def test_models_without_rows_are_named_and_nothing_passes_without_them() -> None:
+    """A count of slower plans passes where it is of all models; plans that may be slower, and a GPU of no use, are told."""
+    whole = checked_evidence(checked=checked_rows().assign(over_low=0.9, over_high=1.3))
+    few = replace(whole, environment={**whole.environment, "asked": [*whole.environment["asked"], "yolov3", "vgg19"]})
+    for of_pair, verdict, count in ((whole, "pass", 3), (few, "undecided", 5)):
+        page = CHECKED_REPORT.page(of_pair, {}, {}, checked_metrics(of_pair))
+        (line,) = (line for line in page.lines if "for certain" in line.title)
+        assert (line.verdict, line.value) == (verdict, f"0 of 3 measured, {count} asked for")
+    text = " ".join(findings(few))
+    assert "No rows of 2 of 5 models: yolov3, vgg19." in text
+    assert "1 of 3 plans are over 2 % slower than the best other way: alexnet 1.25 (0.90 to 1.30)." in text
+    assert "Ten minutes later 67% of the plans are within 15 % of what they say, 0% of" in text
+    assert "No rows" not in " ".join(findings(whole))
+    slow = checked_rows()
+    slow.loc[(slow["model"] == "vgg16") & slow["way"].isin(["cpu", "gpu"]), "median_ms"] = 40.0  # 12 / 40 twice
+    assert "could not reach all cores on vgg16; the means" in " ".join(findings(checked_evidence(checked=slow)))
 
 
 def test_the_page_of_checked_plans_is_written(tmp_path: Path) -> None:

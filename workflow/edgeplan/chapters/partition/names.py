@@ -10,7 +10,7 @@ ALL_CORES = "cpu, all cores"
 PLANNED = "planned"
 #: A choice of kernel: the white-box dispatcher's own.
 DISPATCHER = "dispatcher"
-#: Who can gain less than this over all cores by a second processor is told not to split.
+#: Who can gain less than this over the best of CPU, GPU and all cores is told not to split.
 WORTH_SPLITTING = 1.05
 #: A way that takes so many times as long as another counts as slower.
 SLOWER = 1.02

@@ -59,12 +59,18 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
         raise nothing_stored(LACKING, rows)
     for kind, frame in frames.items():
         write_parquet(frame, measured / f"{kind}.parquet")
-    when = time.strftime("%Y-%m-%d", time.gmtime(float(frames["checked"][WHEN].max())))
     told = {name: about[name] for name in ("names", "versions")}
     machine = {**about["environment"], **others_share(rows), "processors": told["names"], "versions": told["versions"]}
-    waits = {"synchronisation": f"{about['synchronisation']}: {about['why']}", "measured_at": when}
+    waits = {"synchronisation": f"{about['synchronisation']}: {about['why']}", "measured_at": days(frames["checked"][WHEN])}
     machines = {name: {key: one["environment"][key] for key in ("cpu", "cores")} for name, (_, one) in known.items()}
-    write_json(measured / "environment.json", {**machine, **waits, "machines": machines})
+    asked = {"asked": params.partition.checked_models, "second_on_cores": bool(pair.processors[1].cores)}
+    write_json(measured / "environment.json", {**machine, **waits, **asked, "machines": machines})
+
+
+def days(seconds: pd.Series) -> str:
+    """Return the first and the last day of rows as text, since they may be days apart; one where they are the same."""
+    ends = (time.strftime("%Y-%m-%d", time.gmtime(float(end))) for end in (seconds.min(), seconds.max()))
+    return " to ".join(dict.fromkeys(ends))
 
 
 class _Run:
