@@ -173,7 +173,7 @@ class ProcessorContract:
         processor.free(buffer)
 
     def test_uploads_of_several_threads_are_each_there(self, processor: Processor) -> None:
-        """Threads of a cold start upload weights side by side: no address is another's, and none is read before its values came."""
+        """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
         if not isinstance(processor, DispatchingProcessor):
             return  # weights stay where they are
         given = [np.full(1 << 16, index, np.float32) for index in range(32)]
