@@ -17,15 +17,15 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 59_850,
-    "code lines of tests": 33_950,
+    "code lines of workflow": 60_690,
+    "code lines of tests": 34_840,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
     "public homonyms": 5,
     "imports inside functions": 48,
     "walk, cold start: stays": 48,
-    "walk, memory: stays": 42,
+    "walk, memory: stays": 43,
     "walk, pair: stays": 41,
 }
 MODULES = {
