@@ -100,7 +100,7 @@ def test_run_takes_what_its_command_takes() -> None:
     takes = {"plan": "folder", "inputs": "given"}
     offers = {option.dest: option.default for option in cli_run.parser()._actions}
     named = {takes.get(name, name): parameter.default for name, parameter in inspect.signature(edgeplan.run).parameters.items()}
-    assert set(named) == set(offers) - {"help", "output", "workspace", "gate", "budget"}  # that of several plans
+    assert set(named) == set(offers) - {"help", "output", "workspace", "gate", "budget", "baton"}  # that of several plans
     assert {name: offers[name] or None for name in named} == {
         name: None if default is inspect.Parameter.empty else default or None for name, default in named.items()
     }

@@ -55,9 +55,10 @@ def _named(document: Any, key: str = "") -> Iterator[str]:
 
 
 def test_whatever_a_table_names_can_be_exported() -> None:
-    named = set(_named(yaml.safe_load((ROOT / "params.yaml").read_text()))) | set(UNSEEN) | set(WORKLOADS)
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    named = set(_named(params)) | set(UNSEEN) | set(WORKLOADS)
     assert len(named) > 50
-    assert named <= set(named_models())
+    assert named - set(params["joint"]["packaged"]) <= set(named_models())
 
 
 @pytest.mark.parametrize(

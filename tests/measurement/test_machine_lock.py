@@ -75,6 +75,7 @@ _HOLDERS = {
     "chapters/cold_start/measuring/runs.py": "cold starts",
     "chapters/cold_start/stages/cold_gpu.py": "cold starts on a GPU",
     "chapters/joint/stages/joint.py": "what a stock engine takes",
+    "chapters/joint/pairs.py": "two models in turns",
     "chapters/joint/ways.py": "first inferences within a budget, in turns",
     "chapters/partition/stages/partition_checked.py": "plans again, later",
     "chapters/memory/plan.py": "candidates of a plan, each when the search comes to it",

@@ -27,6 +27,7 @@ def results(tmp_path: Path) -> Path:
         (folder / name).write_text("earlier")
     params = yaml.safe_load((ROOT / "params.yaml").read_text())
     params["partition"] |= {"pairs": [], "checked_pairs": []}
+    params["cold_gpu"]["devices"], params["unseen"]["devices"] = [], []
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     return folder
 
@@ -90,6 +91,20 @@ def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
     alone = "core 1 does not exist" if os.cpu_count() == 1 else "no OpenCL platform: "
     assert here.startswith(f"pair-here is left out: {alone}")
     assert "error: no" not in done.stderr
+
+
+def test_gpus_that_are_not_here_and_devices_that_are_not_trained_are_left_out(results: Path, tmp_path: Path) -> None:
+    assert results.is_dir()
+    shutil.copytree(ROOT / "config/devices", tmp_path / "config/devices")
+    params = yaml.safe_load((tmp_path / "params.yaml").read_text())
+    params["cold_gpu"]["devices"], params["unseen"]["devices"] = ["cuda-h200"], ["cpu-openvino", "cuda-h200-8sm"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)")
+    assert done.returncode == 4
+    unseen = "-S unseen.devices=[cpu-openvino]"
+    if "cuda-h200 is left out: " in done.stderr:
+        unseen = f"-S cold_gpu.devices=[] {unseen}"
+    assert (tmp_path / "given").read_text() == unseen
 
 
 def test_a_run_that_ends_well_says_what_came_out_and_where_it_stands(results: Path, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 60_690,
-    "code lines of tests": 34_840,
+    "code lines of workflow": 60_700,
+    "code lines of tests": 34_870,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,

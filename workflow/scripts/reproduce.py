@@ -40,20 +40,27 @@ _LACKS = (
 )
 
 
-def _without_absent_pairs() -> list[str]:
-    """Make the options by which a command leaves out pairs whose processors are not here, and say so."""
-    settings = yaml.safe_load(PARAMS.read_text(encoding="utf-8"))["partition"] if PARAMS.is_file() else {}
-    wanted = {name: settings.get(name, []) for name in ("pairs", "checked_pairs")}
-    there = []
-    for pair in dict.fromkeys(pair for pairs in wanted.values() for pair in pairs):
-        done = run(module_command("edgeplan", "device", "check", "--pair", pair))
-        said = done.stderr.decode(errors="replace")
-        if done.returncode != 0 and any(lack in said for lack in _LACKS):
-            print(f"{pair} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
-        else:
-            there.append(pair)
-    found = {name: [pair for pair in pairs if pair in there] for name, pairs in wanted.items()}
-    changed = [f"partition.{name}=[{','.join(found[name])}]" for name in wanted if found[name] != wanted[name]]
+def _without_what_is_not_here(device: str, command: Sequence[str]) -> list[str]:
+    """Make the options by which a command leaves out pairs and GPUs that are not here, and devices that are not trained."""
+    params = yaml.safe_load(PARAMS.read_text(encoding="utf-8")) if PARAMS.is_file() else {}
+    asked = (("partition.pairs", ("--pair",)), ("partition.checked_pairs", ("--pair",)), ("cold_gpu.devices", ()))
+    set_already = any(word.startswith("cold_gpu.devices=") for word in command)
+    wanted = {path: params.get(path.split(".")[0], {}).get(path.split(".")[1], []) for path, _ in asked}
+    if set_already:
+        wanted["cold_gpu.devices"] = []
+    lacking: dict[str, bool] = {}
+    for path, option in asked:
+        for name in wanted[path]:
+            if name not in lacking:
+                done = run(module_command("edgeplan", "device", "check", *option, name))
+                said = done.stderr.decode(errors="replace")
+                lacking[name] = done.returncode != 0 and any(lack in said for lack in _LACKS)
+                if lacking[name]:
+                    print(f"{name} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
+    found = {path: [name for name in names if not lacking[name]] for path, names in wanted.items()}
+    wanted["unseen.devices"] = params.get("unseen", {}).get("devices", [])
+    found["unseen.devices"] = [name for name in wanted["unseen.devices"] if name == device]
+    changed = [f"{path}=[{','.join(names)}]" for path, names in found.items() if names != wanted[path]]
     return [option for one in changed for option in ("-S", one)]
 
 
@@ -92,7 +99,7 @@ def main() -> int:
     termination.end_orderly()
     termination.end_with_starter()
     device, *command = sys.argv[1:]
-    command += _without_absent_pairs()
+    command += _without_what_is_not_here(device, command)
     ERROR.unlink(missing_ok=True)
     known = [path for path in _outcome(device) if path.is_file()]
     for path in known:

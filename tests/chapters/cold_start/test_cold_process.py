@@ -132,7 +132,7 @@ def test_stock_settings_agree_with_onnxruntime_and_find_the_files_that_a_model_n
     job.folder.mkdir()
     prepared = prepare_offline(job)
     if prepared.artefact is None:
-        assert "is not installed" in prepared.reason
+        assert "is not installed" in prepared.reason or "Vulkan finds no GPU" in prepared.reason
         pytest.skip(prepared.reason)
     run = RunJob(
         setting=setting, threads=1, artefact=prepared.artefact, inputs=INPUTS, state="cached", warm_runs=3, reference=reference
