@@ -329,6 +329,7 @@ def test_a_processor_of_this_package_is_named_in_two_files_besides_its_own() -> 
     own = [package / name for name in ("opencl", "engines/opencl", "processors/opencl.py")]
     own += [package / name for name in ("cuda", "engines/cuda", "processors/cuda.py")]  # which runs the same kernels
     own += [package / name for name in ("gpu_start", "chapters/cold_start/gpu")]  # which start these kernels cold
+    own.append(package / "predictors/launches.py")  # which asks their dispatcher
     naming = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from doubles import QueueProcessor
 from edgeplan.devices.pairs import processor_class
 from edgeplan.engines.registry import PROCESSORS
 from edgeplan.errors import DeviceError
+from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.processors.onednn import OnednnProcessor
 from edgeplan.runtime.processor import Processor, Sharing
 from edgeplan.testing.processors import ProcessorContract
@@ -37,7 +42,27 @@ class TestMirroredDouble(ProcessorContract):
         return QueueProcessor(sharing=Sharing.mirrored)
 
 
-class TestOpencl(ProcessorContract):
+class DispatchingContract(ProcessorContract):
+    """What cold starts ask of processors that run this package's own kernels."""
+
+    def test_uploads_of_several_threads_are_each_there(self, processor: DispatchingProcessor) -> None:
+        """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
+        given = [np.full(1 << 16, index, np.float32) for index in range(32)]
+
+        def put(values: npt.NDArray[np.float32]) -> Any:
+            processor.enter()
+            return processor.upload(values)
+
+        with ThreadPoolExecutor(4) as threads:
+            memories = list(threads.map(put, given))
+        read = np.full_like(given, -1.0)
+        for memory, values in zip(memories, read, strict=True):
+            processor.enqueue_read(memory, 0, values)
+        processor.finish()
+        assert [set(values.tolist()) for values in read] == [{float(index)} for index in range(32)]
+
+
+class TestOpencl(DispatchingContract):
     """The first device, on memory as fine as it has; it tells when kernels ran."""
 
     name = "opencl"
@@ -57,7 +82,7 @@ class TestMirroredOpencl(TestOpencl):
     options = MappingProxyType({"sharing": "mirrored"})
 
 
-class TestCuda(ProcessorContract):
+class TestCuda(DispatchingContract):
     """The first NVIDIA GPU, whole."""
 
     name = "cuda"

@@ -13,14 +13,12 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from edgeplan.devices.pairs import processor_class
@@ -30,7 +28,6 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered
-from edgeplan.opencl.processor import DispatchingProcessor
 from edgeplan.runtime.candidates import default
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.executable import Executable, Worker
@@ -171,24 +168,6 @@ class ProcessorContract:
             processor.finish()
             assert (buffer.data == value).all()
         processor.free(buffer)
-
-    def test_uploads_of_several_threads_are_each_there(self, processor: Processor) -> None:
-        """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
-        if not isinstance(processor, DispatchingProcessor):
-            return  # weights stay where they are
-        given = [np.full(1 << 16, index, np.float32) for index in range(32)]
-
-        def put(values: npt.NDArray[np.float32]) -> Any:
-            processor.enter()
-            return processor.upload(values)
-
-        with ThreadPoolExecutor(4) as threads:
-            memories = list(threads.map(put, given))
-        read = np.full_like(given, -1.0)
-        for memory, values in zip(memories, read, strict=True):
-            processor.enqueue_read(memory, 0, values)
-        processor.finish()
-        assert [set(values.tolist()) for values in read] == [{float(index)} for index in range(32)]
 
     def test_memory_is_zeroed_and_keeps_what_is_written(self, processor: Processor) -> None:
         """Padding of blocks relies on it."""
