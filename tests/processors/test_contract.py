@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from doubles import QueueProcessor
@@ -48,13 +46,8 @@ class DispatchingContract(ProcessorContract):
     def test_uploads_of_several_threads_are_each_there(self, processor: DispatchingProcessor) -> None:
         """Threads of a cold start upload weights side by side: each address is its own, and what lies there has come."""
         given = [np.full(1 << 16, index, np.float32) for index in range(32)]
-
-        def put(values: npt.NDArray[np.float32]) -> Any:
-            processor.enter()
-            return processor.upload(values)
-
-        with ThreadPoolExecutor(4) as threads:
-            memories = list(threads.map(put, given))
+        with ThreadPoolExecutor(4, initializer=processor.enter) as threads:
+            memories = list(threads.map(processor.upload, given))
         read = np.full_like(given, -1.0)
         for memory, values in zip(memories, read, strict=True):
             processor.enqueue_read(memory, 0, values)

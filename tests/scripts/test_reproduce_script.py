@@ -32,12 +32,15 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, code: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The script around a command that does what `code` says."""
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])}
-    command = [sys.executable, str(SCRIPT), "cpu-openvino", sys.executable, "-c", code]
+    command = [sys.executable, str(SCRIPT), "cpu-openvino", sys.executable, "-c", code, *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
+
+#: Tells the words that it is given, and fails.
+GIVEN = "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)"
 
 FAILS = """
 import pathlib, sys
@@ -82,7 +85,7 @@ def test_pairs_whose_processors_are_not_here_are_left_out_and_the_run_goes_on(
         (tmp_path / f"config/pairs/{name}.yaml").write_text(yaml.safe_dump(document))
     params = tmp_path / "params.yaml"
     params.write_text(params.read_text().replace("  pairs: []", "  pairs: [pair-absent, pair-wrong, pair-here]"))
-    done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)")
+    done = run(tmp_path, GIVEN)
     assert done.returncode == 4
     assert (tmp_path / "given").read_text() == "-S partition.pairs=[pair-wrong]", "a faulty file is for the run to tell"
     absent, here = [line for line in done.stderr.splitlines() if "left out" in line]
@@ -99,12 +102,13 @@ def test_gpus_that_are_not_here_and_devices_that_are_not_trained_are_left_out(re
     params = yaml.safe_load((tmp_path / "params.yaml").read_text())
     params["cold_gpu"]["devices"], params["unseen"]["devices"] = ["cuda-h200"], ["cpu-openvino", "cuda-h200-8sm"]
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    done = run(tmp_path, "import pathlib, sys; pathlib.Path('given').write_text(' '.join(sys.argv[1:])); sys.exit(4)")
+    done = run(tmp_path, GIVEN)
     assert done.returncode == 4
-    unseen = "-S unseen.devices=[cpu-openvino]"
-    if "cuda-h200 is left out: " in done.stderr:
-        unseen = f"-S cold_gpu.devices=[] {unseen}"
-    assert (tmp_path / "given").read_text() == unseen
+    gone = "-S cold_gpu.devices=[] " if "cuda-h200 is left out: " in done.stderr else ""
+    assert (tmp_path / "given").read_text() == f"{gone}-S unseen.devices=[cpu-openvino]"
+    words = ["-S", "cold_gpu.devices=[]", "-S", "unseen.devices=[cuda-h200-8sm]"]  # in place of what params name
+    assert "left out" not in run(tmp_path, GIVEN, *words).stderr
+    assert (tmp_path / "given").read_text() == " ".join([*words, "-S unseen.devices=[]"])
 
 
 def test_a_run_that_ends_well_says_what_came_out_and_where_it_stands(results: Path, tmp_path: Path) -> None:

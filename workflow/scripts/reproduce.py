@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -40,28 +41,41 @@ _LACKS = (
 )
 
 
+def _asked(path: str, command: Sequence[str]) -> list[str]:
+    """Read the names of a list of params.yaml, or those that the command gives in its place; the last `-S` counts."""
+    for word in reversed(command):
+        if word.startswith(f"{path}="):
+            return yaml.safe_load(word.partition("=")[2]) or []
+    section, name = path.split(".")
+    params = yaml.safe_load(PARAMS.read_text(encoding="utf-8")) if PARAMS.is_file() else {}
+    return params.get(section, {}).get(name, [])
+
+
+def _is_here(*named: str) -> bool:
+    """Return whether a device or a pair can be used on this machine; say why one is left out."""
+    done = run(module_command("edgeplan", "device", "check", *named))
+    said = done.stderr.decode(errors="replace")
+    lacking = done.returncode != 0 and any(lack in said for lack in _LACKS)
+    if lacking:
+        print(f"{named[-1]} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
+    return not lacking
+
+
 def _without_what_is_not_here(device: str, command: Sequence[str]) -> list[str]:
     """Make the options by which a command leaves out pairs and GPUs that are not here, and devices that are not trained."""
-    params = yaml.safe_load(PARAMS.read_text(encoding="utf-8")) if PARAMS.is_file() else {}
-    asked = (("partition.pairs", ("--pair",)), ("partition.checked_pairs", ("--pair",)), ("cold_gpu.devices", ()))
-    set_already = any(word.startswith("cold_gpu.devices=") for word in command)
-    wanted = {path: params.get(path.split(".")[0], {}).get(path.split(".")[1], []) for path, _ in asked}
-    if set_already:
-        wanted["cold_gpu.devices"] = []
-    lacking: dict[str, bool] = {}
-    for path, option in asked:
-        for name in wanted[path]:
-            if name not in lacking:
-                done = run(module_command("edgeplan", "device", "check", *option, name))
-                said = done.stderr.decode(errors="replace")
-                lacking[name] = done.returncode != 0 and any(lack in said for lack in _LACKS)
-                if lacking[name]:
-                    print(f"{name} is left out: {_reason(said)}", file=sys.stderr)  # noqa: T201  for people
-    found = {path: [name for name in names if not lacking[name]] for path, names in wanted.items()}
-    wanted["unseen.devices"] = params.get("unseen", {}).get("devices", [])
-    found["unseen.devices"] = [name for name in wanted["unseen.devices"] if name == device]
-    changed = [f"{path}=[{','.join(names)}]" for path, names in found.items() if names != wanted[path]]
-    return [option for one in changed for option in ("-S", one)]
+    pair_is_here = cache(lambda pair: _is_here("--pair", pair))
+    stay: dict[str, Callable[[str], bool]] = {
+        "partition.pairs": pair_is_here,
+        "partition.checked_pairs": pair_is_here,
+        "cold_gpu.devices": _is_here,
+        "unseen.devices": lambda name: name == device,
+    }
+    options = []
+    for path, stays in stay.items():
+        names = _asked(path, command)
+        if (found := [name for name in names if stays(name)]) != names:
+            options += ["-S", f"{path}=[{','.join(found)}]"]
+    return options
 
 
 def _code_of(command: Sequence[str]) -> int:
