@@ -255,13 +255,8 @@ class GpuSession(Session):
         outputs = {border.name: np.empty(border.shape, border.dtype) for border in self.program.outputs}
         for border, value in zip(self.program.inputs, values, strict=True):
             processor.enqueue_write(self._arena, border.offset, value)
-        if first and self.schedule.at_once:
-            with self._timed("code"):
-                self._load_whole()
-        if first and (self.schedule.in_sequence or self.schedule.at_once):
-            self._prepare_all(self.schedule.queues[0])
         if first:
-            self._await_upload()
+            self._prepare_here()
         if self._again is None:
             for index in range(len(self.program.steps)):
                 processor.enqueue(self._ready(index))
@@ -280,14 +275,20 @@ class GpuSession(Session):
             self._keep_codes()
         return outputs
 
+    def _prepare_here(self) -> None:
+        """Prepare what no thread does before the first kernel runs."""
+        if self.schedule.at_once:
+            with self._timed("code"):
+                self._load_whole()
+        if self.schedule.in_sequence or self.schedule.at_once:
+            self._prepare_all(self.schedule.queues[0])
+        if not self._is_up:
+            self._await(lambda: self._is_up, PACKED_NAME)
+
     def _ready(self, index: int) -> Kernel:
         if self._kernels[index] is None:
             self._await(lambda: self._kernels[index] is not None, self.program.steps[index].name)
         return cast("Kernel", self._kernels[index])
-
-    def _await_upload(self) -> None:
-        if not self._is_up:
-            self._await(lambda: self._is_up, PACKED_NAME)
 
     def _await(self, is_done: Callable[[], bool], what: str) -> None:
         """Wait for what a thread of the cold start does."""
