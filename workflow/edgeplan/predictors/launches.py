@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -21,7 +21,7 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.kernels import CONTEXT, KernelConfig
 from edgeplan.graph.steps import PostOp, Setting, Step
 from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch, GpuNumbers, device_numbers
-from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable
+from edgeplan.predictors.configs import NUMBERS, ConfigTable
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.support.lazy import lazily
 
@@ -39,6 +39,8 @@ LAUNCH_TERMS = tuple(
 )
 _POOLS = ("maxpool", "avgpool", "gap", "gmp")
 _NAMES = ("i", "o")
+#: Numbers of a configuration that launches follow from.
+_ASKED = tuple(n for n in NUMBERS if n not in {*CONTEXT, "bias", "residual", "other_elements", "pad_bottom", "pad_right"})
 
 
 def checked_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
@@ -76,18 +78,23 @@ def launch_features(
     device, names = checked_numbers(numbers), sorted({*layouts, *implementations})
     place = {name: code for code, name in enumerate(names)}
     told = [[place[name] for name in column] for column in (layouts, implementations)]
-    own = [table.numbers[name] for name in NUMBERS if name not in CONTEXT]
-    keys = np.column_stack([*own, *(table.codes[name] for name in WORDS), *told])
-    distinct, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    kinds, activations = table.words["kind"], np.array([bool(word) for word in table.words["activation"]], dtype=np.int64)
+    own = [table.codes["kind"], activations[table.codes["activation"]], *(table.numbers[name] for name in _ASKED)]
+    # as one void of all columns: rows are sorted by their bytes, which is much faster than column by column
+    keys = np.ascontiguousarray(np.column_stack([*own, *told]).astype(np.int64))
+    _, first, back = np.unique(keys.view(f"V{keys.itemsize * keys.shape[1]}"), return_index=True, return_inverse=True)
     rows = [
-        _of_kernel(replace(table.row(row), model_bytes=0, arena_bytes=0), names[layout], names[implementation], device)
-        for row, (layout, implementation) in zip(first.tolist(), distinct[:, -2:].tolist(), strict=True)
+        _of_kernel((kinds[kind], bool(activation), *sizes), names[layout], names[implementation], device)
+        for kind, activation, *sizes, layout, implementation in keys[first].tolist()
     ]
     return np.array(rows, np.float64)[back.reshape(-1)]
 
 
 @lru_cache(maxsize=1 << 16)
-def _of_kernel(config: KernelConfig, layout: str, implementation: str, device: DeviceNumbers) -> tuple[float, ...]:
+def _of_kernel(asked: tuple[str | int, ...], layout: str, implementation: str, device: DeviceNumbers) -> tuple[float, ...]:
+    """Return the values of `LAUNCH_FEATURES` of a kernel: its kind, whether it has an activation, and the sizes of `_ASKED`."""
+    kind, activation, *sizes = asked
+    config = KernelConfig(str(kind), "", activation="relu" if activation else "", **dict(zip(_ASKED, sizes, strict=True)))
     found = launched(config, layout, device)
     if found is None or implementation not in ("", found.implementation):
         return (0.0,) * len(LAUNCH_FEATURES)

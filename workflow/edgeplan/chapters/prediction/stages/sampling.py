@@ -191,8 +191,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, 
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
     fixed_sets = {FURTHER: list(further_graphs(sampler.seed))}
-    if wider:
-        fixed_sets[WIDER] = list(wider_graphs(sampler.seed, wider))
+    wide = list(wider_graphs(sampler.seed, wider)) if wider else []
+    if wide and (not stored_rows_only() or any(sampler.bench.is_stored(Subject(graph, profiled=True)) for graph in wide)):
+        fixed_sets[WIDER] = wide  # shipped rows may be older than the device's wish for these
     fixed_sets |= {SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
     if singles:
         fixed_sets[SINGLE] = list(single_graphs(sampler.seed, singles))
