@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -119,7 +120,7 @@ class GpuSession(Session):
     def _start(self) -> None:
         if self.schedule.in_sequence:
             return
-        lanes = [lambda queue=queue: self._prepare_all(queue) for queue in self.schedule.queues if queue]
+        lanes: list[Callable[[], None]] = [partial(self._prepare_all, queue) for queue in self.schedule.queues if queue]
         if self.schedule.at_once:
             lanes = [self._upload_all] if self._packed is not None else []
         for number, work in enumerate((self._read_ahead, *lanes)):

@@ -114,7 +114,7 @@ def train_predictor(
         interval=calibrate(residual, effective, settings.interval),
         dispatch_numbers=settings.dispatch_numbers,
         launch_version=LAUNCH_VERSION * launched,
-        alone=not matrix[np.ix_(kept, [features.index(name) for name in CONTEXT])].any(),
+        alone=not any(matrix[kept, features.index(name)].any() for name in CONTEXT),
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
     return DevicePredictor(card, texts), held_out.reset_index(drop=True)

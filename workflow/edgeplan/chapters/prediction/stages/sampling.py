@@ -40,7 +40,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import CONTEXT, Kernel, KernelConfig, make_kernel, without_context
+from edgeplan.graph.kernels import Kernel, KernelConfig, make_kernel, without_context
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
@@ -313,7 +313,7 @@ def _measured_alone(
         single = extract(graph, kernel)
         config = make_kernel(single, kernel.members).config
         if copies > 1:
-            config = replace(config, **dict.fromkeys(CONTEXT, 0))
+            config = KernelConfig.from_json(without_context(config.to_json()))
         together, count = side_by_side(single, copies)
         alone.append((config, Subject(together), count))
     measured = bench.measure([subject for _, subject, _ in alone], description=f"{sampler} kernels")
