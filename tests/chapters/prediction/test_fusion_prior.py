@@ -123,6 +123,7 @@ def test_rules_that_are_taken_are_the_shipped_ones_and_nothing_is_timed(tmp_path
     told = found.provenance
     assert found.model_copy(update={"provenance": shipped.provenance}) == shipped
     assert (told.device, told.engine) == ("onnxruntime-cuda-h200", "onnxruntime_cuda")
+    assert (told.measurements, told.cases) == ("", 0), "none are its own"
     assert told.prior == f"cpu-onnxruntime, onnxruntime {shipped.provenance.version}"
     assert list(pd.read_csv(paths["test_cases"]).columns) == list(COLUMNS)
     assert not any(len(pd.read_csv(paths[name])) for name in names[1:])

@@ -83,7 +83,8 @@ def _taken(device: DeviceFile, name: str) -> FusionRules:
     """
     found = read_rules(shipped_folder(name, SHIPPED, where="fusion.taken_from") / RULES)
     theirs = found.provenance
-    told = {"device": device.name, "engine": device.engine, "prior": f"{theirs.device}, {theirs.engine} {theirs.version}"}
+    named = f"{theirs.device}, {theirs.engine} {theirs.version}"
+    told = {"device": device.name, "engine": device.engine, "prior": named, "measurements": "", "cases": 0}
     return found.model_copy(update={"provenance": theirs.model_copy(update=told)})
 
 
