@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -29,7 +30,9 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
+from edgeplan.opencl.building import ProgramSource
 from edgeplan.opening import open_plan
+from edgeplan.processors.opencl import OpenclProcessor
 from edgeplan.runs import run
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, read_folder, write_plan
 from edgeplan.runtime.gpu_program import CODE_NAME, PACKED_NAME, GpuProgram, GpuSchedule
@@ -310,6 +313,69 @@ def test_an_error_of_the_upload_ends_the_inference(planned: Planned, copy: Path,
     monkeypatch.setattr("edgeplan.gpu_start.weights.WeightFiles.map_packed", refuse)
     with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
         session.run(random_inputs(planned.graph))
+
+
+class _Merging(OpenclProcessor):
+    """PoCL as a driver that takes the code of all sources as one program."""
+
+    #: What was done with such programs, in order, and what they were made of.
+    done: ClassVar[list[str]] = []
+    parts: ClassVar[dict[ProgramSource, tuple[ProgramSource, ...]]] = {}
+
+    def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource:
+        whole = ProgramSource("whole", "\n".join(str((one.text, one.options)) for one in sources), ())
+        self.parts[whole] = tuple(sources)
+        return whole
+
+    def code_of(self, asked: ProgramSource) -> bytes:
+        if asked not in self.parts:
+            return super().code_of(asked)
+        return msgspec.json.encode([self.code_of(one) for one in self.parts[asked]])
+
+    def compile(self, asked: ProgramSource) -> None:
+        self.done.extend(["compile"] * (asked in self.parts))
+        for one in self.parts.get(asked, (asked,)):
+            super().compile(one)
+
+    def load(self, asked: ProgramSource, code: bytes) -> None:
+        if asked not in self.parts:
+            super().load(asked, code)
+            return
+        self.done.append("load")
+        for one, binary in zip(self.parts[asked], msgspec.json.decode(code, type=list[bytes]), strict=True):
+            super().load(one, binary)
+
+    def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
+        assert self.parts[whole] == tuple(sources)
+        self.done.append("take")
+
+
+def test_a_driver_that_takes_all_code_as_one_program_has_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeplan.gpu_start.opened.gpu_class", lambda _: _Merging)
+    device, graph = tmp_path / "merging.yaml", _graph()
+    described = {"format_version": 1, "name": device.stem, "engine": "opencl", "options": _options("opencl")}
+    device.write_text(yaml.safe_dump(described))
+    found, model = load_device(device), save_onnx(graph, tmp_path / "small.onnx")
+    with planning_on(found) as (processor, block):
+        planning = GpuPlanning(found, model, processor, block)
+        made = {name: planning.write(name, tmp_path / f"{name}.plan") for name in (OPTIMAL, KEPT)}
+    assert [made[name].schedule.at_once for name in (OPTIMAL, KEPT)] == [True, False], "the ablation is as it was"
+    assert 0 <= made[OPTIMAL].prediction.gap <= 0.05
+    planned = Planned(device, model, graph, {}, {}, reference_outputs(graph))
+    folder = made[OPTIMAL].folder
+    _Merging.done.clear()
+    with _opened(folder) as session:
+        _check(session, planned)
+        assert not session.code_problem
+    assert _Merging.done == ["load", "take"]
+    _flip_in_code(folder)
+    with _opened(folder) as session:
+        _check(session, planned)
+        assert session.code_problem
+    assert _Merging.done == ["load", "take", "compile", "take"]
+    with _opened(folder) as session:
+        _check(session, planned)
+        assert not session.code_problem, "it was written again, as one program"
 
 
 @pytest.mark.parametrize("queues", [((),), ((0, 0),), ((0,), (1,))])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgeplan.cuda import building, driver
@@ -15,6 +17,7 @@ from edgeplan.cuda.contexts import GpuContext
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
 from edgeplan.opencl.building import variant
+from edgeplan.opencl.launch import Launch
 from edgeplan.processors.cuda import CudaOptions, CudaProcessor
 
 
@@ -98,6 +101,19 @@ def test_options_that_do_not_fit_are_named(given: dict[str, str], problem: str) 
 def test_a_gpu_computes_on_no_core() -> None:
     with pytest.raises(DeviceError, match="computes on no CPU cores"):
         CudaProcessor.open({}, (0,), 16)
+
+
+def test_arguments_of_a_launch_lie_where_the_driver_reads_them() -> None:
+    """Each at an address of its own: memory by its address, numbers in 32 bits."""
+    modules = SimpleNamespace(function=lambda *_: "a kernel")
+    processor = SimpleNamespace(_context=SimpleNamespace(modules=modules))
+    given = (np.uint64((1 << 40) + 5), np.int32(-7), np.float32(0.25), np.int32(1 << 30))
+    launch = Launch("empty", "empty", (), (64, 6), (32, 2), ())
+    found = CudaProcessor._command(processor, launch, given)  # type: ignore[arg-type]
+    places = (ctypes.c_uint64 * len(given)).from_address(found.arguments)
+    kinds = (ctypes.c_uint64, ctypes.c_int32, ctypes.c_float, ctypes.c_int32)
+    assert [kind.from_address(place).value for kind, place in zip(kinds, places, strict=True)] == list(given)
+    assert (found.grid, found.group) == ((2, 3, 1), (32, 2, 1))
 
 
 def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros() -> None:

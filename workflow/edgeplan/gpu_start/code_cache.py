@@ -62,20 +62,19 @@ class CodeCache:
             if path.stat().st_size > _MOST_BYTES:
                 self.problem = "is too large"
                 return
-            content = memoryview(path.read_bytes())
+            raw = path.read_bytes()
         except OSError as error:
             self.problem = f"cannot be read: {error.strerror}"
             return
-        line, _, rest = bytes(content).partition(b"\n")
+        content, at, end = memoryview(raw), raw.find(b"\n") + 1, len(raw)
         try:
-            head = msgspec.json.decode(line, type=_Head)
+            head = msgspec.json.decode(content[:at], type=_Head)
         except msgspec.DecodeError:
             self.problem = "is damaged"
             return
         if head.format != _FORMAT:
             self.problem = f"is of format {head.format}"
             return
-        at, end = len(line) + 1, len(line) + 1 + len(rest)
         for entry in head.entries:
             if not 0 <= entry.size <= end - at:
                 self.problem = "was cut short"
