@@ -177,17 +177,13 @@ def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
 
 
 def _at_once(costs: GpuCosts, fill_ms_per_byte: float) -> GpuOutcome:
-    """Choose what is uploaded in one go, what the preparing thread does beside it, and what the GPU runs after both.
+    """Choose kernels where all weights are kept, and uploaded in one go beside the loading of code; the GPU runs after both.
 
     The time is the larger of the two sums before the GPU begins, and the GPU's. For any weights of the two that add up to one,
     their weighted sum is no more than the larger: what is least of it, step by step, is a bound, and a choice to try.
     """
-
-    def parts(one: GpuCandidate) -> tuple[float, float, float]:
-        up = one.kept_bytes * fill_ms_per_byte if one.cached else 0.0
-        return up, one.merged_ms + (0.0 if one.cached else one.read_ms + one.pack_ms + one.upload_ms), one.first_ms
-
-    times = [np.array([parts(one) for one in step]) for step in costs.steps]
+    steps = [[one for one in step if one.cached] for step in costs.steps]
+    times = [np.array([(one.kept_bytes * fill_ms_per_byte, one.merged_ms, one.first_ms) for one in step]) for step in steps]
     best, makespan, bound = [0] * len(times), np.inf, 0.0
     for share in np.linspace(0.0, 1.0, _SHARES):
         weights = np.array([share, 1.0 - share, 1.0])
@@ -198,7 +194,7 @@ def _at_once(costs: GpuCosts, fill_ms_per_byte: float) -> GpuOutcome:
             best, makespan = chosen, max(up, beside) + run
     start = costs.start_ms
     return GpuOutcome(
-        tuple(step[k] for step, k in zip(costs.steps, best, strict=True)),
+        tuple(step[k] for step, k in zip(steps, best, strict=True)),
         (tuple(range(len(times))),),
         in_sequence=False,
         code=True,
