@@ -24,6 +24,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.predictors.training_rows import LACKING, trained_on
+from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.zoo import prior_models
 
 ROOT = Path(__file__).parents[3]
@@ -101,3 +102,24 @@ def test_copies_tell_of_no_model_around(tmp_path: Path) -> None:
             assert all(float(str(row["latency_us"])) > 0 for row in rows)
     assert all(config.model_bytes > 0 for config in found[1])
     assert found[6] == [replace(config, model_bytes=0, arena_bytes=0) for config in found[1]]
+
+
+def test_copies_that_the_time_did_not_reach_are_left_out_then_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored rows give what was measured, and end where it ended, though the budget was not spent."""
+    settings = load_params(ROOT / "params.yaml").sampling.model_copy(update={"copies": 3})
+    prior, graphs = ConvPrior(conv_shapes([prior_models()["resnet18"]()])), list(further_graphs(7))[:2]
+
+    def sampled(*, limit: float) -> list[dict[str, object]]:
+        found = sampling._Found()
+        with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+            sampler = CarrierSampler(bench, settings, prior, RULES, 7)
+            bench.limit(limit)
+            sampling._isolated(bench, sampler, RULES, 1e6, 7, found, graphs)
+        return found.rows
+
+    first = sampled(limit=1e-9)
+    assert len(first) == SETTINGS.batch_size, "a batch is measured to its end"
+    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
+    assert sampled(limit=0.0) == first

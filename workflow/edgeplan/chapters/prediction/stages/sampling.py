@@ -289,6 +289,8 @@ def _isolated(
         batch = _measured_alone(bench, alone, boundary, name, rows, sampler.settings.copies)
         measured += batch
         spent += sum(m.seconds for m in batch)
+        if len(batch) < len(alone):
+            break  # the time for the stage is over, or was when the rest was measured
     count = max(1, within(measured, budget - of_chains))
     found.rows += rows[:count]
     found.seconds["isolated"] = spent
@@ -307,7 +309,11 @@ def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
 def _measured_alone(
     bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row], copies: int = 1
 ) -> list[Measurement]:
-    """Measure kernels of graphs, each alone or in copies, and add their rows; those of copies tell of no model around."""
+    """Measure kernels of graphs, each alone or in copies, and add their rows; those of copies tell of no model around.
+
+    Returns:
+        The measurements, without copies that are not reached within the time of the stage.
+    """
     alone: list[tuple[KernelConfig, Subject, int]] = []
     for graph, kernel in kernels:
         single = extract(graph, kernel)
@@ -316,10 +322,20 @@ def _measured_alone(
             config = KernelConfig.from_json(without_context(config.to_json()))
         together, count = side_by_side(single, copies)
         alone.append((config, Subject(together), count))
-    measured = bench.measure([subject for _, subject, _ in alone], description=f"{sampler} kernels")
-    for (config, subject, count), m in zip(alone, measured, strict=True):
-        label = copied_label(m, count, boundary) if copies > 1 else isolated_label(subject.graph, m, boundary)
-        rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
+    subjects, told = [subject for _, subject, _ in alone], f"{sampler} kernels"
+    found: Sequence[Measurement | None]
+    if copies == 1:
+        found = bench.measure(subjects, description=told)
+    elif rows and stored_rows_only() and not any(map(bench.is_stored, subjects)):
+        found = [None] * len(subjects)
+    else:  # many copies take long to load: the stage's time may be over before the budget is
+        found = bench.measure_in_time(subjects, description=told)
+    measured = []
+    for (config, subject, count), m in zip(alone, found, strict=True):
+        if m is not None:
+            label = copied_label(m, count, boundary) if copies > 1 else isolated_label(subject.graph, m, boundary)
+            rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
+            measured.append(m)
     return measured
 
 
