@@ -356,8 +356,9 @@ def launch_of(planned: PlannedLaunch) -> Launch:
 
 
 def sources_of_steps(processor: DispatchingProcessor, steps: Sequence[GpuStep]) -> tuple[ProgramSource, ...]:
-    """List the sources of all kernels of steps, each once, in order."""
-    return tuple(dict.fromkeys(processor.source_of(launch_of(launch)) for step in steps for launch in step.launches))
+    """List the sources of all kernels of steps, each once, by name: the same ones make the same program."""
+    found = {processor.source_of(launch_of(launch)) for step in steps for launch in step.launches}
+    return tuple(sorted(found, key=lambda source: (source.name, source.options)))
 
 
 def library_version() -> str:

@@ -155,7 +155,7 @@ class CostMeter:
             self._merged_share = taken / sum(self._load_ms[source] for source in sources)
 
     def _fill_ms_per_byte(self) -> float | None:
-        """What a byte of packed weights takes from a file's pages to a device that takes its code as one program."""
+        """Measure the upload of a byte from a file's pages; None where the driver does not take all code as one program."""
         sizes = [_FLOAT_BYTES * step.weights.elements for step in self._own if step.weights is not None]
         if self._processor.merged(()) is None or not sizes:
             return None
