@@ -46,8 +46,12 @@ class HandoverSession(Session):
 
     def __init__(self, plan: PlanFolder, host: Callable[[], Session], later: Callable[[PlanFolder], Session]) -> None:
         before = os.sched_getaffinity(0)
-        self._later_plan = later_plan_of(plan)
-        self._host: Any = host()
+        self._host: Any = host()  # which prepares kernels while the other plan is looked at
+        try:
+            self._later_plan = later_plan_of(plan)
+        except FormatError:
+            self._host.close()
+            raise
         super().__init__(self._host.inputs, plan.path)
         free = before - os.sched_getaffinity(0)
         self._processors, self._open_later = free or before, later
