@@ -19,8 +19,10 @@ from edgeplan.chapters.cold_start.gpu.page import (
     findings,
     gpu_metrics,
     least_ms,
+    ways,
 )
 from edgeplan.reporting import kit
+from edgeplan.support.protocols import protocol
 
 #: Cold and later times (ms) of each plan of the two models.
 _TIMES = {
@@ -134,3 +136,23 @@ def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) 
         GPU_REPORT.show(_evidence(starts), folder=folder, metrics=folder / "metrics.json", chapter=page)
         assert (folder / "tables/cold_gpu_beside.csv").is_file()
         assert page.is_file()
+
+
+def test_the_figure_has_a_bar_of_each_technique_and_stock_engine() -> None:
+    """Where a stock engine started a model."""
+    (axis,) = ways(_evidence()).axes
+    _, labels = axis.get_legend_handles_labels()
+    assert labels == ["default", "K", "K+C", "optimal", "warm", "onnxruntime-cuda", "later"]
+    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axis.containers}
+    assert heights["onnxruntime-cuda"] == pytest.approx([60.0, np.nan], nan_ok=True)
+    assert heights["later"] == [10.0, 30.0]
+
+
+def test_starts_by_an_earlier_protocol_are_named() -> None:
+    starts = _starts()
+    now, before = starts.assign(protocol=protocol("cold_gpu").name), starts.assign(protocol=protocol("cold_gpu").earlier[0])
+    assert not any("earlier protocol" in told for told in findings(_evidence(now)))
+    mixed = pd.concat([now[now["model"] == "one"], before[before["model"] != "one"]])
+    (told,) = (told for told in findings(_evidence(mixed)) if "earlier protocol" in told)
+    assert "two" in told
+    assert "one" not in told

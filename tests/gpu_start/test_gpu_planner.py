@@ -99,3 +99,23 @@ def test_the_warm_plan_takes_the_kernels_that_are_fastest_later(costs: GpuCosts)
     _check(costs, found)
     for one, step in zip(found.choice, costs.steps, strict=True):
         assert one.warm_ms == min(other.warm_ms for other in step)
+
+
+@given(costs(), st.floats(0.0, 1.0))
+def test_plans_that_take_all_at_once_are_held_to_the_best_of_all(costs: GpuCosts, fill_ms_per_byte: float) -> None:
+    """Uploads are beside all else that prepares, and the GPU runs after both."""
+    steps = tuple(tuple(replace(one, merged_ms=one.load_ms / 2) for one in step) for step in costs.steps)
+    costs = replace(costs, steps=steps, fill_ms_per_byte=fill_ms_per_byte)
+
+    def executed_ms(chosen: tuple[GpuCandidate, ...]) -> float:
+        up = sum(one.kept_bytes * fill_ms_per_byte for one in chosen if one.cached)
+        made = sum(one.read_ms + one.pack_ms + one.upload_ms for one in chosen if not one.cached)
+        beside = made + sum(one.merged_ms for one in chosen)
+        return costs.start_ms + max(up, beside) + sum(one.first_ms for one in chosen)
+
+    found = GPU_PLANNERS[OPTIMAL](costs, Search())
+    _check(costs, found)
+    assert found.at_once
+    best = min(map(executed_ms, product(*costs.steps)))
+    assert found.lower_bound_ms <= best * (1 + 1e-9)
+    assert found.makespan_ms == pytest.approx(executed_ms(found.choice))

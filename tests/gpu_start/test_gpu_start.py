@@ -280,6 +280,38 @@ def test_a_device_that_is_not_here_is_named(copy: Path) -> None:
         _opened(copy)
 
 
+def _all_at_once(folder: Path) -> None:
+    """Have a plan's weights go up in one go, whatever was planned."""
+    found = read_folder(folder)
+    steps = range(len(cast("GpuProgram", found.program).steps))
+    found.reschedule(GpuSchedule((tuple(steps),), at_once=True))
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_weights_that_go_up_in_one_go_are_those_of_each_step(
+    planned: Planned, copy: Path, monkeypatch: pytest.MonkeyPatch, *, evicted: bool
+) -> None:
+    """Also chunk by chunk, where the file is not in memory."""
+    _all_at_once(copy)
+    if evicted:
+        monkeypatch.setattr("edgeplan.gpu_start.session._CHUNK_BYTES", 4096)
+        monkeypatch.setattr("edgeplan.gpu_start.session.in_memory", lambda *_, **__: False)
+    with _opened(copy) as session:
+        _check(session, planned)
+        stages = session.stages_ms()
+        assert {"upload", "code", "wait"} >= stages.keys() - {"run"}, "no weights are read or packed step by step"
+
+
+def test_an_error_of_the_upload_ends_the_inference(planned: Planned, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ModelError("the disk is gone")
+
+    _all_at_once(copy)
+    monkeypatch.setattr("edgeplan.gpu_start.weights.WeightFiles.map_packed", refuse)
+    with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
+        session.run(random_inputs(planned.graph))
+
+
 @pytest.mark.parametrize("queues", [((),), ((0, 0),), ((0,), (1,))])
 def test_a_schedule_that_does_not_prepare_each_step_once_is_refused(copy: Path, queues: Any) -> None:
     read_folder(copy).reschedule(GpuSchedule(queues))

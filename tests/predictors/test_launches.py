@@ -207,3 +207,48 @@ def test_numbers_of_no_device_are_refused() -> None:
         TrainingSettings(dispatch_numbers={"units": 8})
     with pytest.raises(ValidationError, match="no kernels of vectors of 5"):
         TrainingSettings(dispatch_numbers={**asdict(GPU), "vector": 5})
+
+
+def _drawn(count: int) -> list[KernelConfig]:
+    """Convolutions of all sorts, most as models have them; few are of groups, of two images, or larger than kernels take."""
+    rng, found = np.random.default_rng(5), list[KernelConfig]()
+    for number in range(count):
+        side, window = int(rng.integers(1, 120)), int(rng.choice([1, 3, 3, 5]))
+        read, written, groups = int(rng.integers(1, 300)), int(rng.integers(1, 700)), 1
+        if number % 4 == 0:
+            written = groups = read
+        elif number % 9 == 0:
+            read, written, groups = 32 * 4, 64 * 4, 4
+        if number % 50 == 1:
+            side = 20_000
+        stride, dilation, pad = (int(rng.integers(low, 3)) for low in (1, 1, 0))
+        out = max(1, (side + 2 * pad - dilation * (window - 1) - 1) // stride + 1)
+        sizes = {f"{name}_{axis}": size for axis in ("height", "width") for name, size in (("in", side), ("out", out))}
+        sizes |= {
+            f"{name}_{axis}": n for axis in "hw" for name, n in (("kernel", window), ("stride", stride), ("dilation", dilation))
+        }
+        found.append(
+            KernelConfig(
+                "dwconv" if groups == read > 1 else "conv", "conv", batch=2 if number % 40 == 3 else 1, in_channels=read,
+                out_channels=written, groups=groups, pad_top=pad, pad_left=pad, activation=("", "relu")[number % 2], **sizes,
+            )
+        )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("numbers", [GPU, GpuNumbers(132, 4, 16, 1024, 49152, 65536), GpuNumbers(8, 8, 16, 1024)])
+def test_many_convolutions_in_one_pass_have_the_features_of_each_by_itself(numbers: GpuNumbers) -> None:
+    configs = _drawn(600)
+    layouts = [NCHW if number % 7 == 0 else BLOCKED for number in range(len(configs))]
+    alone = [launched(config, layout, numbers) for config, layout in zip(configs, layouts, strict=True)]
+    names = ["" if one is None or number % 3 else one.implementation for number, one in enumerate(alone)]
+    names = ["conv.other" if number % 11 == 0 else name for number, name in enumerate(names)]
+    wanted = [
+        (0.0,) * len(LAUNCH_FEATURES) if one is None or name not in ("", one.implementation) else launch_values(one)
+        for one, name in zip(alone, names, strict=True)
+    ]
+    found = launch_features(ConfigTable.of(configs), layouts, names, asdict(numbers))
+    np.testing.assert_array_equal(found, np.array(wanted))
+    kinds = {one.implementation for one in alone if one is not None}
+    assert kinds >= {"conv.depthwise", "conv.winograd", "conv.first"}
+    assert any(one is None for one in alone)

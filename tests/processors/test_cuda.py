@@ -100,6 +100,34 @@ def test_a_gpu_computes_on_no_core() -> None:
         CudaProcessor.open({}, (0,), 16)
 
 
+def test_a_merged_program_names_each_kernel_by_its_source_and_ends_its_macros() -> None:
+    small, large = (translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
+    found = building.merged((small, large))
+    assert found.text.count("struct mask4") == 1, "one prelude"
+    for number, (rows, source) in enumerate(((1, small), (4, large))):
+        part = found.text.partition(f"namespace source_{number} ")
+        assert f"#define conv_direct conv_direct_of_{number}\n" in part[0].rpartition("#undef")[2]
+        assert f"#define R {rows}\n" in part[0].rpartition("#undef")[2]
+        inside, _, after = part[2].partition("\n}\n#undef")
+        assert source.text.endswith(inside.removeprefix("{\n"))
+        for name in ("R", "FLOATV", "SOON", "conv_direct"):
+            assert f"#undef {name}\n" in f"#undef{after}"
+
+
+def test_kernels_of_a_merged_program_are_found_under_their_names_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, bytes]] = []
+    found = _driver(monkeypatch, cuModuleLoadData=(_Code.CUDA_SUCCESS, "the module"))
+    monkeypatch.setattr(found.api, "cuModuleGetFunction", lambda *given: asked.append(given) or (_Code.CUDA_SUCCESS, 2),
+                        raising=False)  # fmt: skip
+    sources = tuple(translated("conv_direct", (("B", 16), ("V", 4), ("R", rows), ("N", 1))) for rows in (1, 4))
+    whole, modules = building.merged(sources), Modules(found, "sm_90", "one")
+    modules.load(whole, b"machine code")
+    modules.take_from(whole, sources)
+    for source in sources:
+        modules.function(source, "conv_direct")
+    assert asked == [("the module", b"conv_direct_of_0"), ("the module", b"conv_direct_of_1")]
+
+
 def test_code_that_was_kept_is_taken_only_if_it_is_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file that is cut short, changed, or of another driver is compiled again."""
     compiled: list[str] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
@@ -17,6 +19,7 @@ from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
+from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
@@ -83,3 +86,18 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
         sampling._isolated(bench, CarrierSampler(bench, settings, prior, RULES, 7), RULES, 0.01, 7, found, graphs)
         assert bench.measured - chains == len(alone) > 1
     assert [row["kind"] in KINDS for row in found.rows] == [True], "what the budget holds"
+
+
+def test_copies_tell_of_no_model_around(tmp_path: Path) -> None:
+    """A kernel by itself names its own model's size, which is that of no model that it is predicted in."""
+    graph = next(iter(further_graphs(7)))
+    kernels = [(graph, kernel) for kernel in split(graph, RULES)][:2]
+    boundary, found = np.array([0.0, 0.0, 0.0]), {}
+    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
+        for copies in (1, 6):
+            rows: list[dict[str, object]] = []
+            sampling._measured_alone(bench, kernels, boundary, "isolated", rows, copies)
+            found[copies] = [KernelConfig.from_json(str(row["config"])) for row in rows]
+            assert all(float(str(row["latency_us"])) > 0 for row in rows)
+    assert all(config.model_bytes > 0 for config in found[1])
+    assert found[6] == [replace(config, model_bytes=0, arena_bytes=0) for config in found[1]]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from edgeplan.opencl.building import ProgramSource, variant
 from edgeplan.support.files import state_folder, write_atomically
 
 _DIGEST_BYTES = 32
+_KERNEL = re.compile(r"__kernel\s+void\s+(\w+)\s*\(")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--diag-suppress=2473")
 
 
@@ -26,9 +30,41 @@ _OPTIONS = ("--device-as-default-execution-space", "--std=c++17", "--diag-suppre
 def translated(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
     """Return a kernel file of `opencl/sources` with its macros, as CUDA C++."""
     found = variant(source, defines)
-    prelude = Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
     options = (*_OPTIONS, *(option for option in found.options if option.startswith("-D")))
-    return ProgramSource(name=found.name, text=prelude + found.text, options=options)
+    return ProgramSource(name=found.name, text=_prelude() + found.text, options=options)
+
+
+@cache
+def _prelude() -> str:
+    return Path(__file__).with_name("prelude.h").read_text(encoding="utf-8")
+
+
+@cache
+def merged(sources: tuple[ProgramSource, ...]) -> ProgramSource:
+    """Return one program with the kernels of several translated sources, each kernel under its name in it (`merged_name`).
+
+    Each source has a namespace and its own macros, which end with it; a driver loads the whole as one module.
+    """
+    prelude, parts = _prelude(), []
+    for number, source in enumerate(sources):
+        text = source.text.removeprefix(prelude)
+        given = [option.removeprefix("-D").partition("=") for option in source.options if option.startswith("-D")]
+        kernels = [(name, "", merged_name(name, number)) for name in _KERNEL.findall(text)]
+        own = [*_MACRO.findall(text), *(name for name, _, _ in (*given, *kernels))]
+        begin = "".join(f"#define {name} {value}\n" for name, _, value in (*given, *kernels))
+        end = "".join(f"#undef {name}\n" for name in dict.fromkeys(own))
+        parts.append(f"{begin}namespace source_{number} {{\n{text}\n}}\n{end}")
+    return ProgramSource(name=f"{len(sources)} sources", text=prelude + "".join(parts), options=_OPTIONS)
+
+
+def merged_name(kernel: str, number: int) -> str:
+    """Return the name of a kernel in a merged program.
+
+    Args:
+        kernel: its name in its own source.
+        number: position of that source in the program.
+    """
+    return f"{kernel}_of_{number}"
 
 
 class Modules:
@@ -46,6 +82,7 @@ class Modules:
     def __init__(self, driver: Driver, architecture: str, identity: str) -> None:
         self._driver, self._architecture, self._identity = driver, architecture, identity
         self._loaded: dict[ProgramSource, Any] = {}
+        self._places: dict[ProgramSource, tuple[ProgramSource, int]] = {}  # of sources in merged programs
         self._replaced: list[Any] = []
         self._lock = threading.Lock()
         self.codes: dict[ProgramSource, bytes] = {}
@@ -61,10 +98,22 @@ class Modules:
         Raises:
             DeviceError: it cannot be compiled or loaded.
         """
+        if asked in self._places:
+            asked, number = self._places[asked]
+            name = merged_name(name, number)
         with self._lock:
             if asked not in self._loaded:
                 self._loaded[asked] = self._driver.call("cuModuleLoadData", self._code(asked))
         return self._driver.call("cuModuleGetFunction", self._loaded[asked], name.encode())
+
+    def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
+        """Take the kernels of sources from a merged program from now on.
+
+        Args:
+            whole: that program, from `merged`.
+            sources: that it was merged from, in order.
+        """
+        self._places.update({source: (whole, number) for number, source in enumerate(sources)})
 
     def load(self, asked: ProgramSource, code: bytes) -> None:
         """Load machine code of a source that an earlier process compiled.
@@ -86,6 +135,17 @@ class Modules:
             DeviceError: it cannot be compiled or loaded.
         """
         self.load(asked, self._fresh(asked))
+
+    def code_of(self, asked: ProgramSource) -> bytes:
+        """Return the machine code of a source, compiled now if it was not.
+
+        Raises:
+            DeviceError: it cannot be compiled.
+        """
+        with self._lock:
+            if asked not in self.codes:
+                self.codes[asked] = self._fresh(asked)
+            return self.codes[asked]
 
     def close(self) -> None:
         """Unload all; no kernel runs any more."""

@@ -10,7 +10,7 @@ import msgspec
 
 from edgeplan.gpu_start.code_cache import write_codes
 from edgeplan.gpu_start.model import GpuModel
-from edgeplan.gpu_start.session import launch_of, library_version
+from edgeplan.gpu_start.session import library_version, sources_of_steps
 from edgeplan.gpu_start.weights import WeightFiles, packed_of
 from edgeplan.graph.model_file import model_sha256
 from edgeplan.opencl.processor import DispatchingProcessor
@@ -77,8 +77,9 @@ def write_gpu_folder(
         program = model.with_steps(_packed(model, steps, kept, work / PACKED_NAME))
         (work / PROGRAM_NAME).write_bytes(encoded(program))
         if schedule.code:
-            launches = [launch_of(launch) for step in program.steps for launch in step.launches]
-            sources = dict.fromkeys(map(processor.source_of, launches))
+            sources = sources_of_steps(processor, program.steps)
+            if schedule.at_once and (whole := processor.merged(sources)) is not None:
+                sources = (whole,)
             codes = {source: processor.code_of(source) for source in sources}
             write_codes(work / CODE_NAME, processor.code_identity, codes)
         names = (PROGRAM_NAME, PACKED_NAME) if program.packed_bytes else (PROGRAM_NAME,)

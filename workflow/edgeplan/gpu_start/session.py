@@ -3,6 +3,10 @@
 To prepare a step is to read its weights, to load or compile its kernels, to pack the weights unless the folder holds them
 packed, and to upload them. One more thread reads ahead of all where files are not in memory. The thread that asked for the
 inference hands each step to the GPU's queue once it is prepared, in the order of execution. Later inferences wait for nothing.
+
+A plan may have it all at once: a thread copies all packed weights to the GPU in one go, from the pages of their file, while the
+thread that asked for the inference loads all code as one program and prepares the steps. Both are in calls of the driver nearly
+all the time; threads that prepare step by step wait for each other in the interpreter.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -32,6 +37,7 @@ from edgeplan.runtime.gpu_program import (
     GpuProgram,
     GpuSchedule,
     GpuStep,
+    PackedWeights,
     PlannedLaunch,
     problem_of,
 )
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
     from edgeplan.opencl.processor import DispatchingProcessor
 
 _log = logging.getLogger(__name__)
+_FLOAT_BYTES = 4
+_CHUNK_BYTES = 1 << 24
 _LOOK_SECONDS = 1.0  # between looks whether a thread that prepares still lives
 STAGES = ("read", "code", "pack", "upload", "wait", "run")
 
@@ -80,6 +88,9 @@ class GpuSession(Session):
             self._closing.append(self._files.close)
             self._processor, self._plan = processor, plan
             self._codes = CodeCache(plan.path / CODE_NAME, processor.code_identity) if self.schedule.code else None
+            self._packed: Any = None  # all packed weights on the GPU, where they go up in one go
+            if self.schedule.at_once and self.program.packed_bytes:
+                self._packed = processor.reserve(self._files.packed[1])
             self._arena = processor.own_memory(self.program.arena_bytes)
             self._workspace = processor.own_memory(self.program.workspace_bytes)
         except BaseException:
@@ -91,6 +102,8 @@ class GpuSession(Session):
         self._kernels: list[Kernel | None] = [None] * len(self.program.steps)
         self._kept: list[Any] = []  # host memory that the device may read in place
         self._loaded = set[ProgramSource]()
+        self._whole: ProgramSource | None = None  # a program of all sources
+        self._is_up = self._packed is None
         self._making: dict[ProgramSource, threading.Lock] = {}
         self._change = threading.Condition()
         self._failure: BaseException | None = None
@@ -107,7 +120,9 @@ class GpuSession(Session):
     def _start(self) -> None:
         if self.schedule.in_sequence:
             return
-        lanes = [lambda queue=queue: self._prepare_all(queue) for queue in self.schedule.queues if queue]
+        lanes: list[Callable[[], None]] = [partial(self._prepare_all, queue) for queue in self.schedule.queues if queue]
+        if self.schedule.at_once:
+            lanes = [self._upload_all] if self._packed is not None else []
         for number, work in enumerate((self._read_ahead, *lanes)):
             thread = threading.Thread(target=self._guarded, args=(work,), name=f"edgeplan-gpu-{number}", daemon=True)
             self._threads.append(thread)
@@ -125,12 +140,35 @@ class GpuSession(Session):
     def _read_ahead(self) -> None:
         """Bring the weights into memory in the order of execution; what cannot be read is told by whoever needs it."""
         with contextlib.suppress(OSError), Bringer() as bringer:
-            for step in self.program.steps:
-                for descriptor, first, last in self._files.parts(step.weights) if step.weights is not None else ():
-                    if self._stop.is_set():
-                        return
-                    if not in_memory(descriptor, last, probes=1):
-                        bringer.bring(descriptor, first, last)
+            for descriptor, first, last in self._read_parts():
+                if self._stop.is_set():
+                    return
+                if not in_memory(descriptor, last, probes=1):
+                    bringer.bring(descriptor, first, last)
+
+    def _read_parts(self) -> Iterator[tuple[int, int, int]]:
+        """The parts of files that are read, in order: descriptor, first byte, and the one after the last."""
+        if self._packed is not None:
+            descriptor, size = self._files.packed
+            yield descriptor, 0, size
+        for step in self.program.steps:
+            if step.weights is not None and not (self._packed is not None and step.weights.cached):
+                yield from self._files.parts(step.weights)
+
+    def _upload_all(self) -> None:
+        """Copy all packed weights to the GPU: in one go, or chunk by chunk behind the disk."""
+        values, (descriptor, size) = self._files.map_packed(), self._files.packed
+        chunk = size if in_memory(descriptor, size) else _CHUNK_BYTES
+        with self._timed("upload"), Bringer() as bringer:
+            for first in range(0, size, chunk):
+                part = values[first : first + chunk]
+                if chunk < size:
+                    with contextlib.suppress(OSError):  # the copy reads it, then
+                        bringer.bring(descriptor, first, first + len(part))
+                self._processor.fill(self._processor.part_of(self._packed, first, len(part)), part)
+        with self._change:
+            self._is_up = True
+            self._change.notify_all()
 
     def _prepare_all(self, steps: tuple[int, ...]) -> None:
         for index in steps:
@@ -145,20 +183,26 @@ class GpuSession(Session):
         memories: dict[str, Any] = {Memory.arena.value: self._arena, Memory.workspace.value: self._workspace}
         memories[Memory.weights.value] = self._arena  # of kernels without any
         if step.weights is not None:
-            if step.weights.cached:
-                with self._timed("read"):
-                    values = self._files.read_packed(step.weights)
-            else:
-                with self._timed("read"):
-                    raw = self._files.read_raw(step.weights)
-                with self._timed("pack"):
-                    values = packed_of(step.weights, raw)
-            with self._timed("upload"):
-                memories[Memory.weights.value] = self._processor.upload(values)
-            self._kept.append(values)
+            memories[Memory.weights.value] = self._weights(step.weights)
         with self._timed("code"):
             commands = tuple(self._command(launch, memories) for launch in step.launches)
         return Kernel(step.implementation, commands)
+
+    def _weights(self, weights: PackedWeights) -> Any:
+        """The weights of a step as its kernels are given them, uploaded now unless all go up in one go."""
+        if weights.cached and self._packed is not None:
+            return self._processor.part_of(self._packed, weights.offset, _FLOAT_BYTES * weights.elements)
+        if weights.cached:
+            with self._timed("read"):
+                values = self._files.read_packed(weights)
+        else:
+            with self._timed("read"):
+                raw = self._files.read_raw(weights)
+            with self._timed("pack"):
+                values = packed_of(weights, raw)
+        self._kept.append(values)
+        with self._timed("upload"):
+            return self._processor.upload(values)
 
     def _command(self, planned: PlannedLaunch, memories: Mapping[str, Any]) -> object:
         launch = launch_of(planned)
@@ -182,6 +226,15 @@ class GpuSession(Session):
                     self.code_problem = self.code_problem or "lacks whole code for this device and driver"
             self._loaded.add(source)
 
+    def _load_whole(self) -> None:
+        """Have the processor hold the code of all steps as one program, where its driver can."""
+        sources = sources_of_steps(self._processor, self.program.steps)
+        self._whole = self._processor.merged(sources)
+        if self._whole is not None:
+            self._load(self._whole)
+            self._processor.take_from(self._whole, sources)
+            self._loaded.update(sources)
+
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         began = time.perf_counter()
@@ -203,8 +256,8 @@ class GpuSession(Session):
         outputs = {border.name: np.empty(border.shape, border.dtype) for border in self.program.outputs}
         for border, value in zip(self.program.inputs, values, strict=True):
             processor.enqueue_write(self._arena, border.offset, value)
-        if first and self.schedule.in_sequence:
-            self._prepare_all(self.schedule.queues[0])
+        if first:
+            self._prepare_here()
         if self._again is None:
             for index in range(len(self.program.steps)):
                 processor.enqueue(self._ready(index))
@@ -223,19 +276,30 @@ class GpuSession(Session):
             self._keep_codes()
         return outputs
 
+    def _prepare_here(self) -> None:
+        """Prepare what no thread does before the first kernel runs."""
+        if self.schedule.at_once:
+            with self._timed("code"):
+                self._load_whole()
+        if self.schedule.in_sequence or self.schedule.at_once:
+            self._prepare_all(self.schedule.queues[0])
+        if not self._is_up:
+            self._await(lambda: self._is_up, PACKED_NAME)
+
     def _ready(self, index: int) -> Kernel:
-        kernel = self._kernels[index]
-        if kernel is not None:
-            return kernel
+        if self._kernels[index] is None:
+            self._await(lambda: self._kernels[index] is not None, self.program.steps[index].name)
+        return cast("Kernel", self._kernels[index])
+
+    def _await(self, is_done: Callable[[], bool], what: str) -> None:
+        """Wait for what a thread of the cold start does."""
         with self._timed("wait"), self._change:
-            while self._kernels[index] is None:
+            while not is_done():
                 if self._failure is not None:
                     raise self._failure
                 if not any(thread.is_alive() for thread in self._threads):
-                    raise DeviceError("no thread prepares a step", where=self.program.steps[index].name,
-                                      next_step=plan_again(GPU_START))  # fmt: skip
+                    raise DeviceError("no thread prepares a step", where=what, next_step=plan_again(GPU_START))
                 self._change.wait(_LOOK_SECONDS)
-        return self._ready(index)
 
     def _record(self) -> None:
         """Record what later inferences enqueue, before the second one: no first outputs wait for it."""
@@ -254,7 +318,8 @@ class GpuSession(Session):
                 "%s %s: kernels were compiled, and it is written again", self._plan.path / CODE_NAME, self.code_problem
             )
             with contextlib.suppress(StoreError, DeviceError):  # compiled again next time
-                codes = {source: self._processor.code_of(source) for source in self._loaded}
+                kept = self._loaded if self._whole is None else {self._whole}
+                codes = {source: self._processor.code_of(source) for source in kept}
                 write_codes(self._plan.path / CODE_NAME, self._processor.code_identity, codes)
 
     def _close(self) -> None:
@@ -288,6 +353,11 @@ def argument_of(argument: int | str, memories: Mapping[str, Any]) -> Any:
 def launch_of(planned: PlannedLaunch) -> Launch:
     """Return the launch of a plan without its arguments."""
     return Launch(planned.source, planned.kernel, planned.defines, planned.global_size, planned.local_size, ())
+
+
+def sources_of_steps(processor: DispatchingProcessor, steps: Sequence[GpuStep]) -> tuple[ProgramSource, ...]:
+    """List the sources of all kernels of steps, each once, in order."""
+    return tuple(dict.fromkeys(processor.source_of(launch_of(launch)) for step in steps for launch in step.launches))
 
 
 def library_version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,24 @@ class WeightFiles:
         if weights.cached:
             return [(self._packed, weights.offset, weights.offset + _FLOAT_BYTES * weights.elements)]
         return [(self._files[place.file], place.offset, place.offset + place.size) for place in weights.places]
+
+    @property
+    def packed(self) -> tuple[int, int]:
+        """Return the descriptor of the packed weights and the file's size."""
+        return self._packed, os.fstat(self._packed).st_size
+
+    def map_packed(self) -> npt.NDArray[np.uint8]:
+        """Map all packed weights of the plan folder into memory.
+
+        Raises:
+            ModelError: they cannot be mapped.
+        """
+        descriptor, size = self.packed
+        try:
+            return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
+        except (OSError, ValueError) as error:
+            where = str(self._folder / PACKED_NAME)
+            raise ModelError(f"cannot map the weights: {error}", where=where, next_step=plan_again(GPU_START)) from error
 
     def read_packed(self, weights: PackedWeights) -> Array:
         """Read packed weights from the plan folder.

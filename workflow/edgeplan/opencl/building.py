@@ -55,11 +55,15 @@ class _Result(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def variant(source: str, defines: tuple[tuple[str, int], ...]) -> ProgramSource:
     """Return a kernel file of `sources` with its macros."""
-    text = (_SOURCES / "common.h").read_text(encoding="utf-8") if source not in _STANDARD else ""
-    text += (_SOURCES / f"{source}.cl").read_text(encoding="utf-8")
+    text = (_text("common.h") if source not in _STANDARD else "") + _text(f"{source}.cl")
     name = f"{source} ({', '.join(f'{key} {value}' for key, value in defines)})"
     options = (f"-cl-std={_STANDARD.get(source, 'CL1.2')}", *(f"-D{key}={value}" for key, value in defines))
     return ProgramSource(name=name, text=text, options=options)
+
+
+@cache
+def _text(name: str) -> str:
+    return (_SOURCES / name).read_text(encoding="utf-8")
 
 
 @cache

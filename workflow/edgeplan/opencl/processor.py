@@ -200,6 +200,27 @@ class DispatchingProcessor(Processor):
             DeviceError: the driver refuses it.
         """
 
+    def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource | None:
+        """Return one program with the kernels of several sources, which `code_of`, `compile` and `load` take as any other.
+
+        Args:
+            sources: from `source_of`, each once.
+
+        Returns:
+            None where the driver's programs stay apart.
+        """
+        del sources
+        return None
+
+    def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
+        """Take the kernels of sources from a merged program, which was loaded, from now on.
+
+        Args:
+            whole: that program.
+            sources: that it was merged from, in order.
+        """
+        raise NotImplementedError
+
     def enter(self) -> None:
         """Let the calling thread compile, load and upload; the thread that opened the processor needs no leave."""
 
@@ -220,6 +241,26 @@ class DispatchingProcessor(Processor):
         Raises:
             DeviceError: the device has not so much memory.
         """
+
+    @abstractmethod
+    def reserve(self, size: int) -> Any:
+        """Return memory of the device alone, its content undefined, for `fill` and `part_of`; it is freed with the processor.
+
+        Raises:
+            DeviceError: the device has not so much.
+        """
+
+    @abstractmethod
+    def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
+        """Copy values to memory from `reserve`, and return once they are there. Any thread may call it.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
+
+    @abstractmethod
+    def part_of(self, memory: Any, offset: int, size: int) -> Any:
+        """Return a part of memory from `reserve` as kernels are given it; offsets are whole pages."""
 
     @abstractmethod
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,13 @@ from edgeplan.graph.ir import Shape
 from edgeplan.graph.kernels import CONTEXT, KernelConfig
 from edgeplan.graph.steps import PostOp, Setting, Step
 from edgeplan.opencl.launch import FEATURES, DeviceNumbers, Dispatch, GpuNumbers, device_numbers
-from edgeplan.predictors.configs import NUMBERS, WORDS, ConfigTable
+from edgeplan.opencl.tiles import CPU_VECTOR
+from edgeplan.predictors.configs import NUMBERS, ConfigTable, Integers
 from edgeplan.runtime.layouts import BLOCKED, NCHW
 from edgeplan.support.lazy import lazily
 
-dispatcher = lazily("edgeplan.opencl.dispatch")  # devices whose kernels are not dispatched do without it
+# devices whose kernels are not dispatched do without these
+dispatcher, convolutions = lazily("edgeplan.opencl.dispatch"), lazily("edgeplan.opencl.convolutions")
 
 Floats = npt.NDArray[np.float64]
 #: Grows when the features below are computed otherwise: predictors learnt from those of one version.
@@ -39,6 +41,8 @@ LAUNCH_TERMS = tuple(
 )
 _POOLS = ("maxpool", "avgpool", "gap", "gmp")
 _NAMES = ("i", "o")
+#: Numbers of a configuration that launches follow from.
+_ASKED = tuple(n for n in NUMBERS if n not in {*CONTEXT, "bias", "residual", "other_elements", "pad_bottom", "pad_right"})
 
 
 def checked_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
@@ -76,18 +80,62 @@ def launch_features(
     device, names = checked_numbers(numbers), sorted({*layouts, *implementations})
     place = {name: code for code, name in enumerate(names)}
     told = [[place[name] for name in column] for column in (layouts, implementations)]
-    own = [table.numbers[name] for name in NUMBERS if name not in CONTEXT]
-    keys = np.column_stack([*own, *(table.codes[name] for name in WORDS), *told])
-    distinct, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    rows = [
-        _of_kernel(replace(table.row(row), model_bytes=0, arena_bytes=0), names[layout], names[implementation], device)
-        for row, (layout, implementation) in zip(first.tolist(), distinct[:, -2:].tolist(), strict=True)
-    ]
-    return np.array(rows, np.float64)[back.reshape(-1)]
+    kinds, activations = table.words["kind"], np.array([bool(word) for word in table.words["activation"]], dtype=np.int64)
+    own = [table.codes["kind"], activations[table.codes["activation"]], *(table.numbers[name] for name in _ASKED)]
+    # as one void of all columns: rows are sorted by their bytes, which is much faster than column by column
+    keys = np.ascontiguousarray(np.column_stack([*own, *told]).astype(np.int64))
+    _, first, back = np.unique(keys.view(f"V{keys.itemsize * keys.shape[1]}"), return_index=True, return_inverse=True)
+    distinct = keys[first]
+    found = np.zeros((len(distinct), len(LAUNCH_FEATURES)))
+    apart = np.ones(len(distinct), dtype=bool)
+    if isinstance(device, GpuNumbers) and device.vector < CPU_VECTOR:
+        together = _many(distinct, kinds, names)
+        apart[together] = False
+        found[together] = _of_convolutions(distinct[together], names, device)
+    for row in np.flatnonzero(apart):
+        kind, activation, *sizes, layout, implementation = distinct[row].tolist()
+        found[row] = _of_kernel((kinds[kind], bool(activation), *sizes), names[layout], names[implementation], device)
+    return found[back.reshape(-1)]
+
+
+def _many(keys: Integers, kinds: Sequence[str], names: Sequence[str]) -> Integers:
+    """Return the rows that `convolutions.of_many` knows: convolutions of one image in blocks, without groups or depthwise."""
+    convolves = np.array([name in ("conv", "dwconv") for name in kinds])[keys[:, 0]]
+    in_blocks = np.array([name != NCHW for name in names])[keys[:, -2]]
+    size = _sizes(keys)
+    read, written, groups = size["in_channels"], size["out_channels"], size["groups"]
+    alike = (groups == 1) | ((groups == read) & (groups == written))
+    most = np.maximum(read * size["in_height"] * size["in_width"], written * size["out_height"] * size["out_width"])
+    return np.flatnonzero(convolves & in_blocks & alike & (size["batch"] == 1) & (most <= dispatcher.MOST_ELEMENTS))
+
+
+def _sizes(keys: Integers) -> dict[str, Integers]:
+    """Return the columns of `_ASKED`, which stand behind those of kind and activation."""
+    return {name: keys[:, 2 + place] for place, name in enumerate(_ASKED)}
+
+
+def _of_convolutions(keys: Integers, names: Sequence[str], device: GpuNumbers) -> Floats:
+    """Return the features of many convolutions at once; zeros for those that have another implementation."""
+    found = np.zeros((len(keys), len(LAUNCH_FEATURES)))
+    size = _sizes(keys)
+    sides = [(size[f"{name}_height"], size[f"{name}_width"]) for name in ("in", "out")]
+    windows = [(size[f"{name}_h"], size[f"{name}_w"]) for name in ("kernel", "stride", "dilation")]
+    pads = size["pad_top"], size["pad_left"]
+    channels: tuple[Any, ...] = size["in_channels"], size["out_channels"], size["groups"]  # arrays in the place of numbers
+    asked = convolutions.Convolution(*channels, *sides, *windows, pads)
+    for rows, made in convolutions.of_many(asked, device):
+        known = np.isin(keys[rows, -1], [code for code, name in enumerate(names) if name in ("", made.implementation)])
+        values = np.column_stack([np.broadcast_to(np.asarray(v, np.float64), len(rows)) for v in _launch_values(made)])
+        found[rows] = np.where(known[:, None], values, 0.0)
+    return found
 
 
 @lru_cache(maxsize=1 << 16)
-def _of_kernel(config: KernelConfig, layout: str, implementation: str, device: DeviceNumbers) -> tuple[float, ...]:
+def _of_kernel(asked: tuple[str | int, ...], layout: str, implementation: str, device: DeviceNumbers) -> tuple[float, ...]:
+    """Return the values of `LAUNCH_FEATURES` of a kernel: its kind, whether it has an activation, and the sizes of `_ASKED`."""
+    kind, activation, *sizes = asked
+    told: dict[str, Any] = dict(zip(_ASKED, sizes, strict=True))
+    config = KernelConfig(str(kind), "", activation="relu" if activation else "", **told)
     found = launched(config, layout, device)
     if found is None or implementation not in ("", found.implementation):
         return (0.0,) * len(LAUNCH_FEATURES)
@@ -96,7 +144,12 @@ def _of_kernel(config: KernelConfig, layout: str, implementation: str, device: D
 
 def launch_values(found: Dispatch) -> tuple[float, ...]:
     """Return the values of `LAUNCH_FEATURES` of a dispatch."""
-    values, inner = found.features(), found.work.multiplications
+    return tuple(map(float, _launch_values(found)))
+
+
+def _launch_values(found: Dispatch) -> tuple[Any, ...]:
+    """Return the same where sizes may be arrays, one element for each kernel."""
+    values, inner = found.values(), found.work.multiplications
     groups = values["work_groups"]
     each = values["padded_work"] / groups
     further = (
@@ -104,11 +157,11 @@ def launch_values(found: Dispatch) -> tuple[float, ...]:
         sum(math.prod(launch.global_size) for launch in found.launches),
         groups / found.units,
         each,
-        max(1.0, groups / found.units) * each,
+        np.maximum(1.0, groups / found.units) * each,
         values["waves"] * each,
         groups * sum(found.tile) * inner,
     )
-    return tuple(map(float, (*values.values(), *further)))
+    return (*values.values(), *further)
 
 
 def launched(config: KernelConfig, layout: str, device: DeviceNumbers) -> Dispatch | None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.cuda.building import translated
+from edgeplan.cuda.building import merged, translated
 from edgeplan.cuda.contexts import GpuContext
 from edgeplan.cuda.driver import Driver
 from edgeplan.errors import DeviceError
@@ -34,6 +36,9 @@ from edgeplan.runtime.processor import Capabilities, Kernel, Region, Sharing
 LIMIT_SECONDS = 20.0
 _WHERE = "the device file, field options"
 _FLOAT_BYTES = 4
+#: An argument of a kernel takes eight bytes of a row of them, by its type as `struct` packs it.
+_SLOTS: Mapping[type, str] = MappingProxyType({np.uint64: "Q", np.int32: "i4x", np.float32: "f4x"})
+_SLOT_BYTES = 8
 _VECTOR = 4
 _NS_PER_MS = 1e6
 _LARGE = 1 << 29  # a counter that nobody waits beyond
@@ -181,12 +186,13 @@ class CudaProcessor(DispatchingProcessor):
 
     def _command(self, launch: Launch, arguments: Sequence[Any]) -> _Command:
         function = self._context.modules.function(translated(launch.source, launch.defines), launch.kernel)
-        values = [np.array(argument) for argument in arguments]
-        addresses = np.array([value.ctypes.data for value in values], np.uint64)
+        kinds = "".join(_SLOTS[type(argument)] for argument in arguments)
+        values = np.frombuffer(struct.pack(f"<{kinds}", *arguments), np.uint8)
+        addresses = values.ctypes.data + _SLOT_BYTES * np.arange(len(arguments), dtype=np.uint64)
         local = (*launch.local_size, 1, 1)[:3]
         grid = tuple(size // part for size, part in zip((*launch.global_size, 1, 1)[:3], local, strict=True))
         return _Command(function, (grid[0], grid[1], grid[2]), (local[0], local[1], local[2]), addresses.ctypes.data,
-                        (addresses, *values))  # fmt: skip
+                        (addresses, values))  # fmt: skip
 
     # Kernels that are made late
 
@@ -219,12 +225,20 @@ class CudaProcessor(DispatchingProcessor):
         self._context.modules.compile(asked)
 
     def code_of(self, asked: ProgramSource) -> bytes:
-        """Return the cubin of a source; see `DispatchingProcessor`."""
-        return self._context.modules.codes[asked]
+        """Return the cubin of a source, compiled now if it was not; see `DispatchingProcessor`."""
+        return self._context.modules.code_of(asked)
 
     def load(self, asked: ProgramSource, code: bytes) -> None:
         """Load a cubin; see `DispatchingProcessor`."""
         self._context.modules.load(asked, code)
+
+    def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource:
+        """Return one program of several sources; see `DispatchingProcessor`."""
+        return merged(tuple(sources))
+
+    def take_from(self, whole: ProgramSource, sources: Sequence[ProgramSource]) -> None:
+        """Take the kernels of sources from a merged program; see `DispatchingProcessor`."""
+        self._context.modules.take_from(whole, sources)
 
     def enter(self) -> None:
         """Make the context of the GPU, or of its slice, the calling thread's; see `DispatchingProcessor`."""
@@ -241,6 +255,21 @@ class CudaProcessor(DispatchingProcessor):
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
         """Copy values to memory of the GPU; see `DispatchingProcessor`."""
         return np.uint64(self._copied(values, self._kept))
+
+    def reserve(self, size: int) -> Any:
+        """Return memory of the GPU as it is; see `DispatchingProcessor`."""
+        found = int(self.driver.call("cuMemAlloc", max(size, ALIGNMENT)))
+        self._kept.append(found)
+        return np.uint64(found)
+
+    def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
+        """Copy values to memory of the GPU; see `DispatchingProcessor`."""
+        self._copy_up(int(memory), values)
+
+    def part_of(self, memory: Any, offset: int, size: int) -> Any:
+        """Return an address within memory of the GPU; see `DispatchingProcessor`."""
+        del size
+        return memory + np.uint64(offset)
 
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
         """Copy values of the host to memory of the GPU; see `DispatchingProcessor`."""

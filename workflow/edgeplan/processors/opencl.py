@@ -234,6 +234,25 @@ class OpenclProcessor(DispatchingProcessor):
         except (cl.Error, MemoryError) as error:
             raise self._failed(f"cannot allocate {values.nbytes} bytes of weights", error) from error
 
+    def reserve(self, size: int) -> Any:
+        """Return memory of the device as it is; see `DispatchingProcessor`."""
+        cl = self._cl
+        try:
+            return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(size, ALIGNMENT))
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(f"cannot allocate {size} bytes", error) from error
+
+    def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
+        """Copy values to memory of the device; see `DispatchingProcessor`."""
+        try:
+            self._cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
+        except self._cl.Error as error:
+            raise self._failed("cannot upload weights", error) from error
+
+    def part_of(self, memory: Any, offset: int, size: int) -> Any:
+        """Return a region of memory as a memory of its own; see `DispatchingProcessor`."""
+        return memory.get_sub_region(offset, size)
+
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
         """Copy values of the host to memory of the device; see `DispatchingProcessor`."""
         self._copied(memory, values, dst_offset=offset)

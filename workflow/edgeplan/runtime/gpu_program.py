@@ -168,12 +168,15 @@ class GpuSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     Attributes:
         queues: steps that each preparing thread prepares, in order.
         in_sequence: whether all is prepared before the first kernel runs, by one thread.
+        at_once: whether kept weights go up in one go, by a thread of their own, while the one that asked for the inference
+            loads all code as one program, where the driver can, and prepares the steps.
         code: whether the machine code of the kernels is kept in the folder; else they are compiled at every start.
         planner: that chose it.
     """
 
     queues: tuple[tuple[Count, ...], ...]
     in_sequence: bool = False
+    at_once: bool = False
     code: bool = True
     planner: str = "optimal"
 
@@ -206,8 +209,8 @@ def problem_of(program: GpuProgram, schedule: GpuSchedule) -> str:
     prepared = sorted(step for queue in schedule.queues for step in queue)
     if prepared != list(range(len(program.steps))):
         return "its queues do not prepare each step once"
-    if schedule.in_sequence and len(schedule.queues) != 1:
-        return "it has several queues, and prepares in sequence"
+    if (schedule.in_sequence or schedule.at_once) and len(schedule.queues) != 1:
+        return "it has several queues, and one thread that prepares"
     borders = (*program.inputs, *program.outputs)
     if any(border.offset + border.size > program.arena_bytes for border in borders):
         return "an input or output lies outside the memory of its activations"

@@ -14,7 +14,7 @@ _PLANNING = files_of(
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "cold_gpu": Protocol(
-            "cold-gpu/2",
+            "cold-gpu/3",  # since 3 weights go up in one go, and kernels are one program, where the driver can
             (
                 *_PLANNING,
                 *files_of("gpu_start", "build", "code_cache", "model", "opened", "session", "weights"),
@@ -27,7 +27,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 "cuda/building.py",
                 "opencl/sources",
             ),
-            earlier=("cold-gpu/1",),
+            earlier=("cold-gpu/2", "cold-gpu/1"),
         ),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
     }

@@ -9,14 +9,12 @@ import numpy as np
 
 from edgeplan.engines.cold import Array, Artefact, BaselineSession, UnsupportedError
 from edgeplan.engines.onnxruntime.cold import OnnxRuntimeDefault, StartedSession
+from edgeplan.engines.onnxruntime.cuda_provider import OPTIONS, PROVIDER, is_there
 from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")
 
 _ERRORS_ONLY = 3
-_PROVIDER = "CUDAExecutionProvider"
-#: Products in f32 as on other devices; convolutions by the algorithm that cuDNN advises, not the best of all that it tries.
-_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
 
 
 class OnnxRuntimeCuda(OnnxRuntimeDefault):
@@ -24,10 +22,8 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
 
     def load_library(self, threads: int) -> None:
         super().load_library(threads)
-        if _PROVIDER not in self._ort.get_available_providers():
+        if not is_there(self._ort):
             raise UnsupportedError("the CUDA provider of onnxruntime is not installed: it is in the package onnxruntime-gpu")
-        if preload := getattr(self._ort, "preload_dlls", None):
-            preload()
         self._require_gpu(self._session(_one_step(), threads)).run(None, {"x": np.zeros(1, np.float32)})
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
@@ -36,11 +32,11 @@ class OnnxRuntimeCuda(OnnxRuntimeDefault):
     def _session(self, model: str | bytes, threads: int) -> Any:
         options = self._options(threads)
         options.log_severity_level = _ERRORS_ONLY
-        return self._ort.InferenceSession(model, options, [(_PROVIDER, dict(_OPTIONS)), "CPUExecutionProvider"])
+        return self._ort.InferenceSession(model, options, [(PROVIDER, dict(OPTIONS)), "CPUExecutionProvider"])
 
     @staticmethod
     def _require_gpu(session: Any) -> Any:
-        if _PROVIDER not in session.get_providers():
+        if PROVIDER not in session.get_providers():
             raise UnsupportedError("the CUDA provider of onnxruntime does not load here: its CUDA and cuDNN are missing")
         return session
 

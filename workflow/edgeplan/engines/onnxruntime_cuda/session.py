@@ -22,6 +22,7 @@ import onnxruntime as ort
 from edgeplan.cuda.contexts import gpu_name
 from edgeplan.cuda.driver import Driver
 from edgeplan.engines.base import Array, Engine, EngineSettings, Session, random_inputs
+from edgeplan.engines.onnxruntime.cuda_provider import OPTIONS, PROVIDER, is_there
 from edgeplan.engines.onnxruntime_cuda import ENGINE
 from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
@@ -33,11 +34,12 @@ from edgeplan.support.tensors import OUTPUT_TOLERANCE
 log = logging.getLogger(__name__)
 _ERRORS_ONLY = 3
 _WHERE = "the device file, field options"
+_SEARCH = "cudnn_conv_algo_search"
 #: Options of a device file, with their values where it has none and with what fits. The last two are the provider's own.
 _OPTIONS = MappingProxyType(
     {
         "device": ("0", r"[0-9]{1,3}", "the number of a GPU, as nvidia-smi lists them"),
-        "cudnn_conv_algo_search": ("HEURISTIC", "DEFAULT|EXHAUSTIVE|HEURISTIC", "DEFAULT, EXHAUSTIVE or HEURISTIC"),
+        _SEARCH: (OPTIONS[_SEARCH], "DEFAULT|EXHAUSTIVE|HEURISTIC", "DEFAULT, EXHAUSTIVE or HEURISTIC"),
         "enable_cuda_graph": ("0", "[01]", "'0' or '1'"),
     }
 )
@@ -72,7 +74,7 @@ class OnnxRuntimeOnGpu(Engine):
     """
 
     name = ENGINE.name
-    provider: ClassVar[str] = "CUDAExecutionProvider"
+    provider: ClassVar[str] = PROVIDER
     memory: ClassVar[str] = "cuda"
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -95,12 +97,10 @@ class OnnxRuntimeOnGpu(Engine):
 
     @classmethod
     def _require_provider(cls) -> None:
-        if cls.provider not in ort.get_available_providers():
+        if not is_there(ort, cls.provider):
             raise DeviceError(
                 f"this onnxruntime {ort.__version__} has no {cls.provider}", where="onnxruntime", next_step=ENGINE.install
             )
-        if preload := getattr(ort, "preload_dlls", None):  # since 1.21
-            preload()  # of NVIDIA's packages; where they lie elsewhere, the loader's path finds them
 
     def load(self, model: Path, graph: Graph) -> Session:
         """Load a model; one that cannot be recorded as a CUDA graph, as ONNX Runtime says, is launched node by node."""
@@ -133,8 +133,8 @@ class OnnxRuntimeOnGpu(Engine):
     def _provider_options(self, *, recorded: bool) -> dict[str, str]:
         return {
             "device_id": self._chosen["device"],
-            "use_tf32": "0",  # products in f32, as on other devices
-            "cudnn_conv_algo_search": self._chosen["cudnn_conv_algo_search"],
+            **OPTIONS,
+            _SEARCH: self._chosen[_SEARCH],
             "enable_cuda_graph": str(int(recorded)),
         }
 

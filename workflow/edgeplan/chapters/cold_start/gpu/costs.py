@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +16,7 @@ import numpy as np
 
 from edgeplan.chapters.cold_start.planners.gpu import GpuCandidate, GpuCosts
 from edgeplan.gpu_start.model import OWN, GpuModel
-from edgeplan.gpu_start.session import argument_of, launch_of
+from edgeplan.gpu_start.session import argument_of, launch_of, sources_of_steps
 from edgeplan.gpu_start.weights import WeightFiles, packed_of
 from edgeplan.opencl.building import ProgramSource
 from edgeplan.opencl.launch import Launch
@@ -50,6 +52,7 @@ class CostMeter:
         self._load_ms: dict[ProgramSource, float] = {}
         self._users = Counter(source for step in self._own for source in self._sources(step))
         self._measured: dict[object, tuple[GpuCandidate, ...]] = {}
+        self._merged_share = 1.0  # what sources take to load as one program, of what they take apart
 
     def costs(self, threads: int) -> GpuCosts:
         """Measure all candidates of all steps.
@@ -68,7 +71,7 @@ class CostMeter:
                 kernels = self._model.kernels[index]
                 found = [one for name in kernels for one in self._candidates(index, name)]
                 steps.append(tuple(found) if found else (_NO_KERNEL,))
-            return GpuCosts(tuple(steps), threads)
+            return GpuCosts(tuple(steps), threads, fill_ms_per_byte=self._fill_ms_per_byte())
         finally:
             self._files.close()
 
@@ -103,7 +106,7 @@ class CostMeter:
         first_ms, *warm_ms = self._executed(Kernel(step.implementation, commands))
         of_model = GpuCandidate(
             name, weights is None, raw_ms, pack_ms, upload_ms, load_ms + made_ms, compile_ms + made_ms,
-            first_ms, statistics.median(warm_ms), raw_bytes,
+            first_ms, statistics.median(warm_ms), raw_bytes, merged_ms=load_ms * self._merged_share + made_ms,
         )  # fmt: skip
         if weights is None:
             return (of_model,)
@@ -144,6 +147,31 @@ class CostMeter:
         for source in [one for one in self._compile_ms if isinstance(one, ProgramSource)]:
             code = self._processor.code_of(source)
             self._load_ms[source] = _timed(self._processor.load, source, code)[1]
+
+        sources = sources_of_steps(self._processor, self._own)
+        if (whole := self._processor.merged(sources)) is not None:
+            code = self._processor.code_of(whole)
+            taken = _timed(self._processor.load, whole, code)[1]
+            self._merged_share = taken / sum(self._load_ms[source] for source in sources)
+
+    def _fill_ms_per_byte(self) -> float | None:
+        """What a byte of packed weights takes from a file's pages to a device that takes its code as one program."""
+        sizes = [_FLOAT_BYTES * step.weights.elements for step in self._own if step.weights is not None]
+        if self._processor.merged(()) is None or not sizes:
+            return None
+        size = min(sum(sizes), _UPLOAD_BYTES)
+        target, found = self._processor.reserve(size), []
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            for _ in range(3):
+                file.seek(0)
+                file.write(bytes(size))
+                file.flush()
+                with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as pages:
+                    values = np.frombuffer(pages, np.uint8)
+                    found.append(_timed(self._processor.fill, target, values)[1])
+                    del values
+        return min(found) / size
 
     def _kernel(self, planned: PlannedLaunch) -> object:
         return planned.source, planned.defines, planned.kernel, planned.local_size

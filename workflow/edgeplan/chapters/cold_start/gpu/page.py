@@ -24,6 +24,7 @@ from edgeplan.reporting.drawing import PALETTE, canvas, legend_above, name_axes
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
+from edgeplan.support.protocols import protocol
 
 CACHED, EVICTED = "cached", "evicted"
 #: Largest difference of outputs from the reference, relative to the largest magnitude.
@@ -94,6 +95,10 @@ class GpuStartEvidence:
         """Return the starts of our plans in a state of the page cache, by model; nothing where none was made."""
         return self.cold[self.cold.index.get_level_values("state") == state].droplevel("state")
 
+    def stock_of_state(self, state: str) -> pd.DataFrame:
+        """Return the starts of stock settings in a state of the page cache, by model; nothing where none was made."""
+        return self.stock[self.stock.index.get_level_values("state") == state].droplevel("state")
+
     def optimal(self) -> pd.DataFrame:
         """Return the optimal plans by model."""
         return self.plans[self.plans["way"] == OPTIMAL].set_index("model")
@@ -141,7 +146,7 @@ def speedup_over_default(e: GpuStartEvidence) -> Estimate:
 
 def speedup_over_best_stock(e: GpuStartEvidence) -> Estimate:
     """Geometric mean of the best stock setting's start on this GPU over the optimal plan's, page cache warm."""
-    best = e.stock[e.stock.index.get_level_values("state") == CACHED].droplevel("state").min(axis=1)
+    best = e.stock_of_state(CACHED).min(axis=1)
     return estimate(geomean, (best / e.of_state(CACHED)[OPTIMAL]).dropna())
 
 
@@ -261,16 +266,17 @@ def planning(e: GpuStartEvidence) -> pd.DataFrame:
 
 
 def ways(e: GpuStartEvidence) -> Any:
-    """Cold starts of each model by technique, on a scale of powers of ten."""
+    """Cold starts of each model by technique and by stock engine, on a scale of powers of ten."""
     frame = e.of_state(CACHED)
-    known = [name for name in (*_ABLATION, WARM) if name in frame.columns]
+    known = {name: frame[name] for name in (*_ABLATION, WARM) if name in frame.columns}
     if frame.empty or not known:
         raise kit.NotMeasuredError("no start with the page cache warm")
+    stock = e.stock_of_state(CACHED).reindex(frame.index)
+    bars = {**known, **stock.dropna(axis=1, how="all"), "later": e.warm.min(axis=1).reindex(frame.index)}
     figure, (axis,) = canvas(9.0, 4.2)
-    places, width = np.arange(len(frame)), 0.8 / (len(known) + 1)
-    for number, name in enumerate(known):
-        axis.bar(places + width * (number - len(known) / 2), frame[name], width, color=PALETTE[number], label=name)
-    axis.bar(places + width * len(known) / 2, e.warm.min(axis=1).reindex(frame.index), width, color=PALETTE[-1], label="later")
+    places, width = np.arange(len(frame)), 0.8 / len(bars)
+    for number, (name, times) in enumerate(bars.items()):
+        axis.bar(places + width * (number + 0.5) - 0.4, times, width, color=PALETTE[number % len(PALETTE)], label=name)
     axis.set_yscale("log")
     axis.set_xticks(places, list(frame.index), rotation=60, ha="right", fontsize=7)
     name_axes(axis, "", "ms")
@@ -288,6 +294,10 @@ def findings(e: GpuStartEvidence) -> tuple[str, ...]:
             f"Loading the driver takes {opened['library_ms']:.0f} ms and opening the device {opened['context_ms']:.1f} ms, "
             "once a process, which no start below counts."
         )
+    if "protocol" in e.starts.columns:
+        earlier = e.starts[e.starts["protocol"] != protocol("cold_gpu").name]
+        for name, rows in earlier.groupby("protocol"):
+            told.append(f"By the earlier protocol {name} were started: {', '.join(dict.fromkeys(rows['model']))}.")
     failed = e.starts[e.starts["reason"] != ""].drop_duplicates(["model", "way", "reason"])
     for model, way, why in failed[["model", "way", "reason"]].astype(str).to_numpy().tolist():
         told.append(f"{model}{f' ({way})' if way else ''}: {why}.")

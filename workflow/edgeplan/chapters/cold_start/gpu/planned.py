@@ -113,7 +113,7 @@ class GpuPlanning:
             taken * _MS_PER_S,
             found.note,
         )
-        schedule = GpuSchedule(found.queues, found.in_sequence, found.code, planner)
+        schedule = GpuSchedule(found.queues, found.in_sequence, found.at_once, found.code, planner)
         choices = [StepChoice(one.kernel, one.cached) for one in found.choice]
         write_gpu_folder(self.model, choices, schedule, prediction, self._processor, folder)
         return GpuPlan(folder, found, self.costs, prediction)

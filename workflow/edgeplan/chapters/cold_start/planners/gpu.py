@@ -16,6 +16,7 @@ import numpy as np
 from edgeplan.planning.machine import CostArrays, KernelSchedule, makespan_ms
 from edgeplan.planning.optimal import Search, optimal
 
+_SHARES = 101  # weights of the upload in a bound that are tried
 _NEVER = 4.0  # times the time of everything in sequence: what preparing on the GPU costs
 
 
@@ -31,6 +32,7 @@ class GpuCandidate:
         compile_ms: of the same from source.
         first_ms, warm_ms: on the GPU, in the first inference and in later ones.
         read_bytes, kept_bytes: read for it, and kept in the plan folder.
+        merged_ms: of its machine code and launches where all steps' code is loaded as one program.
     """
 
     kernel: str
@@ -44,6 +46,7 @@ class GpuCandidate:
     warm_ms: float
     read_bytes: int = 0
     kept_bytes: int = 0
+    merged_ms: float = 0.0
 
     def preparation_ms(self, *, compiled: bool) -> float:
         """Return the time to prepare it, its kernels compiled or loaded."""
@@ -58,11 +61,13 @@ class GpuCosts:
         steps: candidates of each step, the dispatcher's own kernel with raw weights first.
         threads: that can prepare at the same time.
         start_ms: paid before all of it, whatever the plan.
+        fill_ms_per_byte: to upload kept weights in one go; None where plans have each step prepared by itself.
     """
 
     steps: tuple[tuple[GpuCandidate, ...], ...]
     threads: int
     start_ms: float = 0.0
+    fill_ms_per_byte: float | None = None
 
     @property
     def least_work_ms(self) -> float:
@@ -87,6 +92,7 @@ class GpuOutcome:
         queues: steps that each thread prepares, in order.
         in_sequence: whether all is prepared before anything runs.
         code: whether machine code is kept.
+        at_once: whether kept weights go up in one go, beside all other preparation.
         makespan_ms, lower_bound_ms: predicted, and what no plan beats for these costs.
         note: how it was found.
     """
@@ -98,6 +104,7 @@ class GpuOutcome:
     makespan_ms: float
     lower_bound_ms: float
     note: str
+    at_once: bool = False
 
 
 def _optimal(costs: GpuCosts, search: Search) -> GpuOutcome:
@@ -150,6 +157,8 @@ def _in_sequence(costs: GpuCosts, steps: Sequence[Sequence[GpuCandidate]], *, co
 
 
 def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
+    if costs.fill_ms_per_byte is not None:
+        return _at_once(costs, costs.fill_ms_per_byte)
     steps = [_undominated(step) for step in costs.steps]
     arrays = cost_arrays(steps, costs.threads)
     found = optimal(arrays, search)
@@ -164,6 +173,39 @@ def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
         makespan_ms=costs.start_ms + found.makespan_ms,
         lower_bound_ms=costs.start_ms + found.lower_bound_ms,
         note=found.note,
+    )
+
+
+def _at_once(costs: GpuCosts, fill_ms_per_byte: float) -> GpuOutcome:
+    """Choose what is uploaded in one go, what the preparing thread does beside it, and what the GPU runs after both.
+
+    The time is the larger of the two sums before the GPU begins, and the GPU's. For any weights of the two that add up to one,
+    their weighted sum is no more than the larger: what is least of it, step by step, is a bound, and a choice to try.
+    """
+
+    def parts(one: GpuCandidate) -> tuple[float, float, float]:
+        up = one.kept_bytes * fill_ms_per_byte if one.cached else 0.0
+        return up, one.merged_ms + (0.0 if one.cached else one.read_ms + one.pack_ms + one.upload_ms), one.first_ms
+
+    times = [np.array([parts(one) for one in step]) for step in costs.steps]
+    best, makespan, bound = [0] * len(times), np.inf, 0.0
+    for share in np.linspace(0.0, 1.0, _SHARES):
+        weights = np.array([share, 1.0 - share, 1.0])
+        chosen = [int(np.argmin(step @ weights)) for step in times]
+        up, beside, run = sum(step[k] for step, k in zip(times, chosen, strict=True))
+        bound = max(bound, share * up + (1.0 - share) * beside + run)
+        if max(up, beside) + run < makespan:
+            best, makespan = chosen, max(up, beside) + run
+    start = costs.start_ms
+    return GpuOutcome(
+        tuple(step[k] for step, k in zip(costs.steps, best, strict=True)),
+        (tuple(range(len(times))),),
+        in_sequence=False,
+        code=True,
+        makespan_ms=start + float(makespan),
+        lower_bound_ms=start + min(float(bound), float(makespan)),
+        note="all weights in one go",
+        at_once=True,
     )
 
 

@@ -58,8 +58,9 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
         for name in settings.models:
             what = settings.model_dump(exclude={"devices", "models", "lock_timeout_seconds"})
             names = protocol("cold_gpu").readable if stored_rows_only() else (protocol("cold_gpu").name,)
-            keys = [key_of([one, about["identity"], name, params.seed, what], 16) for one in names]
-            key = next((one for one in keys if all(store.get(one) is not None for store in stores.values())), keys[0])
+            keys = {one: key_of([one, about["identity"], name, params.seed, what], 16) for one in names}
+            measured_by = next((one for one in names if all(s.get(keys[one]) is not None for s in stores.values())), names[0])
+            key = keys[measured_by]
             kept = {kind: frame for kind, store in stores.items() if (frame := store.get(key)) is not None}
             whole = len(kept) == len(stores)
             if not whole and stored_rows_only():
@@ -79,7 +80,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
                     store.commit({key: kept[kind]})
                 log.info("%s: %s", name, kept["starts"].groupby(["way", "state"])["cold_ms"].median().round(2).to_dict())
             for kind, frame in kept.items():
-                frames[kind].append(frame.assign(model=name))
+                frames[kind].append(frame.assign(model=name, protocol=measured_by))
         for store in stores.values():
             store.merge()
     shutil.rmtree(folder, ignore_errors=True)

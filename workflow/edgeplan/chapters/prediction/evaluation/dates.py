@@ -53,7 +53,7 @@ def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
     Args:
         evidence: of the device.
         rows: its row stores, data/rows/<device>.
-        key: key of its rows (engine, version, settings, machine), as fusion.rules says it.
+        key: key of its rows (engine, version, settings, machine), as fusion.rules says it; "" where rules were taken: of any.
 
     Returns:
         Stage -> "from to UTC", to the minute, of the starts of blocks: for `fusion` of all rows of the key, for `sampling` of
@@ -73,7 +73,7 @@ def ranges(evidence: Evidence, rows: Path, key: str) -> dict[str, str]:
 def _times(folder: Path, key: str, subjects: set[str] | None) -> FloatArray:
     """Return when the blocks of stored rows began, seconds since the epoch (blocks,): of all subjects, or of some."""
     found = []
-    for path in sorted(folder.glob(f"{key}-*.parquet")):
+    for path in sorted(folder.glob(f"{key or '*'}-*.parquet")):
         table = read_parquet(path, "subject", "measured_at")
         chosen = table if subjects is None else table[table["subject"].isin(subjects)]
         found += list(chosen["measured_at"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
+from edgeplan.chapters.prediction.fusion.detection import COLUMNS as CASES
 from edgeplan.chapters.prediction.fusion.detection import detect
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
@@ -19,14 +20,16 @@ from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_class, engine_protocol
-from edgeplan.graph.fusion_rules import Provenance
+from edgeplan.graph.fusion_rules import FusionRules, Provenance, read_rules
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.measurer import Measurer, NodeMembers
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
-from edgeplan.workspace import SHIPPED
+from edgeplan.workspace import RULES, SHIPPED, shipped_folder
+
+_SKIPPED = ("pair", "reason")
 
 
 class ExecutedNodes:
@@ -71,6 +74,20 @@ class ExecutedNodes:
         write_parquet(kept, self._path)
 
 
+def _taken(device: DeviceFile, name: str) -> FusionRules:
+    """Return the rules that the package ships of another device, as those of this one.
+
+    Raises:
+        DeviceError: nothing of that device is shipped.
+        FormatError: its rules cannot be read.
+    """
+    found = read_rules(shipped_folder(name, SHIPPED, where="fusion.taken_from") / RULES)
+    theirs = found.provenance
+    named = f"{theirs.device}, {theirs.engine} {theirs.version}"
+    told = {"device": device.name, "engine": device.engine, "prior": named, "measurements": "", "cases": 0}
+    return found.model_copy(update={"provenance": theirs.model_copy(update=told)})
+
+
 def _text(members: NodeMembers) -> str:
     return json.dumps(members, separators=(",", ":"))
 
@@ -92,6 +109,12 @@ def detect_fusion(
     covers every base model and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
+    if params.fusion.taken_from:
+        taken = _taken(file, params.fusion.taken_from)
+        taken.write(rules)
+        for path, columns in ((test_cases, CASES), (skipped, _SKIPPED), (verification, VERIFICATION_COLUMNS)):
+            write_csv(pd.DataFrame(columns=list(columns)), path)
+        return
     with Bench(file, params.measurement, rows) as bench:
         bench.limit(params.fusion.stage_seconds)
 
@@ -119,7 +142,7 @@ def detect_fusion(
     floats = cases.select_dtypes("float").columns  # their last digits depend on the machine that computes them
     cases[floats] = cases[floats].map(nine_digits)
     write_csv(cases, test_cases)
-    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=["pair", "reason"]), skipped)
+    write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=list(_SKIPPED)), skipped)
     if executed.tells:
         frame = verify(found, graphs(table), executed)
         executed.save()

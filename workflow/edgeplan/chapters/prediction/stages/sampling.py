@@ -18,7 +18,16 @@ import pandas as pd
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, within
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
 from edgeplan.chapters.prediction.sampling.carriers_wider import wider_graphs
-from edgeplan.chapters.prediction.sampling.isolated import Boundary, chains, extract, fit_boundary, isolated_label, isolated_row
+from edgeplan.chapters.prediction.sampling.isolated import (
+    Boundary,
+    chains,
+    copied_label,
+    extract,
+    fit_boundary,
+    isolated_label,
+    isolated_row,
+    side_by_side,
+)
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.chapters.prediction.sampling.prior import ConvPrior, read_prior
 from edgeplan.chapters.prediction.sampling.rows import Row
@@ -182,8 +191,9 @@ def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, 
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
     fixed_sets = {FURTHER: list(further_graphs(sampler.seed))}
-    if wider:
-        fixed_sets[WIDER] = list(wider_graphs(sampler.seed, wider))
+    wide = list(wider_graphs(sampler.seed, wider)) if wider else []
+    if wide and (not stored_rows_only() or any(sampler.bench.is_stored(Subject(graph, profiled=True)) for graph in wide)):
+        fixed_sets[WIDER] = wide  # shipped rows may be older than the device's wish for these
     fixed_sets |= {SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
     if singles:
         fixed_sets[SINGLE] = list(single_graphs(sampler.seed, singles))
@@ -276,7 +286,7 @@ def _isolated(
                 if text not in known and (wanted is None or kernel.config.kind in wanted):
                     known.add(text)
                     alone.append((graph, kernel))
-        batch = _measured_alone(bench, alone, boundary, name, rows)
+        batch = _measured_alone(bench, alone, boundary, name, rows, sampler.settings.copies)
         measured += batch
         spent += sum(m.seconds for m in batch)
     count = max(1, within(measured, budget - of_chains))
@@ -295,16 +305,20 @@ def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
 
 
 def _measured_alone(
-    bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row]
+    bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row], copies: int = 1
 ) -> list[Measurement]:
-    """Measure kernels of graphs, each alone, and add their rows."""
-    alone: list[tuple[KernelConfig, Subject]] = []
+    """Measure kernels of graphs, each alone or in copies, and add their rows; those of copies tell of no model around."""
+    alone: list[tuple[KernelConfig, Subject, int]] = []
     for graph, kernel in kernels:
         single = extract(graph, kernel)
-        alone.append((make_kernel(single, kernel.members).config, Subject(single)))
-    measured = bench.measure([subject for _, subject in alone], description=f"{sampler} kernels")
-    for (config, subject), m in zip(alone, measured, strict=True):
-        label = isolated_label(subject.graph, m, boundary)
+        config = make_kernel(single, kernel.members).config
+        if copies > 1:
+            config = KernelConfig.from_json(without_context(config.to_json()))
+        together, count = side_by_side(single, copies)
+        alone.append((config, Subject(together), count))
+    measured = bench.measure([subject for _, subject, _ in alone], description=f"{sampler} kernels")
+    for (config, subject, count), m in zip(alone, measured, strict=True):
+        label = copied_label(m, count, boundary) if copies > 1 else isolated_label(subject.graph, m, boundary)
         rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
     return measured
 
