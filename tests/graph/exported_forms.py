@@ -591,7 +591,11 @@ _PICKED: Mapping[str, Form] = {
         one("ScatterElements", "k i u", {"i": (9, 5), "u": (9, 5)}, {"k": np.zeros((4, 5))}, reduction="add"), i=_LONG
     ),
     "integers at their least": _typed(
-        one("ScatterElements", "x i u", {"x": (3, 4), "i": (2, 4), "u": (2, 4)}, reduction="min"), x=_LONG, i=_LONG, u=_LONG, y=_LONG
+        one("ScatterElements", "x i u", {"x": (3, 4), "i": (2, 4), "u": (2, 4)}, reduction="min"),
+        x=_LONG,
+        i=_LONG,
+        u=_LONG,
+        y=_LONG,
     ),
     "slices written": _typed(one("ScatterND", "x i u", {"x": (3, 4, 5), "u": (2, 5)}, {"i": [[0, 1], [-1, 2]]})),
     "numbers multiplied into slices": _typed(

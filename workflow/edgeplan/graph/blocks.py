@@ -129,7 +129,9 @@ def gathered_slices(shape: Shape, batch: int, indices: Shape, dtypes: tuple[str,
     reach = sum((size - 1) * stride for size, stride in zip(shape[batch:][:depth], strides[batch:], strict=False))
     read = Walked(dtypes[0], (*strides[:batch], *[0] * (len(loop) - batch)), 1, reach=reach)
     named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
-    return block(loop, count, [read, named, _table(depth, loop), Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)])
+    return block(
+        loop, count, [read, named, _table(depth, loop), Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)]
+    )
 
 
 def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.branches import plain_branches
+from edgeplan.graph.onnx.chosen import fold_choices
 from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
 from edgeplan.graph.onnx.nodes import known_tensors
@@ -243,6 +244,8 @@ def prepared(
     _give_shapes(model, wanted, source)
     plain_operators(model, source)
     found = _folded(model, source)
+    while fold_choices(found):  # what follows from one may be sorted again
+        found = _folded(found, source)
     if branches := plain_branches(found):
         log.info("both branches of %d nodes If are computed, since which one is taken depends on data", branches)
     if _is_written_anew(found):

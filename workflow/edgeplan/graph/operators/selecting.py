@@ -90,7 +90,9 @@ def _slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part
     """Copy a slice for each row of indices."""
     (data, indices), batch = (graph.tensors[name] for name in op.operands), op.integer("batch_dims", 0)
     block = blocks.gathered_slices(data.shape, batch, indices.shape, (data.dtype, indices.dtype))
-    return (_by_indices(op, f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),)
+    return (
+        _by_indices(op, f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),
+    )
 
 
 def _reduction(op: Operator) -> str:
@@ -119,7 +121,9 @@ def _check_scattered_slices(graph: Graph, op: Operator) -> Problem:
 
 def _scattered(kernel: str, op: Operator, indices: str, dtype: str) -> str:
     word = _reduction(op)
-    return f"{SCATTERED}{kernel}_{indices}_{moved(dtype)}" if word == "none" else f"{SCATTERED}{kernel}_{word}_{indices}_{dtype}"
+    return (
+        f"{SCATTERED}{kernel}_{indices}_{moved(dtype)}" if word == "none" else f"{SCATTERED}{kernel}_{word}_{indices}_{dtype}"
+    )
 
 
 def _scattered_elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
