@@ -11,7 +11,8 @@ _HANDED_ON: Mapping[str, slice] = {
     **dict.fromkeys(
         (
             "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Expand", "Tile",
-            "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth", "Trilu",
+            "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth",
+            "Trilu",
         ),
         slice(0, 1),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from edgeplan.graph.onnx.nodes import Array, Writer
@@ -51,9 +50,9 @@ def _chosen(node: onnx.NodeProto, write: Writer) -> tuple[Array, Array] | None:
     return np.take_along_axis(values, places, axis), places.astype(np.int64)
 
 
-def _order(values: Array, axis: int, *, largest: bool) -> npt.NDArray[np.int64]:
+def _order(values: Array, axis: int, *, largest: bool) -> Array:
     """Return the places along an axis, the best first, of equal ones the first."""
     if not largest:
         return np.argsort(values, axis, kind="stable")
     backwards = np.flip(np.argsort(np.flip(values, axis), axis, kind="stable"), axis)
-    return values.shape[axis] - 1 - backwards
+    return np.asarray(values.shape[axis] - 1 - backwards)

@@ -35,8 +35,8 @@ _RECIPES = MappingProxyType(
         "If": "it depends on data: fix the input that it tests (edgeplan prepare --set input=value), or export one branch",
         **dict.fromkeys(
             ("Loop", "Scan"),
-            "it repeats its body, maybe as often as data say: export with a fixed number of steps, unrolled, or recurrent layers "
-            "as LSTM, GRU or RNN",
+            "it repeats its body, maybe as often as data say: export a fixed number of steps, unrolled, or recurrent layers as "
+            "LSTM, GRU or RNN",
         ),
         **{
             f"ai.onnx.ml::TreeEnsemble{what}": "decision trees are no layers: write them as products of matrices, "

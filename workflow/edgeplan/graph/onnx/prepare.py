@@ -233,7 +233,6 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
             simplified.
     """
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     for tensor in model.graph.initializer:
         require_in_range(tensor, tensor.name, source)
@@ -244,8 +243,6 @@ def prepared(
     _give_shapes(model, wanted, source)
     plain_operators(model, source)
     found = _folded(model, source)
-    while fold_choices(found):  # what follows from one may be sorted again
-        found = _folded(found, source)
     if branches := plain_branches(found):
         log.info("both branches of %d nodes If are computed, since which one is taken depends on data", branches)
     if _is_written_anew(found):
@@ -279,6 +276,15 @@ def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     Raises:
         ModelError: the model cannot be simplified.
     """
+    found = _folded_once(model, source)
+    while fold_choices(found):  # what follows from one may be sorted again
+        found = _folded_once(found, source)
+    return found
+
+
+def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    for name in ("onnx_ir", "onnxscript"):  # their warnings are of initialisers and of what is folded, not of what users do
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         common.InlinePass()(simple)
