@@ -141,6 +141,7 @@ class Card(_Strict):
         dispatch_numbers: numbers of the device that launches of kernels follow from (`edgeplan.predictors.launches`), whose
             features the trees also see; none for an engine that does not dispatch.
         launch_version: version of these features; 0 without.
+        work_version: how the features count work (`edgeplan.predictors.features`).
     """
 
     format_version: Literal[1] = 1
@@ -164,6 +165,7 @@ class Card(_Strict):
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
     dispatch_numbers: dict[str, int] = {}
     launch_version: int = 0
+    work_version: int = 0
 
     def files(self) -> tuple[str, ...]:
         """Return the names of the text models, in the order in which they are packed."""
