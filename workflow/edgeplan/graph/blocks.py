@@ -129,8 +129,9 @@ def gathered_slices(shape: Shape, batch: int, indices: Shape, dtypes: tuple[str,
     reach = sum((size - 1) * stride for size, stride in zip(shape[batch:][:depth], strides[batch:], strict=False))
     read = Walked(dtypes[0], (*strides[:batch], *[0] * (len(loop) - batch)), 1, reach=reach)
     named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
-    table = Walked("int64", (0,) * len(loop), 0, reach=2 * depth)
-    return block(loop, count, [read, named, table, Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)])
+    return block(
+        loop, count, [read, named, _table(depth, loop), Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)]
+    )
 
 
 def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
@@ -138,9 +139,42 @@ def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str
     strides, own = dense(shape), dense(indices)
     *loop, step = (0 if place == axis else stride for place, stride in enumerate(strides))
     read = Walked(dtypes[0], tuple(loop), step, reach=(shape[axis] - 1) * strides[axis])
-    table = Walked("int64", (0,) * len(loop), 0, reach=2)
     walked = [Walked(dtype, own[:-1], own[-1]) for dtype in (dtypes[1], dtypes[0])]
-    return block(indices[:-1], indices[-1], [read, walked[0], table, walked[1]])
+    return block(indices[:-1], indices[-1], [read, walked[0], _table(1, indices[:-1]), walked[1]])
+
+
+def scattered_slices(shape: Shape, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that writes a slice of a row-major tensor for each row of indices, which name it axis by axis.
+
+    Args:
+        shape: of the tensor, which is copied before.
+        indices: their shape.
+        dtypes: of the tensor and the indices.
+    """
+    depth, loop = indices[-1], indices[:-1]
+    count, strides = math.prod(shape[depth:]), dense(shape)
+    reach = sum((size - 1) * stride for size, stride in zip(shape[:depth], strides, strict=False))
+    named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
+    given = Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)
+    written = Walked(dtypes[0], (0,) * len(loop), 1, reach=reach)
+    return block(loop, count, [_whole(shape, dtypes[0], loop), named, given, _table(depth, loop), written])
+
+
+def scattered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that writes an element of a row-major tensor for each index, which names its place along one axis."""
+    strides, own, rows = dense(shape), dense(indices), indices[:-1]
+    *loop, step = (0 if place == axis else stride for place, stride in enumerate(strides))
+    named, given = (Walked(dtype, own[:-1], own[-1]) for dtype in (dtypes[1], dtypes[0]))
+    written = Walked(dtypes[0], tuple(loop), step, reach=(shape[axis] - 1) * strides[axis])
+    return block(rows, indices[-1], [_whole(shape, dtypes[0], rows), named, given, _table(1, rows), written])
+
+
+def _whole(shape: Shape, dtype: str, loop: Shape) -> Walked:
+    return Walked(dtype, (0,) * len(loop), 0, reach=math.prod(shape) - 1)
+
+
+def _table(depth: int, loop: Shape) -> Walked:
+    return Walked("int64", (0,) * len(loop), 0, reach=2 * depth)
 
 
 def picked(before: int, size: int, after: int, dtype: str, out: int) -> tuple[int, ...]:

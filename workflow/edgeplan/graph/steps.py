@@ -15,8 +15,9 @@ INT8_CONV, INT8_FC = INT8_KINDS = ("int8_conv", "int8_fc")
 INT8_POOL = "int8_pool"
 SIDE_BY_SIDE = (INT8_CONV, INT8_POOL)
 SIDES = ("source", "written")
-#: What names of compiled kernels begin with that pick places by indices; the type of these, or whose places, follows.
-GATHERED = "gathered_by_"
+#: What names of compiled kernels begin with that pick places by indices, or write there; the type of these, or whose places,
+#: follows.
+GATHERED, SCATTERED = PICKING = ("gathered_by_", "scattered_by_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Step:
     @property
     def picks_places(self) -> bool:
         """Tell whether the step fails where an input is no index: it cannot run on arbitrary memory."""
-        return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
+        return self.kind == "compiled" and self.text("kernel").startswith(PICKING)
 
     def sizes(self, key: str) -> tuple[int, ...]:
         """Return a setting that is a list of integers."""

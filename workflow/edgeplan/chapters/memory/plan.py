@@ -82,6 +82,7 @@ LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
+_FOUND_ATTEMPTS = 8  # with a budget that the search has found, which grows by twice as much each time
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
@@ -548,7 +549,8 @@ class Planner:
     def _held(self, budget: int, mode: Mode, *, found: bool = False, first: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
         excess = self._more
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_FOUND_ATTEMPTS if found else _ATTEMPTS):
+            slack = _SLACK_BYTES << attempt if found else _SLACK_BYTES  # nobody named the budget: it may grow until it holds
             candidate, made = self.best(budget, mode, excess, first=first)
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)
@@ -564,7 +566,7 @@ class Planner:
                 if proof.holds or proof.reason:
                     return _Held(plan_document, known, budget, excess, run, proof)
                 taken = max(proof.taken_bytes, budget + 1)
-                missing = taken - budget + _SLACK_BYTES
+                missing = taken - budget + slack
                 budget, self._more = (budget + missing, self._more) if found else (budget, self._more + missing)
                 excess += missing
                 continue

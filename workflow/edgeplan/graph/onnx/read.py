@@ -34,6 +34,8 @@ from edgeplan.graph.operators.registry import SPECS
 
 #: The roles of a `Resize` before opset 11.
 _OPSET_10_RESIZE = ("", "scales")
+#: What operators became in opsets 10 and 11.
+_LATER_NAMES = MappingProxyType({"Upsample": "Resize", "Scatter": "ScatterElements"})
 
 
 def load_onnx(path: Path) -> Graph:
@@ -205,7 +207,7 @@ def _operator(
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)
-    op_type = "Resize" if node.op_type == "Upsample" else node.op_type  # which it became in opset 10
+    op_type = _LATER_NAMES.get(node.op_type, node.op_type)
     return Operator(node.name, op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 

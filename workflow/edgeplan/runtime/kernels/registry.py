@@ -37,6 +37,10 @@ _WHOLE = (*_INTEGERS, *_BYTES)
 _NUMBERS = (*_FLOAT, *_INTEGERS)
 #: Whatever is moved is taken for integers of its size: a float might be changed on its way if it is no number.
 _SIZES = ("int8", "int32", "int64")
+#: What becomes of an element that several are written to, by the suffix of the kernel.
+_REDUCED = {"": moving.replaced, "_add": elements.add, "_mul": elements.mul, "_max": moving.more, "_min": moving.less}
+_BY_INDICES = {"int32": int32_at, "int64": int64_at}
+_SCATTERED = {"elements": moving.scattered_elements, "slices": moving.scattered_slices}
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
@@ -48,6 +52,12 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gathered_by_slices_int64": Kernel(over(moving.gathered_slice, int64_at), _SIZES),
         "gathered_by_elements_int32": Kernel(over(moving.gathered_element, int32_at), _SIZES),
         "gathered_by_elements_int64": Kernel(over(moving.gathered_element, int64_at), _SIZES),
+        **{
+            f"scattered_by_{what}{suffix}_{indices}": Kernel(made(at, function), _NUMBERS if suffix else _SIZES)
+            for what, made in _SCATTERED.items()
+            for suffix, function in _REDUCED.items()
+            for indices, at in _BY_INDICES.items()
+        },
         "equal": Kernel(over(test, elements.equal), (*_NUMBERS, *_BYTES)),
         "greater": Kernel(over(test, elements.greater), (*_NUMBERS, *_BYTES)),
         "less": Kernel(over(test, elements.less), (*_NUMBERS, *_BYTES)),
