@@ -122,7 +122,7 @@ class _Lowering:
         held = {t.name: t for stored in graph.stored.values() for t in (stored.values, stored.scale) if t is not None}
         self.tensors = {**graph.tensors, **held}
         self.byte_steps: Mapping[str, ByteStep] = {}
-        if eight_bits and any(stored.scale is not None for stored in graph.stored.values()) and computes_bytes():
+        if eight_bits and any(op.op_type == "DequantizeLinear" for op in graph.operators) and computes_bytes():
             self.byte_steps, members = byte_steps(graph, self.shapes)
             self.skipped |= members - self.byte_steps.keys()
             inner = {step.inner.name: step.inner for step in self.byte_steps.values() if step.inner is not None}
