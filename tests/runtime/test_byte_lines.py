@@ -174,6 +174,59 @@ def test_a_line_of_bytes_is_within_a_step_of_the_reference(dnnl: Dnnl, tmp_path:
             assert sorted(step.kind for step in lowered.steps) == sorted([*before, *line.steps]), seed
 
 
+_MOVES: dict[str, dict[str, Any]] = {
+    "Transpose": {"perm": [0, 3, 1, 2]},
+    "Flatten": {"axis": 2},
+    "Reshape": {"more": [2, 19, 20]},
+    "Slice": {"more": [[1], [17], [1], [2]]},
+    "Unsqueeze": {"more": [[1]]},
+    "Gather": {"more": [[3, 0, 2]], "axis": 2},
+    "Split": {"axis": 1, "num_outputs": 2},
+}
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+@pytest.mark.parametrize("kind", _MOVES)
+@pytest.mark.parametrize("images", [False, True])
+def test_bytes_are_moved_as_they_are(dnnl: Dnnl, tmp_path: Path, kind: str, dtype: str, images: bool) -> None:
+    """Scales and zero points before and behind are equal and have names of their own."""
+    drawing, attributes = _Drawing(np.random.default_rng(7)), dict(_MOVES[kind])
+    for name in ("a", "b", "c"):
+        drawing.constants |= {f"{name}s": np.float32(0.1), f"{name}z": np.array(3, dtype)}
+    more = attributes.pop("more", [])
+    more = [more] if kind == "Reshape" else more
+    drawing.constants |= {f"m{place}": np.array(value) for place, value in enumerate(more)}
+    bounds = np.iinfo(dtype)
+    x = drawing.rng.integers(bounds.min, bounds.max + 1, _IMAGE).astype(dtype)
+    drawing.node("DequantizeLinear", "x as az", "f")
+    if images:
+        drawing.node("MaxPool", "f", "p", kernel_shape=[1, 1])
+        drawing.node("QuantizeLinear", "p as az", "q")
+        drawing.node("DequantizeLinear", "q bs bz", "g")
+    names = ["y", "second"][: attributes.get("num_outputs", 1)]
+    reads = ["g" if images else "f", *(f"m{place}" for place in range(len(more)))]
+    drawing.nodes.append(helper.make_node(kind, reads, [f"n{name}" for name in names], name="move", **attributes))
+    for name in names:
+        drawing.node("QuantizeLinear", f"n{name} cs cz", name)
+    body = helper.make_graph(
+        drawing.nodes,
+        "moves",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), None) for name in names],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in drawing.constants.items()],
+    )
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    path = prepare_file(tmp_path / "m.onnx", Preparation(), tmp_path / "ready.onnx")
+    graph, lowered = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, BLOCKED), tmp_path).run({"x": x})
+    for name, wanted in zip(names, ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
+        np.testing.assert_array_equal(found[name], wanted)
+    assert [name for step in lowered.steps for name in step.members] == [op.name for op in graph.operators]
+    if dnnl.info.exact_bytes:
+        assert all(lowered.types.get(name) == dtype for step in lowered.steps for name in (*step.reads, *step.outputs))
+
+
 def test_what_something_else_reads_is_no_part_of_a_table(dnnl: Dnnl, tmp_path: Path) -> None:
     """Numbers within a chain that are an output, too, are made."""
     constants = {"s": np.float32(0.02), "z": np.uint8(100)}

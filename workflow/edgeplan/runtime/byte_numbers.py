@@ -1,4 +1,4 @@
-"""Steps from bytes to bytes are told numbers that follow from scales and zero points: factors and shifts, or a table of all bytes.
+"""Steps from bytes to bytes are told numbers that follow from scales and zero points: factors and shifts, or a table.
 
 Roles of their weights are `scale_0`, `zero_0` and so on, of what they read in order, and `scale_written`, `zero_written`.
 """
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants
 
-_Values = npt.NDArray[np.float64]
+_Values = npt.NDArray[Any]
 _HIGHEST_BIT = 128
 _LAST = constants.BYTE_VALUES - 1
 
 
 class _Side(NamedTuple):
-    """A side is read or written: bytes less a zero point times a scale, where signed ones are made unsigned by a flipped bit."""
+    """A side is read or written: bytes less a zero point, times a scale; signed ones are made unsigned by a flipped bit."""
 
     scale: float
     zero: float

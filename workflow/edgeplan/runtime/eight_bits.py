@@ -23,6 +23,7 @@ from edgeplan.graph.operators.compiled import compiled
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.parts import INNER, Part
 from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_LINE, INT8_POOL, PostOp, Setting
+from edgeplan.runtime.byte_moves import is_by_one_scale
 from edgeplan.runtime.byte_numbers import OF_TWO, TABLED
 
 _LAYERS = {"Conv": INT8_CONV, "Gemm": INT8_FC, "MatMul": INT8_FC}
@@ -106,7 +107,7 @@ class _Lines:
 
     def table(self, op: Operator) -> ByteStep | None:
         """Return a table of what is rounded at last, if that follows from one byte alone."""
-        if not _is_by_one_scale(self._graph, op, "QuantizeLinear"):
+        if not is_by_one_scale(self._graph, op, "QuantizeLinear"):
             return None
         for through in (True, False):
             terms = list(self._terms(op.inputs[0], through=through) or ())
@@ -131,14 +132,8 @@ class _Lines:
         op = graph.producer.get(tensor)
         if op is None:
             return None
-        if _is_by_one_scale(graph, op, "DequantizeLinear"):
-            before = graph.producer.get(op.inputs[0])
-            if through and before is not None and before.name not in self._taken:
-                if _is_by_one_scale(graph, before, "QuantizeLinear") and before.weights == op.weights:
-                    found = self._terms(before.inputs[0], through=True)
-                    if found is not None and self._private({before.name}, op):
-                        return [*found, _Term(f"round,{before.name}", before), _Term("", op)]
-            return [_Term("x", op)]
+        if is_by_one_scale(graph, op, "DequantizeLinear"):
+            return (self._terms_before(op) if through else None) or [_Term("x", op)]
         if op.op_type.lower() in OF_TWO and len(op.inputs) == len(op.operands) == len(("a", "b")):
             sides = [self._terms(name, through=through) for name in op.operands]
             if any(side is None for side in sides) or len({self._shapes[name] for name in op.operands}) != 1:
@@ -150,11 +145,20 @@ class _Lines:
             return None
         return [*found, _Term(f"{post.algorithm},{post.alpha!r},{post.beta!r}", op)]
 
+    def _terms_before(self, op: Operator) -> list[_Term] | None:
+        """Return what makes the bytes that numbers are made of, where they are rounded of others for these alone."""
+        before = self._graph.producer.get(op.inputs[0])
+        if before is None or before.name in self._taken or not is_by_one_scale(self._graph, before, "QuantizeLinear"):
+            return None
+        alone = before.weights == op.weights and self._private({before.name}, op)
+        found = self._terms(before.inputs[0], through=True) if alone else None
+        return found and [*found, _Term("round", before), _Term("", op)]
+
     def _tabled(self, last: Operator, terms: list[_Term], numbers: Operator) -> ByteStep:
         members = [op.name for op in self._graph.operators if op.name in {t.op.name for t in terms} - {numbers.name}]
         weights, texts, rounded = _scaling("0", numbers), list[str](), 0
         for term in terms:
-            if term.text.startswith("round,"):
+            if term.text == "round":
                 weights |= _scaling(f"between_{rounded}", term.op)
                 texts.append(f"round,between_{rounded}")
                 rounded += 1
@@ -169,13 +173,13 @@ class _Lines:
         """Return the sum, product, mean or join of bytes that an operator is, with bounds behind it."""
         settings = self._form(op)
         numbers = [self._graph.producer.get(name) for name in op.inputs]
-        made = [one for one in numbers if one is not None and _is_by_one_scale(self._graph, one, "DequantizeLinear")]
+        made = [one for one in numbers if one is not None and is_by_one_scale(self._graph, one, "DequantizeLinear")]
         if settings is None or op.weights or len(made) < len(op.inputs):
             return None
         behind, posts = _activations(self._graph, op)
         bounds = [_bounds(post) for post in posts]
         last = _only_reader(self._graph, behind[-1] if behind else op)
-        if last is None or None in bounds or not _is_by_one_scale(self._graph, last, "QuantizeLinear"):
+        if last is None or None in bounds or not is_by_one_scale(self._graph, last, "QuantizeLinear"):
             return None
         if settings["form"] in ("add", "mul") and self._shapes[op.inputs[0]] != self._shapes[op.outputs[0]]:
             made.reverse()  # the one that is broadcast comes second
@@ -240,7 +244,7 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     stored = graph.stored.get(op.weights[0]) if kind and op.weights and len(op.inputs) == 1 else None
     flat = _flattened(graph, op)
     numbers = graph.producer.get((flat or op).inputs[0]) if op.inputs else None
-    if stored is None or stored.scale is None or numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear"):
+    if stored is None or stored.scale is None or numbers is None or not is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None
     part, *more = SPECS[op.op_type].lower(graph, op, dict(shapes))
     if more or not _fits(shapes, kind, part, stored):
@@ -252,7 +256,7 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     weights |= {"bias": part.weights["bias"]} if "bias" in part.weights else {}
     weights |= dict(zip(("source_scale", "source_zero"), numbers.weights, strict=True))
     rounded = _only_reader(graph, last)
-    if rounded is not None and _is_by_one_scale(graph, rounded, "QuantizeLinear"):
+    if rounded is not None and is_by_one_scale(graph, rounded, "QuantizeLinear"):
         weights |= dict(zip(("written_scale", "written_zero"), rounded.weights, strict=True))
         last = rounded
         members.append(last.name)
@@ -267,13 +271,13 @@ def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> B
     Where what is written is rounded by the scale of what is read, the bytes are those already.
     """
     numbers = graph.producer.get(op.inputs[0]) if op.op_type == "MaxPool" and len(op.outputs) == 1 else None
-    if numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear"):
+    if numbers is None or not is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None
     (part,), (given,) = SPECS[op.op_type].lower(graph, op, dict(shapes)), numbers.inputs
     if len(shapes[given]) != _IMAGE_RANK or graph.tensors[given].dtype not in BYTES:
         return None
     rounded = _only_reader(graph, op)
-    if rounded is not None and not _is_by_one_scale(graph, rounded, "QuantizeLinear"):
+    if rounded is not None and not is_by_one_scale(graph, rounded, "QuantizeLinear"):
         rounded = None
     if rounded is not None and rounded.weights == numbers.weights:
         whole = Part(op.name, INT8_POOL, [op.name, rounded.name], [given], list(rounded.outputs), {}, part.settings)
@@ -308,14 +312,6 @@ def _flattened(graph: Graph, op: Operator) -> Operator | None:
         return None
     before, after = graph.shape(made.inputs[0]), graph.shape(made.outputs[0])
     return made if before and after == (before[0], math.prod(before[1:])) else None
-
-
-def _is_by_one_scale(graph: Graph, op: Operator, op_type: str) -> bool:
-    """Tell whether an operator is between numbers and bytes, by one constant scale and zero point."""
-    if op.op_type != op_type or len(op.inputs) != 1 or len(op.weights) != 2:
-        return False
-    scale, zero = (graph.tensors[name] for name in op.weights)
-    return scale.elements == 1 and zero.dtype in BYTES
 
 
 def _fits(shapes: Mapping[str, Shape], kind: str, part: Part, stored: StoredWeight) -> bool:

@@ -60,44 +60,51 @@ def multiplied(a: Any, b: Any, first: Any, second: Any, third: Any) -> Any:
     return (a + first) * (b + second) * third
 
 
+@inlined
+def _pair_row(a: Any, b: Any, y: Any, count: int, by: Any, numbers: Any, function: Any) -> None:
+    first, second, third, shift = numbers[FIRST_FACTOR], numbers[SECOND_FACTOR], numbers[THIRD_FACTOR], numbers[SHIFT]
+    low, high, flip = numbers[LOWEST], numbers[HIGHEST], np.int32(numbers[FLIP_WRITTEN])
+    flip_a, flip_b = np.uint8(numbers[FLIP_READ]), np.uint8(numbers[FLIP_SECOND])
+    if by[0] == 1 and by[1] == 1:  # compilers make vectors of rows without gaps
+        for i in range(count):
+            value = function(np.float32(a[i] ^ flip_a), np.float32(b[i] ^ flip_b), first, second, third)
+            y[i] = _byte(value + shift, low, high, flip)
+    elif by[0] == 1 and by[1] == 0:
+        one = np.float32(b[0] ^ flip_b)
+        for i in range(count):
+            value = function(np.float32(a[i] ^ flip_a), one, first, second, third)
+            y[i] = _byte(value + shift, low, high, flip)
+    else:
+        for i in range(count):
+            value = function(np.float32(a[i * by[0]] ^ flip_a), np.float32(b[i * by[1]] ^ flip_b), first, second, third)
+            y[i] = _byte(value + shift, low, high, flip)
+
+
+@inlined
+def _begins(block: Any, operand: int, outer: int, inner: int) -> int:
+    """Where the row of an operand begins at places of at most two axes."""
+    rank = block[AT_RANK]
+    begin = 0
+    if rank > 0:
+        begin += inner * _walked(block, operand, STRIDES + rank - 1)
+    if rank > 1:
+        begin += outer * _walked(block, operand, STRIDES)
+    return begin
+
+
 def paired(function: Any) -> Callable[..., int]:
     """Make the kernel of a function of two numbers, over at most two axes and a row."""
 
     def kernel(block: Any, _like: Any, _count: int, at: Any) -> int:
-        rank, row, numbers = block[AT_RANK], block[AT_ROW], float32_at(at[2])
-        first, second, third, shift = numbers[FIRST_FACTOR], numbers[SECOND_FACTOR], numbers[THIRD_FACTOR], numbers[SHIFT]
-        low, high = numbers[LOWEST], numbers[HIGHEST]
-        flip_a, flip_b = np.uint8(numbers[FLIP_READ]), np.uint8(numbers[FLIP_SECOND])
-        flip = np.int32(numbers[FLIP_WRITTEN])
-        by_a, by_b = _walked(block, 0, STEP), _walked(block, 1, STEP)
-        outer = block[AT_DIMS] if rank == 2 else 1
+        rank = block[AT_RANK]
+        outer = block[AT_DIMS] if rank > 1 else 1
         inner = block[AT_DIMS + rank - 1] if rank > 0 else 1
+        by = (_walked(block, 0, STEP), _walked(block, 1, STEP))
         for o in range(outer):
             for k in range(inner):
-                before_a = before_b = before_y = 0
-                if rank > 0:
-                    last = STRIDES + rank - 1
-                    before_a, before_b, before_y = (
-                        k * _walked(block, 0, last), k * _walked(block, 1, last), k * _walked(block, 3, last),
-                    )  # fmt: skip
-                if rank == 2:
-                    before_a += o * _walked(block, 0, STRIDES)
-                    before_b += o * _walked(block, 1, STRIDES)
-                    before_y += o * _walked(block, 3, STRIDES)
-                a, b, y = uint8_at(at[0] + before_a), uint8_at(at[1] + before_b), uint8_at(at[3] + before_y)
-                if by_a == 1 and by_b == 1:
-                    for i in range(row):
-                        value = function(np.float32(a[i] ^ flip_a), np.float32(b[i] ^ flip_b), first, second, third)
-                        y[i] = _byte(value + shift, low, high, flip)
-                elif by_a == 1 and by_b == 0:
-                    one = np.float32(b[0] ^ flip_b)
-                    for i in range(row):
-                        value = function(np.float32(a[i] ^ flip_a), one, first, second, third)
-                        y[i] = _byte(value + shift, low, high, flip)
-                else:
-                    for i in range(row):
-                        given = np.float32(a[i * by_a] ^ flip_a), np.float32(b[i * by_b] ^ flip_b)
-                        y[i] = _byte(function(given[0], given[1], first, second, third) + shift, low, high, flip)
+                a, b = uint8_at(at[0] + _begins(block, 0, o, k)), uint8_at(at[1] + _begins(block, 1, o, k))
+                y = uint8_at(at[3] + _begins(block, 3, o, k))
+                _pair_row(a, b, y, block[AT_ROW], by, float32_at(at[2]), function)
         return 0
 
     return kernel
@@ -138,7 +145,7 @@ def averaged(block: Any, _like: Any, _count: int, at: Any) -> int:
     for k in range(before):
         x, y = uint8_at(at[0] + k * size * after), uint8_at(at[3] + k * after)
         if after == 1:
-            total = 0
+            total = np.int64(0)
             for p in range(size):
                 total += np.int32(x[p] ^ flip_x)
             y[0] = _byte(np.float32(total) * factor + shift, low, high, flip)
