@@ -69,7 +69,11 @@ def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str
 
 
 def strided(
-    out: Shape, strides: Sequence[tuple[int, ...]], dtypes: Sequence[str], starts: Sequence[int] = ()
+    out: Shape,
+    strides: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+    starts: Sequence[int] = (),
+    reaches: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """Return a block over a shape, with the strides of every operand; axes that all operands go through as one are joined."""
     sizes: list[int] = []
@@ -85,8 +89,8 @@ def strided(
             sizes.append(size)
             ways.append(mine)
     row, steps = (sizes.pop(), ways.pop()) if sizes else (1, [0] * len(strides))
-    begins = starts or [0] * len(strides)
-    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k]) for k, dtype in enumerate(dtypes)]
+    begins, behind = starts or [0] * len(strides), reaches or [0] * len(strides)
+    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k], behind[k]) for k, dtype in enumerate(dtypes)]
     return block(tuple(sizes), row, operands)
 
 
@@ -199,6 +203,30 @@ def runs(shapes: Sequence[Shape], axis: int, dtype: str) -> tuple[int, ...]:
     """Return a block over row-major tensors that hold, or are held by, the last of them along an axis: runs of each."""
     lengths = [math.prod(shape[axis:]) for shape in shapes]
     return block((math.prod(shapes[-1][:axis]),), 1, [Walked(dtype, (size,), 0, reach=size - 1) for size in lengths])
+
+
+def looked_up(count: int, dtype: str, out: str) -> tuple[int, ...]:
+    """Return a block over bytes, each of which a table of all bytes has another one for."""
+    return block((), count, [Walked(dtype, (), 1), Walked(out, (), 0, reach=255), Walked(out, (), 1)])
+
+
+def paired(out: Shape, shapes: Sequence[Shape], numbers: int) -> tuple[int, ...]:
+    """Return a block over two operands of bytes, which are broadcast to a shape, and a list of so many numbers."""
+    strides = [*(broadcast(shape, out) for shape in shapes), (0,) * len(out), dense(out)]
+    return strided(out, strides, (*["int8"] * 2, FLOAT32, "int8"), reaches=(0, 0, numbers - 1, 0))
+
+
+def byte_runs(shapes: Sequence[Shape], axis: int, numbers: int) -> tuple[int, ...]:
+    """Return a block over tensors of bytes that the last one holds along an axis, with so many numbers before that one."""
+    lengths = [math.prod(shape[axis:]) for shape in shapes]
+    *read, written = (Walked("int8", (size,), 0, reach=size - 1) for size in lengths)
+    return block((math.prod(shapes[-1][:axis]),), 1, [*read, Walked(FLOAT32, (0,), 0, reach=numbers - 1), written])
+
+
+def averaged(before: int, size: int, after: int, numbers: int) -> tuple[int, ...]:
+    """Return a block over places of bytes along an axis: what is read, so many numbers, sums, and what is written."""
+    read, written = Walked("int8", (size * after,), 1, reach=(size - 1) * after), Walked("int8", (after,), 1)
+    return block((before,), after, [read, Walked(FLOAT32, (0,), 0, reach=numbers - 1), Walked("int32", (0,), 1), written])
 
 
 def selected(shape: Shape, axis: int, count: int, dtype: str) -> tuple[int, ...]:

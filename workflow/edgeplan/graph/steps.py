@@ -14,6 +14,10 @@ INT8_CONV, INT8_FC = INT8_KINDS = ("int8_conv", "int8_fc")
 #: Largest bytes of windows; and kinds that want the channels of images of bytes side by side.
 INT8_POOL = "int8_pool"
 SIDE_BY_SIDE = (INT8_CONV, INT8_POOL)
+#: From bytes to bytes by a compiled kernel: its `form` is `table`, `add`, `mul`, `concat` or `mean`.
+INT8_LINE = "int8_line"
+#: Kinds that kernels of `runtime.kernels` compute.
+COMPILED = ("compiled", INT8_LINE)
 SIDES = ("source", "written")
 #: What names of compiled kernels begin with that pick places by indices, or write there; the type of these, or whose places,
 #: follows.
@@ -48,7 +52,7 @@ class Step:
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
             weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
-            file: `runtime.streaming.rows`), int8_conv, int8_fc and int8_pool (in eight bits: `runtime.eight_bits`).
+            file: `runtime.streaming.rows`), int8_conv, int8_fc, int8_pool and int8_line (in eight bits: `runtime.eight_bits`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;

@@ -7,6 +7,7 @@ is safe to compute with: nothing behind this border checks a model again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -68,7 +69,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
     )
     contents, stored = stored_weights(contents, source)
-    alias: dict[str, str] = {}
+    alias = dict(_equal_scalings(contents))
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes = []
     for given in contents.nodes:
@@ -110,6 +111,19 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")
     check_graph(graph, source)
     return graph
+
+
+def _equal_scalings(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Yield scales and zero points of one number with the first that is equal: what is between bytes then shows."""
+    known: dict[tuple[object, ...], str] = {}
+    between = [node for node in contents.nodes if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    for name in dict.fromkeys(name for node in between for name in node.input[1:] if name in contents.constants):
+        tensor = contents.constants[name]
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) == 1:
+            value = onnx.numpy_helper.to_array(tensor)
+            first = known.setdefault((value.dtype.str, value.shape, value.tobytes()), name)
+            if first != name:
+                yield name, first
 
 
 def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:

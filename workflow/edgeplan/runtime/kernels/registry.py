@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from edgeplan.runtime.kernels import elements, halves, moving, quantising
+from edgeplan.runtime.kernels import byte_lines, elements, halves, moving, quantising
 from edgeplan.runtime.kernels.walking import (
     bool_at,
     float32_at,
@@ -30,7 +30,7 @@ class Kernel(NamedTuple):
 
 
 _FLOAT, _BYTES = ("float32",), ("int8", "uint8")
-#: Truth values are bytes.
+#: Truth values are bytes, and so is whatever is taken for one.
 _TRUTH = ("uint8",)
 _INTEGERS = ("int32", "int64")
 _WHOLE = (*_INTEGERS, *_BYTES)
@@ -80,6 +80,11 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "quantised_to_int8": Kernel(over(quantising.quantised_signed, int8_at), _FLOAT),
         "quantised_to_uint8": Kernel(over(quantising.quantised_unsigned, uint8_at), _FLOAT),
         "dequantised": Kernel(over(quantising.dequantised), (*_BYTES, "int32")),
+        "bytes_table": Kernel(byte_lines.looked_up, _TRUTH),
+        "bytes_add": Kernel(byte_lines.paired(byte_lines.added), _TRUTH),
+        "bytes_mul": Kernel(byte_lines.paired(byte_lines.multiplied), _TRUTH),
+        "bytes_concat": Kernel(byte_lines.joined, _TRUTH),
+        "bytes_mean": Kernel(byte_lines.averaged, _TRUTH),
         "largest": Kernel(over(moving.best, elements.greater), _NUMBERS),
         "last_largest": Kernel(over(moving.best, elements.greater_or_equal), _NUMBERS),
         "smallest": Kernel(over(moving.best, elements.less), _NUMBERS),
