@@ -51,7 +51,7 @@ NUMBERS = (
     *("later_ms", "worse", "plan_seconds", "error", "round_ms"),
 )
 TEXTS = ("way", "reason")
-_WORKER = "edgeplan.runtime.streaming.worker"
+_WORKER = "edgeplan.runtime.streaming.start"
 _PLANNED = re.compile(r"plans in (\d+) s")
 _PLAN_SECONDS, _START_SECONDS = 1200.0, 30.0
 _KIB = 1024

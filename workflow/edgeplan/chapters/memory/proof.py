@@ -26,7 +26,7 @@ from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support.subprocesses import ending, module_command
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
-_WORKER = "edgeplan.runtime.streaming.worker"
+_WORKER = "edgeplan.runtime.streaming.start"
 _ROOM_BYTES = 64 * MIB  # more than a plan takes beside what was profiled
 _FAULTS = re.compile(r"(\d+) pages? waited for")
 _TIMEOUT_SECONDS, _START_SECONDS = 120.0, 20.0  # one that reads its own code again and again does not start
