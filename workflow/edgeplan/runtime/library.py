@@ -6,10 +6,11 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
+
+import msgspec
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
@@ -34,8 +35,7 @@ class _Version(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryInfo:
+class LibraryInfo(msgspec.Struct, frozen=True):
     """These facts decide which kernels the library offers and what weight layouts they read.
 
     Attributes:

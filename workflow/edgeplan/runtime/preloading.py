@@ -12,6 +12,7 @@ from edgeplan.runtime.waiting import bounded_waits
 
 _RECORD, _ITS_FOLDER = "onednn_cpu_gomp-", ".dist-info"  # of the wheel: its list of the files that it has installed
 _NOW = 2  # of dlopen(3)
+_EXTENSIONS = "typing_extensions"
 _threads: list[threading.Thread] = []
 
 
@@ -22,7 +23,9 @@ def wheel_libraries() -> Iterator[str]:
     """
     for folder in dict.fromkeys(sys.path):
         try:
-            names = sorted(name for name in os.listdir(folder) if name.startswith(_RECORD) and name.endswith(_ITS_FOLDER))
+            names = sorted(
+                name for name in os.listdir(folder or ".") if name.startswith(_RECORD) and name.endswith(_ITS_FOLDER)
+            )
         except OSError:
             continue
         for name in names:
@@ -32,20 +35,27 @@ def wheel_libraries() -> Iterator[str]:
 def _listed(folder: str, record: str) -> Iterator[str]:
     try:
         with open(record, encoding="utf-8") as file:  # noqa: PTH123  likewise
-            files = [line.partition(",")[0] for line in file]
+            names = [line.partition(",")[0] for line in file]
     except OSError:
         return
-    for file in files:
-        path = os.path.realpath(os.path.join(folder, file))  # noqa: PTH118  likewise
-        if file.rpartition("/")[2].startswith("libdnnl.so") and os.path.isfile(path):  # noqa: PTH113  likewise
+    for name in names:
+        path = os.path.realpath(os.path.join(folder, name))  # noqa: PTH118  likewise
+        if name.rpartition("/")[2].startswith("libdnnl.so") and os.path.isfile(path):  # noqa: PTH113  likewise
             yield path
 
 
 def begin() -> None:
-    """Begin to load the wheel's library, if there is one; who opens it waits for that (`wait`)."""
+    """Begin to load the wheel's library, if there is one; who opens it waits for that (`wait`). Import msgspec meanwhile."""
     thread = threading.Thread(target=_load, name="loading", daemon=True)
     thread.start()
     _threads.append(thread)
+    if _EXTENSIONS in sys.modules:
+        return
+    sys.modules[_EXTENSIONS] = None  # type: ignore[assignment]  # msgspec does without, and it takes as long as all else of it
+    try:
+        import msgspec  # noqa: F401, PLC0415  see above
+    finally:
+        del sys.modules[_EXTENSIONS]
 
 
 def wait() -> None:

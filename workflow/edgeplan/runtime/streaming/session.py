@@ -9,10 +9,12 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
@@ -37,8 +39,7 @@ _GETPPID: Any = _LIBC.getppid  # a call that takes nothing and lets other thread
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """Where buffers and weights lie, and when weights are loaded: the part of a plan document that running needs.
 
     Attributes:
@@ -83,8 +84,7 @@ class Schedule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FirstSchedule:
+class FirstSchedule(msgspec.Struct, frozen=True):
     """A first schedule says how the first inference of a session runs while its kernels are made.
 
     Attributes:
