@@ -23,13 +23,12 @@ def wheel_libraries() -> Iterator[str]:
     """
     for folder in dict.fromkeys(sys.path):
         try:
-            names = sorted(
-                name for name in os.listdir(folder or ".") if name.startswith(_RECORD) and name.endswith(_ITS_FOLDER)
-            )
+            found = os.listdir(folder or ".")  # noqa: PTH208  pathlib takes time to be imported
         except OSError:
             continue
-        for name in names:
-            yield from _listed(folder, os.path.join(folder, name, "RECORD"))  # noqa: PTH118  pathlib takes time to be imported
+        for name in sorted(found):
+            if name.startswith(_RECORD) and name.endswith(_ITS_FOLDER):
+                yield from _listed(folder, os.path.join(folder, name, "RECORD"))  # noqa: PTH118  likewise
 
 
 def _listed(folder: str, record: str) -> Iterator[str]:
