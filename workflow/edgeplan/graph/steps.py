@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from edgeplan.graph.ir import Shape, StoredWeight
+import msgspec
+
+from edgeplan.graph.element_types import Shape
+
+if TYPE_CHECKING:  # who runs plans reads no graphs
+    from edgeplan.graph.ir import StoredWeight
 
 Setting = int | float | str | tuple[int, ...]
 #: Kinds of steps that are computed in eight bits, and the sides of one that are bytes with a scale and a zero point.
@@ -24,8 +29,7 @@ SIDES = ("source", "written")
 GATHERED, SCATTERED = PICKING = ("gathered_by_", "scattered_by_")
 
 
-@dataclass(frozen=True, slots=True)
-class PostOp:
+class PostOp(msgspec.Struct, frozen=True):
     """A post-operation is fused behind a step's main one.
 
     Attributes:
@@ -42,8 +46,7 @@ class PostOp:
     tensor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """A step has its place in the fixed execution order ("layer" of the papers).
 
     Attributes:
@@ -67,8 +70,8 @@ class Step:
     members: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    weights: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    weights: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, Setting] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     post_ops: tuple[PostOp, ...] = ()
 
     @property
@@ -99,8 +102,7 @@ class Step:
         return str(self.settings[key])
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(msgspec.Struct, frozen=True):
     """A lowered graph consists of steps in the order of execution.
 
     Attributes:
@@ -118,6 +120,6 @@ class Lowered:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     shapes: Mapping[str, Shape]
-    types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    stored: Mapping[str, StoredWeight] = field(default_factory=lambda: MappingProxyType({}))
+    types: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    stored: Mapping[str, StoredWeight] = msgspec.field(default_factory=lambda: MappingProxyType({}))

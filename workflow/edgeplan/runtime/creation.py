@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from edgeplan.errors import DeviceError
 from edgeplan.graph import blocks
 from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
 from edgeplan.graph.steps import INT8_LINE, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant
@@ -31,8 +31,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(msgspec.Struct, frozen=True):
     """One way to run a step: a candidate's kernel.
 
     Attributes:
@@ -47,16 +46,14 @@ class Implementation:
     variant: Variant
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a memory lies: `arena` (an activation), `scratch` or `weights`, and the offset there in bytes."""
 
     region: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True):
     """An argument of a call: its number, its descriptor (owned by a handle that the call keeps) and where it lies."""
 
     number: int
@@ -64,8 +61,7 @@ class Argument:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One execution of a primitive. `converts` names the activation that a conversion converts."""
 
     descriptor: Handle
@@ -75,8 +71,7 @@ class Call:
     keep: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSlot:
+class WeightSlot(msgspec.Struct, frozen=True):
     """One weight of a created step: where it lies in the step's weights, its layout there and in the file."""
 
     offset: int
@@ -85,8 +80,7 @@ class WeightSlot:
     source: Handle
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
+class KernelCall(msgspec.Struct, frozen=True):
     """One call of a compiled kernel: its name, its block (`graph.blocks`) and where its operands lie."""
 
     kernel: str
@@ -95,8 +89,7 @@ class KernelCall:
     converts: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(msgspec.Struct, frozen=True):
     """A step whose primitives exist, bound to no memory yet.
 
     Attributes:

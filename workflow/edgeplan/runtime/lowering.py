@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32, require_float32

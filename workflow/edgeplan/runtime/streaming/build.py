@@ -7,13 +7,14 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT16, FLOAT32
