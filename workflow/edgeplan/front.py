@@ -326,7 +326,7 @@ def write_front_plan(
         first: FirstGoal | None = None if goal == "steady" else goal
         made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
         return found, PlanForGoal(
-            made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0, _opened_ms(made.begins)
+            made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0, first_ms=_opened_ms(made.begins)
         )
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)

@@ -98,9 +98,7 @@ def later_lines(written: PlanForGoal) -> list[str]:
     if (later := written.later) is None:
         return []
     makespan_ms = later.predicted(GpuPrediction).makespan_ms
-    return [
-        f"  later           {later.made_for.driver}: ready {makespan_ms:.2f} ms after it is open; the faster one answers"
-    ]
+    return [f"  later           {later.made_for.driver}: ready {makespan_ms:.2f} ms after it is open; the faster one answers"]
 
 
 def print_front(found: Front, model: Path) -> None:
