@@ -30,7 +30,7 @@ rule everything:
 
 rule rows:
     """
-    All rows of the devices in params.yaml, boards side by side: snakemake --cores BOARDS rows. Then `dvc repro` measures nothing.
+    All rows of params.yaml, of every chapter, boards side by side: snakemake --cores BOARDS rows. Then `dvc repro` measures nothing.
     """
     input:
         rows_of_all_devices(),

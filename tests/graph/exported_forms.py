@@ -584,6 +584,23 @@ _PICKED: Mapping[str, Form] = {
         one("GatherND", "x i", {"x": (2, 3, 4, 5), "i": (2, 3, 2, 1)}, batch_dims=2), x=_BOOL, i=_LONG, y=_BOOL
     ),
     "slices at constant places": one("GatherND", "x i", (3, 4, 5), {"i": [[0, -1], [2, 3]]}),
+    "elements written by axis": _typed(
+        one("ScatterElements", "x i u", {"x": IMAGE, "i": (1, 2, 8, 4), "u": (1, 2, 8, 4)}, axis=1), i=_INT
+    ),
+    "elements summed up in zeros": _typed(
+        one("ScatterElements", "k i u", {"i": (9, 5), "u": (9, 5)}, {"k": np.zeros((4, 5))}, reduction="add"), i=_LONG
+    ),
+    "integers at their least": _typed(
+        one("ScatterElements", "x i u", {"x": (3, 4), "i": (2, 4), "u": (2, 4)}, reduction="min"),
+        x=_LONG,
+        i=_LONG,
+        u=_LONG,
+        y=_LONG,
+    ),
+    "slices written": _typed(one("ScatterND", "x i u", {"x": (3, 4, 5), "u": (2, 5)}, {"i": [[0, 1], [-1, 2]]})),
+    "numbers multiplied into slices": _typed(
+        one("ScatterND", "x i u", {"x": (3, 4), "i": (7, 2), "u": (7,)}, reduction="mul"), i=_LONG
+    ),
     "slices of a table": _typed(one("GatherND", "k i", {"i": (7, 1)}, {"k": (3, 8)}), i=_LONG),
 }
 _OF_BYTES = ((TensorProto.UINT8, "bytes"), (TensorProto.INT8, "signed bytes"))

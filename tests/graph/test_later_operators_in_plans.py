@@ -66,3 +66,18 @@ def test_all_of_them_run_from_a_plan_of_memory(tmp_path: Path) -> None:
     found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     found.require_checked()
+
+
+def test_tables_of_a_step_without_weights_stay_whole_in_a_plan_of_memory(tmp_path: Path) -> None:
+    """A triangle of 2,048 rows has a table of whole pages, which are no halves of anything."""
+    body = helper.make_graph(
+        [node("Trilu", "x", "t"), node("MatMul", "t w", "y")],
+        "triangle",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2048, 16))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(values(16, 8), "w")],
+    )
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    plan_memory(tmp_path / "m.onnx", tmp_path / "plan", "64MiB", threads=1)
+    found = run(tmp_path / "plan", check=True)
+    found.require_checked()

@@ -28,6 +28,7 @@ _OPERATORS = frozenset(
     LessOrEqual Log LogSoftmax LpPool MatMul MatMulInteger Max MaxPool Min Mish Mod Mul Neg Not Or PRelu Pad Pow
     QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum
     ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round
+    ScatterElements ScatterND
     Selu Sigmoid Sign Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh Tile TopK
     Transpose Trilu Unsqueeze Upsample Where Xor
     """.split()  # noqa: SIM905  readable

@@ -228,6 +228,35 @@ def test_values_of_another_kind_are_refused(tmp_path: Path, value: str, message:
         _prepared(_steered(tmp_path / "m.onnx"), values=(value,))
 
 
+def test_a_choice_of_constants_is_constant(tmp_path: Path) -> None:
+    """Of equal ones the first comes first, as ONNX Runtime has it; a second choice is made of what the first one left."""
+    nodes = [
+        helper.make_node("TopK", ["c", "three"], ["v", "i"], axis=0),
+        helper.make_node("TopK", ["i", "two"], ["least", "at"], largest=0),
+        helper.make_node("Gather", ["x", "least"], ["g"]),
+        helper.make_node("Gather", ["x", "at"], ["h"]),
+        helper.make_node("Sub", ["g", "h"], ["y"]),
+    ]
+    constants = {"c": np.array([3, 7, 3, 7, 1]), "three": np.array([3]), "two": np.array([2])}
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [5, 2])}, constants)
+    given = {"x": np.arange(10, dtype=np.float32).reshape(5, 2)}
+    ready = _prepared(path)
+    assert {op.op_type for op in load_onnx(ready).operators} == {"Gather", "Sub"}
+    np.testing.assert_array_equal(_outputs(ready, given), _outputs(path, given))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "told"),
+    [("Loop", "", "LSTM"), ("Scan", "", "unrolled"), ("TreeEnsembleRegressor", "ai.onnx.ml", "hummingbird")],
+)
+def test_what_has_no_place_here_is_refused_with_its_recipe(tmp_path: Path, op_type: str, domain: str, told: str) -> None:
+    nodes = [helper.make_node(op_type, ["x"], ["y"], domain=domain)]
+    path = _saved(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [1, 3])})
+    with pytest.raises(ModelError, match=op_type) as caught:
+        load_onnx(path)
+    assert told in caught.value.next_step
+
+
 def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Cast", ["h"], ["y"], to=TensorProto.FLOAT16)]
     weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float16)

@@ -20,6 +20,7 @@ from edgeplan.predictors.adapted import (
     scratch_member,
     small_sample,
     spreads,
+    weighed_by_models,
 )
 from edgeplan.predictors.adapting import NewDevice, adapt, rows_of
 from edgeplan.predictors.calibration_line import Calibration, KernelRows, Lines, LogLine, calibrate_kernels, held_out_us
@@ -155,6 +156,36 @@ def test_short_kernels_have_a_factor_of_their_own() -> None:
     again = found.predict_many(KernelTables.of(models)).latency_ms
     np.testing.assert_allclose(again, measured, rtol=0.05)
     assert found.without_factors_of(KernelTables.of(models))[0].latency_ms == pytest.approx(batch.latency_ms)
+
+
+def test_one_odd_model_moves_no_kind_far() -> None:
+    """Two models, one of which takes half as long again: a factor for each kind would explain it, and nothing else."""
+    few = {f"{side}_{axis}": 7 for side in ("in", "out") for axis in ("height", "width")}
+    short = replace(model("short"), configs=tuple(replace(c, **few) for c in model().configs))  # type: ignore[arg-type]
+    models = KernelTables.of([short, model("long")])
+    plain = AdaptedPredictor.of([Member(old(), Calibration(Lines()), {"": 0.1})], old().card)
+    measured = plain.predict_many(models).latency_ms * np.array([1.5, 1.0])
+    found = fitted_to_models(plain, models, measured).card.factors
+    assert max(abs(np.log(factor)) for factor in found.values()) < np.log(1.5) / 1.5
+    many = fitted_to_models(plain, KernelTables.of([short, model("long")] * 20), np.tile(measured, 20)).card.factors
+    assert many["conv, short"] == pytest.approx(1.5, rel=0.05)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_member_that_errs_less_in_whole_models_counts_more(right: bool) -> None:
+    """Kernels say that both members are as good; whole models tell that one of two is off, each model another way."""
+    rng = np.random.default_rng(3)
+    tables = [KernelTables.of([model(f"net{i}")]) for i in range(8)]
+    true = Member(old(), Calibration(Lines()), {"": 0.1})
+    wrong = Member(old(), Calibration(Lines(common=LogLine(shift=0.5))), {"": 0.1})
+    plain = AdaptedPredictor.of([true, wrong], old().card)
+    measured = np.concatenate(
+        [AdaptedPredictor.of([true if right else wrong], old().card).predict_many(t).latency_ms for t in tables]
+    )
+    measured *= rng.lognormal(0, 0.02, 8)
+    found = weighed_by_models(plain, KernelTables.of([model(f"net{i}") for i in range(8)]), measured)
+    spread = {member.calibration.lines.common.shift: member.of("") for member in found.members if member.calibration}
+    assert (spread[0.0] < spread[0.5]) == right
 
 
 def test_adapting_finds_a_device_that_is_slower_by_a_factor(tmp_path: Path) -> None:

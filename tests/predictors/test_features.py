@@ -10,14 +10,32 @@ from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.features import FEATURES, WORK_TERMS, features, work_terms
+from edgeplan.predictors.features import FEATURES, FIRST_WORK, WORK_TERMS, WORK_VERSION, features, work_terms
 
 _sizes = st.integers(1, 300)
 _small = st.integers(1, 9)
 _pads = st.integers(0, 4)
 _configs = st.builds(
     KernelConfig,
-    kind=st.sampled_from(["conv", "dwconv", "fc", "lstm", "add", "concat", "split", "maxpool", "reshape", "reorder", "other"]),
+    kind=st.sampled_from(
+        [
+            "conv",
+            "dwconv",
+            "deconv",
+            "fc",
+            "matmul",
+            "lstm",
+            "gru",
+            "rnn",
+            "add",
+            "concat",
+            "split",
+            "maxpool",
+            "reshape",
+            "reorder",
+            "other",
+        ]
+    ),
     type=st.sampled_from(["conv", "conv++bn++relu", "add++relu", "fc"]),
     dtype=st.sampled_from(["float32", "float16", "int8", "unheard"]),
     batch=_small,
@@ -50,15 +68,17 @@ _configs = st.builds(
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.lists(_configs, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_finite_and_independent_of_the_rest_of_the_batch(configs: list[KernelConfig], random: object) -> None:
-    matrix = features(configs)
+@given(
+    st.lists(_configs, min_size=1, max_size=8), st.sampled_from([FIRST_WORK, WORK_VERSION]), st.randoms(use_true_random=False)
+)
+def test_finite_and_independent_of_the_rest_of_the_batch(configs: list[KernelConfig], version: int, random: object) -> None:
+    matrix = features(configs, version)
     assert matrix.shape == (len(configs), len(FEATURES))
     assert np.isfinite(matrix).all()
     order = list(range(len(configs)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(features([configs[i] for i in order]), matrix[order])
-    np.testing.assert_array_equal(np.vstack([features([c]) for c in configs]), matrix)
+    np.testing.assert_array_equal(features([configs[i] for i in order], version), matrix[order])
+    np.testing.assert_array_equal(np.vstack([features([c], version) for c in configs]), matrix)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -128,3 +148,49 @@ def test_work_of_an_lstm_is_that_of_its_graph(both: bool) -> None:
     assert found[FEATURES.index("macs")] == graph_macs(graph)
     products = sum(graph.tensors[name].size_bytes for name in graph.operators[0].weights[:2])
     assert found[FEATURES.index("weight_bytes")] == products
+
+
+def _further(cell: str) -> KernelConfig:
+    """A recurrent layer of 7 steps of 3 sequences, 5 features and 4 hidden values, both ways."""
+    b = GraphBuilder("m", (7, 3, 5))
+    graph = b.build(b.recurrent(b.input, cell, 4, bidirectional=True))
+    return make_kernel(graph, [graph.operators[0].name]).config
+
+
+def _enlarging(groups: int) -> KernelConfig:
+    b = GraphBuilder("m", (1, 6, 5, 5))
+    graph = b.build(b.deconv(b.input, 6, 4, 2, 1, groups=groups))
+    return make_kernel(graph, [graph.operators[0].name]).config
+
+
+def _product() -> KernelConfig:
+    b = GraphBuilder("m", (2, 5, 7))
+    graph = b.build(b.matmul(b.input, b.transpose(b.input, (0, 2, 1))))
+    return make_kernel(graph, [graph.operators[1].name]).config
+
+
+@pytest.mark.parametrize(
+    ("config", "macs", "weights"),
+    [
+        (_further("LSTM"), 7 * 2 * 3 * 4 * 4 * (5 + 4), 2 * 4 * 4 * (5 + 4)),
+        (_further("GRU"), 7 * 2 * 3 * 4 * 3 * (5 + 4), 2 * 4 * 3 * (5 + 4)),
+        (_enlarging(1), 25 * 6 * 6 * 16, 6 * 6 * 16),
+        (_enlarging(6), 25 * 6 * 16, 6 * 16),
+        (_product(), 2 * 5 * 7 * 5, 0),
+    ],
+    ids=["lstm", "gru", "deconv", "depthwise deconv", "matmul"],
+)
+def test_every_multiplication_counts_as_work(config: KernelConfig, macs: int, weights: int) -> None:
+    found = dict(zip(FEATURES, features([config], WORK_VERSION)[0], strict=True))
+    assert (found["macs"], found["weight_bytes"]) == (macs, 4 * weights)
+    assert found["padded_macs"] >= macs
+    before = dict(zip(FEATURES, features([config], FIRST_WORK)[0], strict=True))
+    assert before["macs"] == (macs if config.kind == "lstm" else 0)  # as predictors of that version have learnt it
+
+
+def test_versions_differ_in_the_work_of_few_kinds_alone() -> None:
+    b = GraphBuilder("m", (1, 8, 9, 9))
+    x = b.conv_bn(b.input, 16, 3)
+    graph = b.build(b.add(x, b.conv_bn(x, 16, 3, groups=16)))
+    configs = [make_kernel(graph, [op.name]).config for op in graph.operators]
+    np.testing.assert_array_equal(features(configs, FIRST_WORK), features(configs, WORK_VERSION))

@@ -222,7 +222,22 @@ def test_too_few_whole_models_leave_the_intervals_of_the_carriers(models: int, t
     found = with_quantile_of(carriers, np.full(models, 0.5), np.full(models, 10.0))
     assert (found != carriers) == taken
     if taken:
-        np.testing.assert_allclose(found.half_width(np.array([10.0])), 0.5)
+        assert 0.5 < found.half_width(np.array([10.0])) < 1.0  # the quantile of Student's t for a spread of 0.5
+
+
+def test_intervals_of_few_whole_models_hold_nine_tenths_and_are_narrower_than_the_largest_of_them() -> None:
+    rng = np.random.default_rng(5)
+    carriers = calibrate(rng.normal(0, 0.1, 500), np.full(500, 10.0), 0.9)
+    at, inside, width, largest = np.array([10.0]), [], [], []
+    for _ in range(200):
+        few = rng.normal(0, 0.05, 15)
+        few[0] *= rng.choice([1, 6])  # now and then one is far off
+        half = float(with_quantile_of(carriers, few, np.full(15, 10.0)).half_width(at)[0])
+        inside.append((np.abs(rng.normal(0, 0.05, 200)) <= half).mean())
+        width.append(half)
+        largest.append(np.abs(few).max())
+    assert 0.87 < np.mean(inside) < 0.96
+    assert np.median(width) < 0.95 * np.median(largest)
 
 
 def test_sums_and_folds_go_by_subject() -> None:

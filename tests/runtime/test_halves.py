@@ -15,6 +15,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from onnx import numpy_helper
 from streamed_models import MODELS, Streamed, streamed
 
@@ -269,7 +270,7 @@ def test_sizes_that_no_weights_have_are_refused(dnnl: Dnnl, tmp_path: Path, stor
     sizes = [step.stored_bytes for step in found.built.program.steps]
     sizes[int(np.argmax(sizes))] = stored
     for rows in (packed((size,) for size in sizes), packed((size,) for size in sizes[:-1])):
-        wrong = replace(found, built=replace(found.built, program=replace(found.built.program, stored_rows=rows)))
+        wrong = replace(found, built=replace(found.built, program=structs.replace(found.built.program, stored_rows=rows)))
         with pytest.raises(FormatError, match="no known size"), wrong.session(dnnl, found.resident()):
             pass
 

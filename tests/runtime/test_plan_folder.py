@@ -142,7 +142,7 @@ def test_a_plan_for_another_library_or_model_is_not_built(
 
 
 def test_a_library_changed_since_is_refused(dnnl: Dnnl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace  # noqa: PLC0415
+    from msgspec.structs import replace  # noqa: PLC0415
 
     for change in ({"version": "3.99.0"}, {"isa": "sse41" if dnnl.info.isa == "avx2" else "avx2"}):
         monkeypatch.setattr(dnnl, "info", replace(dnnl.info, **change))

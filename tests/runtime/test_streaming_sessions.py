@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 from streamed_models import MODELS, Streamed, outputs_of, streamed
 

@@ -23,6 +23,8 @@ Modules:
   packed and uploaded, while others run.
 * `graph/`: Neural networks are static graphs of operators here: they are read, costed, and split
   into kernels.
+* `handover`: Hands inferences over: a cold start answers on the host until a second processor is
+  ready for the same model.
 * `measurement/`: Measures subjects on a device: references, blocks, the lock and the row store.
 * `opencl/`: Dispatches own OpenCL kernels: which run a step, over how many work items, and what
   they read.

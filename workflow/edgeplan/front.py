@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
 from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib, require_free
@@ -23,11 +24,13 @@ from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
 from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, first_behind_kernels_ms, least_for_first
 from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
+from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.profile import BIG, Candidate, Profile, prepare_ms
 from edgeplan.profiling.settings import cores_of, planning_device
+from edgeplan.runtime.folder import COLD_START, LATER_NAME, PlanFolder, read_folder
 from edgeplan.support.files import FilePath
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import require_writable
@@ -256,12 +259,21 @@ class PlanForGoal:
         chosen: of the front.
         first: its first inference as it was planned and run; None where all kernels are made before it.
         first_needs: bytes over idle from which on there is room to make kernels meanwhile; 0 where that was not asked for.
+        later: the plan of the second processor, which takes over from the first.
+        first_ms: predicted of the first inference within a budget, from opening the plan on; 0 where that was not asked for.
     """
 
     folder: Path
     chosen: FrontPlan
     first: PlannedFirst | None = None
     first_needs: int = 0
+    later: PlanFolder | None = None
+    first_ms: float = 0.0
+
+
+def _opened_ms(begins: tuple[float, ...]) -> float:
+    """Add what opening takes to the makespan of a first inference; 0 where that was not planned."""
+    return begins[0] + begins[2] if begins else 0.0
 
 
 def write_front_plan(
@@ -282,7 +294,7 @@ def write_front_plan(
         goal: see `Front.best`.
         budget: memory over the idle process, as in 64MiB; "" for as much as it takes.
         device: as for `plan_front`.
-        pair: likewise.
+        pair: likewise. For both goals the plan begins on the host and goes over to the second processor (`edgeplan.handover`).
         preparation: as for `predict`.
 
     Raises:
@@ -305,16 +317,32 @@ def write_front_plan(
         require_free(wanted, "--budget")
         size = wanted.size
     require_writable(Path(output), instead="choose another folder with -o")
-    found = plan_front(model, device=device, pair=pair, preparation=preparation)
+    found = plan_front(model, device=device, pair="" if goal == "both" else pair, preparation=preparation)
+    if pair and goal == "both":
+        return found, _handing_over(found, Path(model), Path(output), device, pair, preparation)
     chosen = found.best(goal, size)
     if chosen.kind == MEMORY:
         at = size if size is not None else chosen.budget_bytes
         first: FirstGoal | None = None if goal == "steady" else goal
         made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
-        return found, PlanForGoal(made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0)
+        return found, PlanForGoal(
+            made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0, first_ms=_opened_ms(made.begins)
+        )
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, PlanForGoal(Path(output), chosen)
     continuous = chosen.kind == CONTINUOUS
     cold = plan_cold_start(model, output, device, costs="predicted", continuous=continuous, preparation=preparation)
     return found, PlanForGoal(cold.folder, chosen)
+
+
+def _handing_over(
+    found: Front, model: Path, output: Path, device: FilePath, pair: FilePath, preparation: Preparation | None
+) -> PlanForGoal:
+    """Write the cold start of the host, and in it the plan of the pair's second processor, which takes over."""
+    second = load_pair(str(pair)).devices()[1]
+    cold = plan_cold_start(model, output, device, costs="predicted", preparation=preparation)
+    source = Path(read_folder(cold.folder, COLD_START).made_for.model)
+    later = plan_gpu_start(source, cold.folder / LATER_NAME, second)
+    chosen = next(plan for plan in (*found.plans, *found.beaten) if plan.kind == COLD)
+    return PlanForGoal(cold.folder, chosen, later=later.plan)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PlanFolder, read_folder
+from edgeplan.runtime.folder import COLD_START, GPU_START, LATER_NAME, MEMORY, PLAN_NAME, PlanFolder, read_folder
 from edgeplan.runtime.plan_session import Session, in_fork
 
 _forked = False
@@ -46,6 +46,10 @@ def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, 
     if found.kind == COLD_START:
         from edgeplan.runtime.cold_executor import open_cold
 
+        if (found.path / LATER_NAME / PLAN_NAME).exists():
+            from edgeplan.handover import HandoverSession
+
+            return HandoverSession(found, lambda: open_cold(found, processors, continuous=continuous), open_plan)
         return open_cold(found, processors, continuous=continuous)
     if found.kind == MEMORY:
         from edgeplan.runtime.streaming.memory_session import MemorySession

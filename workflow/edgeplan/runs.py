@@ -60,6 +60,9 @@ class Run:
         warm_ms: time of each other inference.
         stages_ms: of the cold start in this process, sums over all processors.
         continuous: whether the plan has kernels of its own for later inferences.
+        handed_over: of a plan that holds a later one for another processor, the inference, from 1 on, from which that answered;
+            0: none.
+        stayed_because: why it answered none; "" of other plans, and where it was not ready or not decided yet.
         phases: of a plan of memory, its inferences budget by budget.
         spans_ms: of a plan of a pair, for each step of the model when it began in the last inference, and when its part on each
             processor ended.
@@ -77,6 +80,8 @@ class Run:
     warm_ms: tuple[float, ...] = ()
     stages_ms: Mapping[str, float] = field(default_factory=dict)
     continuous: bool = False
+    handed_over: int = 0
+    stayed_because: str = ""
     phases: tuple[Phase, ...] = ()
     spans_ms: tuple[tuple[float, float, float], ...] = ()
     winograd: bool = False
@@ -281,7 +286,8 @@ def _run_cold(
         times.append((time.perf_counter() - began) * 1e3)
     cold = (read_ms + session.cold_ms,)
     made = {"outputs": last, "cold_ms": cold, "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
-    return made | {"continuous": session.continuous}, first
+    told = {name: getattr(session, name) for name in ("handed_over", "stayed_because") if hasattr(session, name)}
+    return made | told | {"continuous": session.continuous}, first
 
 
 def _run_gpu(

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
-import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgeplan.errors import StoreError
+from edgeplan.support.lazy import lazily
+
+if TYPE_CHECKING:
+    import shlex
+    import tempfile
+else:  # who only runs a plan writes nothing
+    shlex, tempfile = lazily("shlex"), lazily("tempfile")
 
 #: How a user names another folder, unless the caller knows better.
 INSTEAD = "choose another folder with -o / --rows"

@@ -7,6 +7,7 @@ rule cold_start:
     """
     input:
         "config/devices/{device}.yaml",
+        made_here("results/{device}/predictors/card.json"),
     output:
         update("results/{device}/cold/runs.parquet"),
         update("results/{device}/cold/bandwidth.parquet"),

@@ -99,21 +99,26 @@ def tracked_as_current():
 
 
 def rows_of_all_devices():
-    """What the stages write that measure the devices of the first chapter."""
-    return [
-        path
-        for stage in CHAPTERS["prediction"].stages
-        if stage.rows
-        for output in stage.outputs.values()
-        for path in expanded(output, stage.targets, config)
-    ]
+    """What the stages of every chapter write that measure devices and pairs of params.yaml."""
+    return outputs_of([stage for stage in STAGES if stage.rows])
 
 
 def outputs_of_all_stages():
     """What the stages write for all targets in params.yaml."""
+    return outputs_of(STAGES)
+
+
+def outputs_of(stages):
+    """What some stages write for their targets in params.yaml."""
     return [
         path
-        for stage in STAGES
+        for stage in stages
         for output in stage.outputs.values()
         for path in expanded(output, stage.targets, config)
     ]
+
+
+def made_here(pattern):
+    """A file that a stage reads where another one makes it: made first, or it would measure again once there is one."""
+    made = set(outputs_of_all_stages())
+    return ancient(lambda wildcards: [path for path in [pattern.format(**wildcards)] if path in made])

@@ -18,6 +18,7 @@ rule partition_checked:
     threads: workflow.cores
     resources:
         device=1,
+        gres="device:local:1",
     params:
         seed=config["seed"],
         partition=config["partition"],
@@ -82,6 +83,7 @@ rule partition:
     threads: workflow.cores
     resources:
         device=1,
+        gres="device:local:1",
     params:
         seed=config["seed"],
         partition=config["partition"],
@@ -149,6 +151,7 @@ rule partition_eop:
     threads: workflow.cores
     resources:
         device=1,
+        gres="device:local:1",
     params:
         seed=config["seed"],
         partition=config["partition"],

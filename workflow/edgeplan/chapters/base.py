@@ -85,6 +85,7 @@ class Stage:
         targets: what the stage runs for; None: it runs once.
         rows: the folder of rows of a stage that measures. They are kept when it runs again, and it holds the device.
         reads: files and folders that it depends on besides its inputs.
+        finds: files that it takes where another stage makes them, and does without elsewhere: made first, no dependencies.
         writes: files and folders that it writes besides its outputs, or that its outputs lie in.
         cached: what of both goes into DVC's cache instead of git.
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
@@ -102,6 +103,7 @@ class Stage:
     targets: Targets | None = None
     rows: str = ""
     reads: tuple[str, ...] = ()
+    finds: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     cached: tuple[str, ...] = ()
     plots: tuple[str, ...] = ()

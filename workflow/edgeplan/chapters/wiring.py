@@ -133,7 +133,14 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _rules(chapter: Chapter) -> str:
     source = f"workflow/edgeplan/chapters/{chapter.name}/chapter.py"
     made = (
-        _rule(stage, [_path(path, stage) for path in stage.inputs.values()], list(_outputs(stage, chapter)))
+        _rule(
+            stage,
+            [
+                *(_path(path, stage) for path in stage.inputs.values()),
+                *(f"made_here({_path(path, stage)})" for path in stage.finds),
+            ],
+            list(_outputs(stage, chapter)),
+        )
         for stage in chapter.stages
     )
     return _RULES_HEAD.format(title=f"the chapter {chapter.name}", source=source) + "".join(made)
@@ -173,7 +180,7 @@ def _threads(stage: Stage) -> str:
 def _resources(stage: Stage) -> list[str]:
     if _on_device(stage):
         return ["device=measuring_here", "gres=machine_asked"]
-    return ["device=1"] if stage.rows else []
+    return ["device=1", 'gres="device:local:1"'] if stage.rows else []
 
 
 def _value(key: str, quote: str = '"') -> str:

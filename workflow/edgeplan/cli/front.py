@@ -13,6 +13,7 @@ from edgeplan.cli.front_picture import write_front
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.errors import ParamsError
 from edgeplan.front import Front, FrontPlan, Goal, PlanForGoal
+from edgeplan.runtime.gpu_program import GpuPrediction
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
 
@@ -56,7 +57,7 @@ def plan_front(
     )
     _shown(found, model, picture)
     say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
-    for line in first_lines(written):
+    for line in (*first_lines(written), *later_lines(written)):
         say(line)
     say(f"next: edgeplan run {escaped(str(written.folder))}")
 
@@ -76,7 +77,8 @@ def first_lines(written: PlanForGoal) -> list[str]:
     if (first := written.first) is None:
         needs = f"{written.first_needs / _MIB:.2f} MiB"
         return [
-            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it",
+            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it; "
+            f"{written.first_ms:.2f} ms planned from opening the plan on",
         ]
     plan, proof = first.plan, first.proof
     held = f"not proven from outside: {escaped(proof.reason)}" if proof.reason else "held by a memory cgroup"
@@ -89,6 +91,14 @@ def first_lines(written: PlanForGoal) -> list[str]:
         f"  peak            {first.peak_bytes / _MIB:.2f} MiB over idle, the first inference included; {held}",
         f"  kernels         {len(plan.making.own)} by the computing thread, {len(plan.making.beside)} by another meanwhile",
     ]
+
+
+def later_lines(written: PlanForGoal) -> list[str]:
+    """Tell which processor takes over from a cold start, and what is predicted of its own."""
+    if (later := written.later) is None:
+        return []
+    makespan_ms = later.predicted(GpuPrediction).makespan_ms
+    return [f"  later           {later.made_for.driver}: ready {makespan_ms:.2f} ms after it is open; the faster one answers"]
 
 
 def print_front(found: Front, model: Path) -> None:

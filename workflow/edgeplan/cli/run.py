@@ -15,7 +15,7 @@ from edgeplan.cli.ending import guarded
 from edgeplan.cli.times import median
 from edgeplan.errors import InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, read_folder
-from edgeplan.terminal import say
+from edgeplan.terminal import escaped, say
 
 if TYPE_CHECKING:
     from edgeplan.runs import Run
@@ -165,6 +165,12 @@ def _cold_lines(found: Run) -> list[str]:
         lines.append("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
         if found.continuous:
             lines += switch_table([*found.cold_ms, *found.warm_ms])
+    if found.handed_over:
+        later = [ms for k, ms in enumerate(found.warm_ms, start=2) if k >= found.handed_over]
+        lines.append(f"the later plan answers from inference {found.handed_over} on")
+        lines += _times("later plan", later)
+    elif found.stayed_because:
+        lines.append(f"the first plan answers all inferences: {escaped(found.stayed_because)}")
     return [*lines, *_times("warm", found.warm_ms)]
 
 

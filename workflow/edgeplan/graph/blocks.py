@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
 
 AT_RANK, AT_OPERANDS, AT_ROW, AT_DIMS = range(4)
 BYTES, STARTS, REACH, STEP, STRIDES = range(5)
@@ -69,7 +68,11 @@ def element_wise(out: Shape, operands: Sequence[tuple[Shape, str]], written: str
 
 
 def strided(
-    out: Shape, strides: Sequence[tuple[int, ...]], dtypes: Sequence[str], starts: Sequence[int] = ()
+    out: Shape,
+    strides: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+    starts: Sequence[int] = (),
+    reaches: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """Return a block over a shape, with the strides of every operand; axes that all operands go through as one are joined."""
     sizes: list[int] = []
@@ -85,8 +88,8 @@ def strided(
             sizes.append(size)
             ways.append(mine)
     row, steps = (sizes.pop(), ways.pop()) if sizes else (1, [0] * len(strides))
-    begins = starts or [0] * len(strides)
-    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k]) for k, dtype in enumerate(dtypes)]
+    begins, behind = starts or [0] * len(strides), reaches or [0] * len(strides)
+    operands = [Walked(dtype, tuple(way[k] for way in ways), steps[k], begins[k], behind[k]) for k, dtype in enumerate(dtypes)]
     return block(tuple(sizes), row, operands)
 
 
@@ -129,8 +132,9 @@ def gathered_slices(shape: Shape, batch: int, indices: Shape, dtypes: tuple[str,
     reach = sum((size - 1) * stride for size, stride in zip(shape[batch:][:depth], strides[batch:], strict=False))
     read = Walked(dtypes[0], (*strides[:batch], *[0] * (len(loop) - batch)), 1, reach=reach)
     named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
-    table = Walked("int64", (0,) * len(loop), 0, reach=2 * depth)
-    return block(loop, count, [read, named, table, Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)])
+    return block(
+        loop, count, [read, named, _table(depth, loop), Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)]
+    )
 
 
 def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
@@ -138,9 +142,42 @@ def gathered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str
     strides, own = dense(shape), dense(indices)
     *loop, step = (0 if place == axis else stride for place, stride in enumerate(strides))
     read = Walked(dtypes[0], tuple(loop), step, reach=(shape[axis] - 1) * strides[axis])
-    table = Walked("int64", (0,) * len(loop), 0, reach=2)
     walked = [Walked(dtype, own[:-1], own[-1]) for dtype in (dtypes[1], dtypes[0])]
-    return block(indices[:-1], indices[-1], [read, walked[0], table, walked[1]])
+    return block(indices[:-1], indices[-1], [read, walked[0], _table(1, indices[:-1]), walked[1]])
+
+
+def scattered_slices(shape: Shape, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that writes a slice of a row-major tensor for each row of indices, which name it axis by axis.
+
+    Args:
+        shape: of the tensor, which is copied before.
+        indices: their shape.
+        dtypes: of the tensor and the indices.
+    """
+    depth, loop = indices[-1], indices[:-1]
+    count, strides = math.prod(shape[depth:]), dense(shape)
+    reach = sum((size - 1) * stride for size, stride in zip(shape[:depth], strides, strict=False))
+    named = Walked(dtypes[1], tuple(stride * depth for stride in dense(loop)), 0, reach=depth - 1)
+    given = Walked(dtypes[0], tuple(stride * count for stride in dense(loop)), 1)
+    written = Walked(dtypes[0], (0,) * len(loop), 1, reach=reach)
+    return block(loop, count, [_whole(shape, dtypes[0], loop), named, given, _table(depth, loop), written])
+
+
+def scattered_elements(shape: Shape, axis: int, indices: Shape, dtypes: tuple[str, str]) -> tuple[int, ...]:
+    """Return a block that writes an element of a row-major tensor for each index, which names its place along one axis."""
+    strides, own, rows = dense(shape), dense(indices), indices[:-1]
+    *loop, step = (0 if place == axis else stride for place, stride in enumerate(strides))
+    named, given = (Walked(dtype, own[:-1], own[-1]) for dtype in (dtypes[1], dtypes[0]))
+    written = Walked(dtypes[0], tuple(loop), step, reach=(shape[axis] - 1) * strides[axis])
+    return block(rows, indices[-1], [_whole(shape, dtypes[0], rows), named, given, _table(1, rows), written])
+
+
+def _whole(shape: Shape, dtype: str, loop: Shape) -> Walked:
+    return Walked(dtype, (0,) * len(loop), 0, reach=math.prod(shape) - 1)
+
+
+def _table(depth: int, loop: Shape) -> Walked:
+    return Walked("int64", (0,) * len(loop), 0, reach=2 * depth)
 
 
 def picked(before: int, size: int, after: int, dtype: str, out: int) -> tuple[int, ...]:
@@ -165,6 +202,30 @@ def runs(shapes: Sequence[Shape], axis: int, dtype: str) -> tuple[int, ...]:
     """Return a block over row-major tensors that hold, or are held by, the last of them along an axis: runs of each."""
     lengths = [math.prod(shape[axis:]) for shape in shapes]
     return block((math.prod(shapes[-1][:axis]),), 1, [Walked(dtype, (size,), 0, reach=size - 1) for size in lengths])
+
+
+def looked_up(count: int, dtype: str, out: str) -> tuple[int, ...]:
+    """Return a block over bytes, each of which a table of all bytes has another one for."""
+    return block((), count, [Walked(dtype, (), 1), Walked(out, (), 0, reach=255), Walked(out, (), 1)])
+
+
+def paired(out: Shape, shapes: Sequence[Shape], numbers: int) -> tuple[int, ...]:
+    """Return a block over two operands of bytes, which are broadcast to a shape, and a list of so many numbers."""
+    strides = [*(broadcast(shape, out) for shape in shapes), (0,) * len(out), dense(out)]
+    return strided(out, strides, (*["int8"] * 2, FLOAT32, "int8"), reaches=(0, 0, numbers - 1, 0))
+
+
+def byte_runs(shapes: Sequence[Shape], axis: int, numbers: int) -> tuple[int, ...]:
+    """Return a block over tensors of bytes that the last one holds along an axis, with so many numbers before that one."""
+    lengths = [math.prod(shape[axis:]) for shape in shapes]
+    *read, written = (Walked("int8", (size,), 0, reach=size - 1) for size in lengths)
+    return block((math.prod(shapes[-1][:axis]),), 1, [*read, Walked(FLOAT32, (0,), 0, reach=numbers - 1), written])
+
+
+def averaged(before: int, size: int, after: int, numbers: int) -> tuple[int, ...]:
+    """Return a block over places of bytes along an axis: what is read, so many numbers, sums, and what is written."""
+    read, written = Walked("int8", (size * after,), 1, reach=(size - 1) * after), Walked("int8", (after,), 1)
+    return block((before,), after, [read, Walked(FLOAT32, (0,), 0, reach=numbers - 1), Walked("int32", (0,), 1), written])
 
 
 def selected(shape: Shape, axis: int, count: int, dtype: str) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ _HANDED_ON: Mapping[str, slice] = {
     **dict.fromkeys(
         (
             "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Expand", "Tile",
-            "Gather", "GatherElements", "GatherND", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu",
+            "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth",
+            "Trilu",
         ),
         slice(0, 1),
     ),
@@ -20,7 +21,7 @@ _HANDED_ON: Mapping[str, slice] = {
 }  # fmt: skip
 
 #: Operators whose second operand are places of the first one.
-_PICKING = frozenset({"Gather", "GatherElements", "GatherND"})
+_PICKING = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
 
 
 def index_limits(graph: Graph) -> Mapping[str, int]:
@@ -45,7 +46,7 @@ def index_limits(graph: Graph) -> Mapping[str, int]:
 
 def _indexed(op: Operator, shape: Shape, indices: Shape) -> Shape:
     """Return the sizes of the axes that an operator picks places of."""
-    if op.op_type == "GatherND":
+    if op.op_type in ("GatherND", "ScatterND"):
         batch = op.integer("batch_dims", 0)
         return shape[batch : batch + indices[-1]]
     return (shape[op.integer("axis", 0)],)

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
-Shape = tuple[int, ...]
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT, Shape
 
-BYTES_PER_ELEMENT: Mapping[str, int] = MappingProxyType(
-    {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-)
+__all__ = ["BYTES_PER_ELEMENT", "Attribute", "Graph", "Operator", "Shape", "StoredWeight", "Tensor"]
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

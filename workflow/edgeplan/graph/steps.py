@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from edgeplan.graph.ir import Shape, StoredWeight
+import msgspec
+
+from edgeplan.graph.element_types import Shape
+
+if TYPE_CHECKING:  # who runs plans reads no graphs
+    from edgeplan.graph.ir import StoredWeight
 
 Setting = int | float | str | tuple[int, ...]
 #: Kinds of steps that are computed in eight bits, and the sides of one that are bytes with a scale and a zero point.
@@ -14,13 +19,17 @@ INT8_CONV, INT8_FC = INT8_KINDS = ("int8_conv", "int8_fc")
 #: Largest bytes of windows; and kinds that want the channels of images of bytes side by side.
 INT8_POOL = "int8_pool"
 SIDE_BY_SIDE = (INT8_CONV, INT8_POOL)
+#: From bytes to bytes by a compiled kernel: its `form` is `table`, `add`, `mul`, `concat` or `mean`.
+INT8_LINE = "int8_line"
+#: Kinds that kernels of `runtime.kernels` compute.
+COMPILED = ("compiled", INT8_LINE)
 SIDES = ("source", "written")
-#: What names of compiled kernels begin with that pick places by indices; the type of these, or whose places, follows.
-GATHERED = "gathered_by_"
+#: What names of compiled kernels begin with that pick places by indices, or write there; the type of these, or whose places,
+#: follows.
+GATHERED, SCATTERED = PICKING = ("gathered_by_", "scattered_by_")
 
 
-@dataclass(frozen=True, slots=True)
-class PostOp:
+class PostOp(msgspec.Struct, frozen=True):
     """A post-operation is fused behind a step's main one.
 
     Attributes:
@@ -37,8 +46,7 @@ class PostOp:
     tensor: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """A step has its place in the fixed execution order ("layer" of the papers).
 
     Attributes:
@@ -47,7 +55,7 @@ class Step:
             that multiplies before it resets), rnn, transpose, reshape, matmul, mix (a product with a matrix that follows from
             the settings: `axis_matrices`), compiled (a kernel of `runtime.kernels` with the block of numbers of `blocks`; its
             weights are called by their place, `operand_1`), constant (a weight that is an output), rows (of a table in the
-            file: `runtime.streaming.rows`), int8_conv, int8_fc and int8_pool (in eight bits: `runtime.eight_bits`).
+            file: `runtime.streaming.rows`), int8_conv, int8_fc, int8_pool and int8_line (in eight bits: `runtime.eight_bits`).
         members: ONNX operators that run in it, in topological order.
         inputs, outputs: activations read (post-operations' operands apart) and written.
         weights: role -> initialiser: weight, bias, and of a folded batch normalisation bn_scale, bn_bias, bn_mean, bn_variance;
@@ -62,8 +70,8 @@ class Step:
     members: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    weights: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    weights: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, Setting] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     post_ops: tuple[PostOp, ...] = ()
 
     @property
@@ -74,7 +82,7 @@ class Step:
     @property
     def picks_places(self) -> bool:
         """Tell whether the step fails where an input is no index: it cannot run on arbitrary memory."""
-        return self.kind == "compiled" and self.text("kernel").startswith(GATHERED)
+        return self.kind == "compiled" and self.text("kernel").startswith(PICKING)
 
     def sizes(self, key: str) -> tuple[int, ...]:
         """Return a setting that is a list of integers."""
@@ -94,8 +102,7 @@ class Step:
         return str(self.settings[key])
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(msgspec.Struct, frozen=True):
     """A lowered graph consists of steps in the order of execution.
 
     Attributes:
@@ -113,6 +120,6 @@ class Lowered:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     shapes: Mapping[str, Shape]
-    types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    stored: Mapping[str, StoredWeight] = field(default_factory=lambda: MappingProxyType({}))
+    types: Mapping[str, str] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    stored: Mapping[str, StoredWeight] = msgspec.field(default_factory=lambda: MappingProxyType({}))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
+from msgspec import structs
+
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.copies import LaunchChain, pasted, split
 from edgeplan.opencl.launch import ArenaOffset, Argument, DeviceNumbers, Dispatch, Launch
@@ -75,7 +77,7 @@ def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
         LackingError: there is no kernel.
     """
     settings = MappingProxyType({"axis": _ROWS, "start": step.integer("start")})
-    return split(replace(step, kind="split", settings=settings), shapes, layouts, numbers)
+    return split(structs.replace(step, kind="split", settings=settings), shapes, layouts, numbers)
 
 
 def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:

@@ -28,14 +28,14 @@ from edgeplan.predictors.card import ADAPTED, Card, Interval
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
-from edgeplan.predictors.kind_factors import cross_fitted_ms, fit_factors
+from edgeplan.predictors.kind_factors import Expected, cross_fitted_ms, fit_factors
 from edgeplan.predictors.layouts import Layouts
 from edgeplan.predictors.predictions import BatchPrediction
 from edgeplan.predictors.predictor import DevicePredictor, _Costs
 from edgeplan.predictors.said import SaidOnce, say
 from edgeplan.predictors.stand_ins import StandIns, stand_ins
 from edgeplan.support.files import read_json, write_text
-from edgeplan.support.rounding import nine_digits, nine_digits_each
+from edgeplan.support.rounding import nine_digits
 
 Floats = npt.NDArray[np.float64]
 _TEXT, _CARD = "calibration.txt", "card.json"
@@ -43,8 +43,15 @@ _REORDER = "reorder"
 #: A member's spread (log) of a kind of few rows is that of all its rows: so many rows count for half.
 _FEW_ROWS = 10.0
 _LEAST_SPREAD = 0.01
-#: Factors of fewer whole models are drawn to 1: a single odd one would move all models.
-_MODELS_FOR_FACTORS = 3
+#: How far factors of all kinds are expected to lie from 1 together, those of a kind from these, and those of its short and long
+#: kernels from each other: few whole models move all kinds, where a factor each would explain every one of them.
+_COMMON, _OF_KIND, _OF_LENGTH = 0.03, 0.1, 0.1
+#: Error (log) of a whole model, as many models as it is expected of count, and more than which no error counts as.
+_MODEL_ERROR, _ERROR_MODELS, _MOST_ERROR = 0.08, 4.0, 0.5
+#: From scratch the expected error is twice that at so many labelled kernels, and grows with their inverse.
+_SCRATCH_KERNELS = 700.0
+#: Spread of kinds that a member says nothing of, while it is judged alone.
+_ALONE_SPREAD = 0.3
 #: Kernels of less (us) have a factor of their own: those of small models find in caches what longer ones read from memory. Of
 #: models that no draw held, 85 % were within 10 % after 60 s instead of 80 (ONNX Runtime), 88 instead of 86 (oneDNN).
 _SHORT_US = 200.0
@@ -255,25 +262,76 @@ def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member
     return Member(predictor, None, {kind: nine_digits(value) for kind, value in found.items()})
 
 
-def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
-    """Return the predictor with factors of kinds and an interval that are fitted to whole models of the new device.
+def expected_factors(names: Sequence[str]) -> Expected:
+    """Return what factors of whole models are expected to be: they are tied together, those of a kind most.
+
+    Args:
+        names: names of the factors, as `AdaptedPredictor.without_factors_of` gives them (k,).
+    """
+    kind = np.array([name.removesuffix(_SHORT) for name in names])
+    same = kind[:, None] == kind[None]
+    return Expected(_COMMON**2 + _OF_KIND**2 * same + _OF_LENGTH**2 * np.eye(len(names)), _MODEL_ERROR, _ERROR_MODELS)
+
+
+def weighed_by_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
+    """Return the predictor with members weighed by errors of whole models that factors were not fitted on, too.
+
+    Errors of kernels that were left out are those of carriers; members err otherwise in models, the one from scratch most.
 
     Args:
         predictor: without factors.
         models: kernels of the models (m).
         measured_ms: latencies of the models (m,).
     """
+    if len(predictor.members) == 1:
+        return predictor
+    rows, errors = max(predictor.card.rows, 1), []
+    for member in predictor.members:
+        expected = _MODEL_ERROR * (1.0 if member.calibration else 1.0 + _SCRATCH_KERNELS / rows)
+        alone = replace(member, spread={"": _ALONE_SPREAD, **member.spread})
+        left_out = errors_left_out(AdaptedPredictor.of([alone], predictor.card), models, measured_ms)
+        squares = float((np.clip(left_out, -_MOST_ERROR, _MOST_ERROR) ** 2).sum()) + _ERROR_MODELS * expected**2
+        errors.append(float(np.sqrt(squares / (len(left_out) + _ERROR_MODELS))))
+    return AdaptedPredictor.of(
+        [
+            replace(member, spread={kind: nine_digits(spread * error / errors[0]) for kind, spread in member.spread.items()})
+            for member, error in zip(predictor.members, errors, strict=True)
+        ],
+        predictor.card,
+    )
+
+
+def errors_left_out(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> Floats:
+    """Return log errors of whole models by factors fitted on the others; models are left out that are not predicted whole."""
+    if not len(measured_ms):
+        return np.zeros(0)
+    found, names, by_factor = predictor.without_factors_of(models)
+    whole, present = found.coverage == 1, np.asarray(by_factor.any(axis=1))
+    expected = expected_factors([name for name, here in zip(names, present, strict=True) if here])
+    shares, measured_ms = by_factor[np.ix_(present, whole)], measured_ms[whole]
+    return np.asarray(np.log(measured_ms / cross_fitted_ms(shares, predictor.card.call_us / 1e3, measured_ms, expected)))
+
+
+def fitted_to_models(predictor: AdaptedPredictor, models: KernelTables, measured_ms: Floats) -> AdaptedPredictor:
+    """Return the predictor with weights of members, factors of kinds and an interval by whole models of the new device.
+
+    Args:
+        predictor: without factors.
+        models: kernels of the models (m).
+        measured_ms: latencies of the models (m,).
+    """
+    predictor = weighed_by_models(predictor, models, measured_ms)
     if not len(measured_ms):
         return replace(predictor, card=predictor.card.model_copy(update={"interval": _unmeasured(predictor)}))
+    left_out = errors_left_out(predictor, models, measured_ms)
     found, names, by_factor = predictor.without_factors_of(models)
     whole = found.coverage == 1
     by_factor, call_ms, measured_ms = by_factor[:, whole], predictor.card.call_us / 1e3, measured_ms[whole]
-    present = [row for row in range(len(names)) if by_factor[row].any()]
-    trusted = min(1.0, len(measured_ms) / _MODELS_FOR_FACTORS)
-    fitted = nine_digits_each(fit_factors(by_factor[present], call_ms, measured_ms) ** trusted)
+    kinds = {name.removesuffix(_SHORT) for name, shares in zip(names, by_factor, strict=True) if shares.any()}
+    present = [row for row, name in enumerate(names) if name.removesuffix(_SHORT) in kinds]
+    fitted = fit_factors(by_factor[present], call_ms, measured_ms, expected_factors([names[row] for row in present]))
     residual = np.log(measured_ms / found.latency_ms[whole])
     if len(measured_ms) > 1:
-        left_out = np.log(measured_ms / cross_fitted_ms(by_factor, call_ms, measured_ms))
         own = np.log(measured_ms / (fitted @ by_factor[present] + call_ms))
         residual = np.sqrt(_LEFT_OUT * left_out**2 + (1 - _LEFT_OUT) * own**2)
     interval = small_sample(_unmeasured(predictor), residual, found.effective_kernels[whole])

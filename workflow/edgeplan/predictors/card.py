@@ -142,6 +142,7 @@ class Card(_Strict):
             features the trees also see; none for an engine that does not dispatch.
         launch_version: version of these features; 0 without.
         alone: whether all kernels were measured with no model around: then predictors are told of none.
+        work_version: how the features count work (`edgeplan.predictors.features`).
     """
 
     format_version: Literal[1] = 1
@@ -166,6 +167,7 @@ class Card(_Strict):
     dispatch_numbers: dict[str, int] = {}
     launch_version: int = 0
     alone: bool = False
+    work_version: int = 0
 
     def files(self) -> tuple[str, ...]:
         """Return the names of the text models, in the order in which they are packed."""

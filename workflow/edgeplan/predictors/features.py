@@ -43,6 +43,11 @@ _LANES = 16
 _TILE_ROWS = 12  # rows of a register tile: 12 x 32 values fill the vector registers of AVX-512
 _PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
 _CONVOLUTIONS = frozenset({"conv", "dwconv"})
+#: Versions of how work is counted, by what predictors have learnt: from 1 on that of every recurrent layer, of transposed
+#: convolutions and of products of activations counts, which was nothing in version 0.
+FIRST_WORK, WORK_VERSION = 0, 1
+#: Gates of recurrent layers.
+_GATES = MappingProxyType({"lstm": 4.0, "gru": 3.0, "rnn": 1.0})
 
 #: Terms of the linear work model (`work_terms`), in order.
 WORK_TERMS = (
@@ -114,18 +119,19 @@ _DERIVED = (
 FEATURES: tuple[str, ...] = _RAW + _DERIVED
 
 
-def features(configs: Sequence[KernelConfig] | ConfigTable) -> Floats:
+def features(configs: Sequence[KernelConfig] | ConfigTable, version: int = FIRST_WORK) -> Floats:
     """Compute the features of kernel configurations.
 
     Args:
         configs: n configurations.
+        version: how their work is counted (`WORK_VERSION`).
 
     Returns:
         Shape (n, len(FEATURES)), finite; columns in the order of `FEATURES`.
     """
     table = configs if isinstance(configs, ConfigTable) else ConfigTable.of(configs)
     values = {name: table.column(name) for name in NUMBERS}
-    values |= _work(table, values)
+    values |= _work(table, values, version)
     values |= _shape(values)
     values |= _words(table)
     return np.column_stack([values[name] for name in FEATURES]) if len(table) else np.zeros((0, len(FEATURES)))
@@ -162,7 +168,7 @@ def _words(table: ConfigTable) -> dict[str, Floats]:
     }
 
 
-def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
+def _work(table: ConfigTable, v: dict[str, Floats], version: int) -> dict[str, Floats]:
     """Compute multiply-adds and bytes moved."""
     size = table.mapped("dtype", {name: float(b) for name, b in BYTES_PER_ELEMENT.items()}, 4.0)
     is_conv = table.mapped("kind", dict.fromkeys(_CONVOLUTIONS, 1.0), 0.0) > 0
@@ -195,7 +201,7 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
     # A convolution as a product of matrices (out x reduction) (reduction x pixels), in tiles of registers.
     pixels = v["batch"] * v["out_height"] * v["out_width"]
     gemm = np.where(is_conv, v["groups"] * reduction * _padded(group_outputs, _TILE_ROWS) * _padded(pixels, _LANES), macs)
-    return {
+    found = {
         "element_bytes": size,
         "macs": macs,
         "padded_macs": padded,
@@ -217,6 +223,45 @@ def _work(table: ConfigTable, v: dict[str, Floats]) -> dict[str, Floats]:
         "block_weight_bytes": size * np.minimum(v["out_channels"], _LANES) * reduction,
         "other_ratio": v["other_elements"] / np.maximum(into, 1.0),
     }
+    return _with_further(table, v, found, size) if version > FIRST_WORK else found
+
+
+def _with_further(table: ConfigTable, v: dict[str, Floats], work: dict[str, Floats], size: Floats) -> dict[str, Floats]:
+    """Return the work with that of the kinds that version 0 counts nothing of, or not what decides."""
+    gates = table.mapped("kind", _GATES, 0.0)
+    recurrent, is_matmul, is_deconv = (gates > 0, *(table.mapped("kind", {k: 1.0}, 0.0) > 0 for k in ("matmul", "deconv")))
+    kinds = [recurrent, is_matmul, is_deconv]
+    out = v["batch"] * v["out_channels"] * v["out_height"] * v["out_width"]
+    steps, hidden, pixels = v["batch"] * v["out_channels"], v["out_width"], v["batch"] * v["in_height"] * v["in_width"]
+    of_gates, window = gates * (v["in_height"] + hidden), v["kernel_h"] * v["kernel_w"]
+    group_outputs = v["out_channels"] / v["groups"]
+    per_pixel = group_outputs * window  # each input of a transposed convolution is spread over so many outputs
+    macs = np.select(kinds, [out * of_gates, out * v["in_width"], pixels * v["in_channels"] * per_pixel], 0.0)
+    tiles = v["batch"] * _padded(v["in_height"], _TILE_ROWS) * _padded(v["out_width"], _LANES) * v["in_width"]
+    spread = pixels * v["in_channels"] * window * _padded(group_outputs, _TILE_ROWS)
+    weights = size * np.select(kinds, [v["out_channels"] * hidden * of_gates, 0.0, v["in_channels"] * per_pixel], 0.0)
+    again = size * np.select(
+        # each step of a recurrent layer reads the weights of its state again, and waits for the one before
+        kinds,
+        [steps * hidden * gates * hidden, 0.0, pixels * v["out_channels"] * window],
+        0.0,
+    )
+    padded = np.select(kinds, [macs, tiles, spread], 0.0)
+    known = np.any(kinds, axis=0)
+    told = {
+        "macs": macs,
+        "padded_macs": padded,
+        "gemm_macs": padded,
+        "lane_use": macs / np.maximum(padded, 1.0),
+        "gemm_use": macs / np.maximum(padded, 1.0),
+        "weight_bytes": weights,
+        "total_bytes": work["input_bytes"] + weights + work["output_bytes"],
+        "intensity": macs / np.maximum((work["input_bytes"] + weights + work["output_bytes"]) / size, 1.0),
+        "window_reads": np.select(kinds, [steps, out, pixels * v["in_channels"] * window], 0.0),
+        "reduction": macs / np.maximum(out, 1.0),
+        "im2col_bytes": again,
+    }
+    return {name: np.where(known, told[name], values) if name in told else values for name, values in work.items()}
 
 
 def _shape(v: dict[str, Floats]) -> dict[str, Floats]:

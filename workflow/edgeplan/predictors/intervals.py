@@ -23,7 +23,7 @@ from edgeplan.predictors.labels import Labels
 from edgeplan.support.lazy import lazily
 from edgeplan.support.rounding import nine_digits, nine_digits_each
 
-optimize = lazily("scipy.optimize")  # training alone needs it
+optimize, stats = lazily("scipy.optimize"), lazily("scipy.stats")  # training alone needs them
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,12 @@ _CALIBRATING_CARRIERS = 30
 _LEAST_SPREAD = 1e-4
 _REWEIGHTED = 5
 _TRIM = 0.98  # share of residuals that fit the two parts; the quantile sees all
+#: Whole models below which nearly the largest score would be the conformal quantile, as wide as chance has it. With 26 models
+#: of two devices, drawn 60 times, conformal intervals held 94 % of 260 others and were 0.45 and 0.19 wide, those by the spread
+#: of the scores held 89 and 90 % at 0.35 and 0.17.
+_FEW_MODELS = 50
+_MOST_SPREADS = 3.0  # of the scores, by their median: what lies beyond counts as that
+_NORMAL = 1.4826  # a normal spread over the median of absolute deviations
 
 
 def held_out_sums(
@@ -104,7 +110,9 @@ def calibrate(residual: Floats, effective: Floats, nominal: float) -> Interval:
 
 
 def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) -> Interval:
-    """Return the interval with the conformal quantile of other held-out models, which neither it nor the predictors saw.
+    """Return the interval with the quantile of other held-out models, which neither it nor the predictors saw.
+
+    It is the conformal one, or, of few models, what a normal distribution of the scores' spread has.
 
     Args:
         interval: the interval that `calibrate` returned.
@@ -117,7 +125,8 @@ def with_quantile_of(interval: Interval, residual: Floats, effective: Floats) ->
     if _rank(len(residual), interval.nominal) > len(residual):
         log.warning("%d whole models are too few to calibrate intervals on: held-out carriers do", len(residual))
         return interval
-    found = {"quantile": _quantile(interval, residual, effective), "subjects": len(residual), "quantile_of": "models"}
+    quantile = _quantile if len(residual) >= _FEW_MODELS else _quantile_of_few
+    found = {"quantile": quantile(interval, residual, effective), "subjects": len(residual), "quantile_of": "models"}
     return interval.model_copy(update=found)
 
 
@@ -126,6 +135,18 @@ def _rank(count: int, nominal: float) -> int:
     return int(np.ceil((count + 1) * nominal))
 
 
+def _scores(interval: Interval, residual: Floats, effective: Floats) -> Floats:
+    return np.sort(np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective))
+
+
+def _quantile_of_few(interval: Interval, residual: Floats, effective: Floats) -> float:
+    """Return the quantile of Student's t around zero for the root mean square of the scores, outliers held to three spreads."""
+    score = _scores(interval, residual, effective)
+    score = np.minimum(score, _MOST_SPREADS * _NORMAL * float(np.median(score)))
+    spread = float(np.sqrt(np.mean(score**2)))
+    return nine_digits(float(stats.t.ppf((1 + interval.nominal) / 2, len(score))) * spread)
+
+
 def _quantile(interval: Interval, residual: Floats, effective: Floats) -> float:
-    score = np.sort(np.abs(residual) / interval.model_copy(update={"quantile": 1.0}).half_width(effective))
+    score = _scores(interval, residual, effective)
     return nine_digits(float(score[min(len(score), _rank(len(score), interval.nominal)) - 1]))

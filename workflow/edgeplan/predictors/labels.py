@@ -14,7 +14,7 @@ import pandas as pd
 from edgeplan.errors import FormatError
 from edgeplan.graph.kernels import KernelConfig
 from edgeplan.predictors.configs import ConfigTable
-from edgeplan.predictors.features import features
+from edgeplan.predictors.features import FIRST_WORK, features
 from edgeplan.predictors.launches import launch_features
 
 Floats = npt.NDArray[np.float64]
@@ -36,6 +36,7 @@ class Labels:
         latency: us (n,).
         weight: how far each label is trusted (n,).
         group: number of the measured subject; siblings share noise and never lie on both sides of a split (n,).
+        work_version: how the features count work.
     """
 
     frame: pd.DataFrame
@@ -43,32 +44,36 @@ class Labels:
     latency: Floats
     weight: Floats
     group: npt.NDArray[np.int64]
+    work_version: int = FIRST_WORK
 
     def __len__(self) -> int:
         return len(self.latency)
 
     def take(self, index: npt.NDArray[Any]) -> Labels:
         """Return the rows at `index` (a mask or positions)."""
-        return Labels(self.frame.iloc[index], self.matrix[index], self.latency[index], self.weight[index], self.group[index])
+        arrays = (self.matrix[index], self.latency[index], self.weight[index], self.group[index])
+        return Labels(self.frame.iloc[index], *arrays, self.work_version)
 
     def with_further(self, latency: Floats, weight: Floats) -> Labels:
         """Append rows of no subject, of which nothing but latency (us) and weight is known (m,)."""
         frame = pd.concat([self.frame, pd.DataFrame(index=range(len(latency)))], ignore_index=True)
         matrix = np.vstack([self.matrix, np.full((len(latency), self.matrix.shape[1]), np.nan)])
         group = np.concatenate([self.group, np.full(len(latency), -1, dtype=np.int64)])
-        return Labels(frame, matrix, np.concatenate([self.latency, latency]), np.concatenate([self.weight, weight]), group)
+        both = (np.concatenate([self.latency, latency]), np.concatenate([self.weight, weight]))
+        return Labels(frame, matrix, *both, group, self.work_version)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of the frame as an array (n,)."""
         return self.frame[name].to_numpy()
 
 
-def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED) -> Labels:
+def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED, version: int = FIRST_WORK) -> Labels:
     """Check a table of labelled kernels and compute its features.
 
     Args:
         rows: the table.
         numbers: numbers of the device that launches follow from; none where kernels are not dispatched.
+        version: how the features count work.
 
     Raises:
         FormatError: no row holds a latency.
@@ -84,7 +89,7 @@ def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED
     parsed = {text: KernelConfig.from_json(text) for text in distinct}
     position = {text: i for i, text in enumerate(parsed)}
     table, place = ConfigTable.of(parsed.values()), np.array([position[text] for text in frame["config"]])
-    matrix = features(table)[place]
+    matrix = features(table, version)[place]
     if numbers:
         layouts, implementations = frame["input_layout"].tolist(), frame["implementation"].tolist()
         launches = launch_features(table.take(place), layouts, implementations, numbers)
@@ -94,7 +99,7 @@ def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED
     weight = latency / (latency + _CLOCK_US) / (1 + (noise / _HALF_WEIGHT_NOISE) ** 2)
     # A weight of nothing is no help: very noisy labels still say something where there are no others.
     weight = np.maximum(weight, 0.02)
-    return Labels(frame, matrix, latency, weight, pd.factorize(frame["subject"])[0].astype(np.int64))
+    return Labels(frame, matrix, latency, weight, pd.factorize(frame["subject"])[0].astype(np.int64), version)
 
 
 def group_folds(group: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:

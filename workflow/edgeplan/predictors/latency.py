@@ -187,7 +187,8 @@ class Evaluator:
 
     def _matrix(self, table: ConfigTable) -> Floats:
         launches = np.zeros((len(table), len(LAUNCH_FEATURES) if self._launched else 0))
-        return np.concatenate([features(table), launches, np.full((len(table), len(EXTRA_FEATURES)), -1.0)], axis=1)
+        known, extra = features(table, self.card.work_version), np.full((len(table), len(EXTRA_FEATURES)), -1.0)
+        return np.concatenate([known, launches, extra], axis=1)
 
     @property
     def _launched(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeplan.errors import FormatError
 from edgeplan.predictors.card import Card
-from edgeplan.predictors.features import known_features
+from edgeplan.predictors.features import WORK_VERSION, known_features
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.launches import LAUNCH_VERSION, checked_numbers
 from edgeplan.predictors.trees import Forest, parse_ensemble
@@ -36,6 +36,8 @@ def check_features(card: Card, where: str, next_step: str) -> None:
     launched, what = bool(card.dispatch_numbers), ""
     if card.launch_version != LAUNCH_VERSION * launched:
         what = f"launches of version {card.launch_version}, and {LAUNCH_VERSION * launched} is computed here"
+    elif not 0 <= card.work_version <= WORK_VERSION:
+        what = f"work counted by version {card.work_version}, and {WORK_VERSION} is the last one here"
     elif (card.features, card.work_terms) != known_features(launched=launched):
         what = "other features"
     elif launched:

@@ -77,7 +77,7 @@ class Prior:
         if kernels.empty:
             return None
         table = ConfigTable.of([KernelConfig.from_json(text) for text in kernels["config"]])
-        matrix = features(table)
+        matrix = features(table, labels.work_version)
         kernels = _as_on(own, labels.matrix, kernels, matrix)
         if numbers:
             layouts, implementations = kernels["input_layout"].tolist(), kernels["implementation"].tolist()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from edgeplan.predictors.features import FIRST_WORK, WORK_VERSION
 from edgeplan.predictors.launches import checked_numbers
 from edgeplan.workspace import DEVICE_NAME
 
@@ -24,6 +25,8 @@ class TrainingSettings(BaseModel):
         resolved_us: labels of at least this many microseconds are those that the samplers are also compared on alone.
         dispatch_numbers: of a device whose engine dispatches kernels of its own: the numbers that their launches follow from
             (`Processor.numbers`), of which predictors then learn, too. None: launches are not looked at.
+        without_work: devices whose predictors learn from the work of recurrent layers, transposed convolutions and products of
+            activations as little as their shipped ones do.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +39,11 @@ class TrainingSettings(BaseModel):
     prior: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
     resolved_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     dispatch_numbers: dict[str, int] = {}
+    without_work: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_NAME.pattern)], ...], Field(max_length=20)] = ()
+
+    def work_on(self, device: str) -> int:
+        """Return how the features of a device's kernels count work."""
+        return FIRST_WORK if device in self.without_work else WORK_VERSION
 
     @field_validator("dispatch_numbers")
     @classmethod

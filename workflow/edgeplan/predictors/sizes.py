@@ -4,7 +4,8 @@ Sizes lie in a space of octaves (base-2 logarithms): channels of a group, output
 half the weight, what the model around a kernel moves. Within the distances that are usual among the samples themselves errors
 do not depend on distance (measured on held-out rows of three engines); beyond them errors grow. So a regressor knows its
 samples, the distance up to which samples are near to others (of other subjects), and the one beyond which hardly any lies.
-Between the two an interval grows in proportion; beyond it grows no more, and the kernel is warned about.
+Between the two an interval grows in proportion; beyond it grows no more, and the kernel is warned about, if it is two octaves
+from any sample.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _CONTEXT_WEIGHT = 0.5
 _NEAR_SHARE, _FAR_SHARE = 0.8, 0.95
 #: Octaves: a distance below is near whatever the samples say, and at least so much lies between near and far.
 _LEAST_NEAR, _LEAST_BETWEEN = 1.0, 0.5
+#: Octaves below which no kernel is warned of, however close the samples lie: of rows that quick trainings on three devices had
+#: not seen, those off by twice their interval were warned of as before, of those inside 2 to 4 in a hundred less.
+_LEAST_WARNED = 2.0
 #: Octaves beyond near from which a held-out row helps to calibrate growth, and the least number of such rows.
 _BEYOND_NEAR, _FEW = 0.1, 20
 _TREE_FROM = 200_000  # pairs from which building a tree is faster than comparing all
@@ -171,7 +175,7 @@ class TrainedSizes:
         """Describe kernels whose sizes are far from all samples; "" for the others (n,)."""
         far = np.zeros(len(distance), dtype=bool)
         known = regressor >= 0
-        far[known] = distance[known] > self.far[regressor[known]]
+        far[known] = distance[known] > np.maximum(self.far[regressor[known]], _LEAST_WARNED)
         return tuple(
             f"sizes more than {max(int(octaves), 1)} octaves from any that were measured" if told else ""
             for octaves, told in zip(distance.tolist(), far.tolist(), strict=True)

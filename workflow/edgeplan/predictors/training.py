@@ -69,7 +69,7 @@ def train_predictor(
     Raises:
         FormatError: the rows do not fit.
     """
-    labels, launched = read_labels(rows, settings.dispatch_numbers), bool(settings.dispatch_numbers)
+    labels, launched = read_labels(rows, settings.dispatch_numbers, settings.work_on(device)), bool(settings.dispatch_numbers)
     features, terms = known_features(launched=launched)
     states = state_names(
         [*labels.frame["input_state"], *labels.frame["input_layout"], *labels.frame["output_layout"], *plain_layouts.values()]
@@ -115,6 +115,7 @@ def train_predictor(
         dispatch_numbers=settings.dispatch_numbers,
         launch_version=LAUNCH_VERSION * launched,
         alone=not any(matrix[kept, features.index(name)].any() for name in CONTEXT),
+        work_version=labels.work_version,
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}
     return DevicePredictor(card, texts), held_out.reset_index(drop=True)
@@ -143,7 +144,7 @@ def _growth(kinds: Sequence[Kind], nominal: float) -> float:
 
 def train_forest_predictor(rows: pd.DataFrame, settings: TrainingSettings, like: DevicePredictor) -> DevicePredictor:
     """Train the baseline: nn-Meter's random forests replace the latency predictors of `like`, whose layouts are kept."""
-    labels = read_labels(rows, like.card.dispatch_numbers)
+    labels = read_labels(rows, like.card.dispatch_numbers, like.card.work_version)
     labels = labels.take(np.flatnonzero(labels.column("sampler") != "frozen"))
     matrix = _with_states(labels, like.card.states)
     kind_of, none = labels.column("kind"), (0.0,) * len(like.card.work_terms)

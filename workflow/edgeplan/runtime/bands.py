@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from msgspec import structs
+
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.creation import aligned
@@ -78,7 +80,7 @@ def banded(lowered: Lowered, regions: Sequence[Region]) -> Banded:
         at = region.last + 1
     rest = range(at, len(lowered.steps))
     steps += [lowered.steps[k] for k in rest]
-    changed = replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
+    changed = structs.replace(lowered, steps=tuple(steps), shapes=MappingProxyType(shapes))
     return Banded(changed, (*origin, *rest), (*where, *[-1] * len(rest)))
 
 
@@ -202,7 +204,7 @@ class _Band:
                     yield copy, k
             output = self._named(step.outputs[0], out)
             yield (
-                replace(
+                structs.replace(
                     step,
                     name=f"{step.name}@{out[0]}:{out[1]}",
                     inputs=tuple(own[t] for t in step.inputs),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.steps import INT8_KINDS, SIDE_BY_SIDE, Step
+from edgeplan.graph.steps import COMPILED, INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
@@ -64,7 +64,7 @@ def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]
     if step.kind in SIDE_BY_SIDE:  # the library generates kernels for bytes of this layout alone
         yield Variant(NHWC, NHWC)
         return
-    if step.kind == "compiled" or any(t in creator.types for t in (*step.reads, *step.outputs)):
+    if step.kind in COMPILED or any(t in creator.types for t in (*step.reads, *step.outputs)):
         yield Variant(NCHW, NCHW)
         return
     source = next((layouts[t] for t in step.inputs if len(shapes[t]) == _RANK), NCHW)
@@ -88,13 +88,13 @@ def _variants(creator: Creator, step: Step, *, every: bool) -> Iterator[Variant]
 
 def _walk(creator: Creator, step: Step, variant: Variant) -> Iterator[tuple[Implementation, Created | None]]:
     """Yield all implementations of one variant."""
-    suffix = "" if step.kind == "compiled" else _suffix(creator, step, variant)
+    suffix = "" if step.kind in COMPILED else _suffix(creator, step, variant)
     if step.kind in MOVING_KINDS:
         try:
             created = creator.create(step, Implementation("", "", variant), generate=False)
         except Unsupported:
             return
-        kernel = "compiled" if step.kind == "compiled" else "reorder" if created.calls else "view"
+        kernel = "compiled" if step.kind in COMPILED else "reorder" if created.calls else "view"
         yield Implementation(f"{kernel}{suffix}", kernel, variant), created
         return
     dnnl = creator.dnnl

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from edgeplan.errors import DeviceError
+from edgeplan.graph import blocks
 from edgeplan.graph.blocks import AT_OPERANDS, span_bytes
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
-from edgeplan.graph.steps import Step
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
+from edgeplan.graph.steps import INT8_LINE, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.descriptors import Described, Variant
 from edgeplan.runtime.dnnl import Dnnl, Handle
@@ -19,7 +20,8 @@ from edgeplan.runtime.primitives import Describer
 
 ALIGNMENT = 64
 ROWS_KERNEL = "rows_by_"  # and the type of indices: no kernel, but a read of the file (`runtime.streaming.rows`)
-_FLOAT_BYTES = 4
+_FLOAT_BYTES = _INTEGER_BYTES = 4
+_CHANNELS_LAST = (0, 2, 3, 1)
 #: What names of the compiled kernels between bytes and numbers begin with.
 _BETWEEN = ("quantised_to_", "dequantised_")
 
@@ -29,8 +31,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
+class Implementation(msgspec.Struct, frozen=True):
     """One way to run a step: a candidate's kernel.
 
     Attributes:
@@ -45,16 +46,14 @@ class Implementation:
     variant: Variant
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a memory lies: `arena` (an activation), `scratch` or `weights`, and the offset there in bytes."""
 
     region: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True):
     """An argument of a call: its number, its descriptor (owned by a handle that the call keeps) and where it lies."""
 
     number: int
@@ -62,8 +61,7 @@ class Argument:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One execution of a primitive. `converts` names the activation that a conversion converts."""
 
     descriptor: Handle
@@ -73,8 +71,7 @@ class Call:
     keep: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSlot:
+class WeightSlot(msgspec.Struct, frozen=True):
     """One weight of a created step: where it lies in the step's weights, its layout there and in the file."""
 
     offset: int
@@ -83,8 +80,7 @@ class WeightSlot:
     source: Handle
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
+class KernelCall(msgspec.Struct, frozen=True):
     """One call of a compiled kernel: its name, its block (`graph.blocks`) and where its operands lie."""
 
     kernel: str
@@ -93,8 +89,7 @@ class KernelCall:
     converts: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(msgspec.Struct, frozen=True):
     """A step whose primitives exist, bound to no memory yet.
 
     Attributes:
@@ -334,6 +329,42 @@ def _compiled(work: _Work, step: Step, _variant: Variant) -> None:
         work.move(creator.describer.activation(output, order), written, work.actual(output), work.arena(output), output)
 
 
+def _line(work: _Work, step: Step, _variant: Variant) -> None:
+    """From bytes to bytes, of images in the order that any of them has."""
+    creator, form, (output,) = work.creator, step.text("form"), step.outputs
+    images = [name for name in (*step.inputs, output) if len(creator.shapes[name]) == len(_CHANNELS_LAST)]
+    last = any(creator.layouts[name] == NHWC for name in images)
+    order = NHWC if last else NCHW
+
+    def shape_of(name: str) -> Shape:
+        shape = creator.shapes[name]
+        return tuple(shape[axis] for axis in _CHANNELS_LAST) if last and name in images else shape
+
+    shapes, out = [shape_of(name) for name in step.inputs], shape_of(output)
+    places = [work.laid(name, order) for name in step.inputs]
+    if form == "table":
+        count = math.prod(out)
+        block = blocks.looked_up(count, "uint8", "uint8")
+        places.append(work.weight(constants.BYTE_VALUES))
+    elif form == "mean":
+        size, after = step.integer("size"), out[-1] if last else step.integer("after")
+        block = blocks.averaged(math.prod(out) // after, size, after, constants.NUMBERS)
+        places += [work.weight(_FLOAT_BYTES * constants.NUMBERS), work.temporary(_INTEGER_BYTES * after)]
+    elif form == "concat":
+        axis = step.integer("axis")
+        axis, numbers = _CHANNELS_LAST.index(axis) if last else axis, constants.NUMBERS * len(places)
+        block = blocks.byte_runs([*shapes, out], axis, numbers)
+        places.append(work.weight(_FLOAT_BYTES * numbers))
+    else:
+        block = blocks.paired(out, shapes, constants.NUMBERS)
+        places.append(work.weight(_FLOAT_BYTES * constants.NUMBERS))
+    same = creator.same(output, order)
+    places.append(work.arena(output) if same else work.temporary(creator.size(output)))
+    work.calls.append(KernelCall(f"bytes_{form}_uint8", block, tuple(places)))
+    if not same:
+        work.move(creator.describer.activation(output, order), places[-1], work.actual(output), work.arena(output), output)
+
+
 def _rows(work: _Work, step: Step, _variant: Variant) -> None:
     """Rows copied out of an image (`cut_rows`) or to their place in one (`paste_rows`).
 
@@ -384,6 +415,7 @@ _MOVES: dict[str, Callable[[_Work, Step, Variant], None]] = {
     "transpose": _transpose,
     "split": _split,
     "compiled": _compiled,
+    INT8_LINE: _line,
     "cut_rows": _rows,
     "paste_rows": _rows,
     "constant": _constant,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import Shape
+import msgspec
+
+from edgeplan.graph.element_types import FLOAT32, Shape
 from edgeplan.graph.steps import INT8_FC, INT8_KINDS, SIDES, Step
 from edgeplan.runtime import constants
 from edgeplan.runtime.dnnl import SCALES, ZERO_POINTS, Dnnl, Handle, Mask
@@ -17,8 +17,7 @@ from edgeplan.runtime.layouts import tag
 _SIDE_ARGUMENTS: Mapping[str, int] = MappingProxyType({"source": constants.ARG_SRC, "written": constants.ARG_DST})
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(msgspec.Struct, frozen=True):
     """A variant says how a primitive is asked for.
 
     Attributes:
@@ -33,8 +32,7 @@ class Variant:
     weights: str = "any"
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(msgspec.Struct, frozen=True):
     """An activation that a primitive reads or writes: which argument, which tensor, with which descriptor."""
 
     argument: int
@@ -43,8 +41,7 @@ class Operand:
     descriptor: Handle
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A weight a primitive reads: its argument, and the descriptor of its values in the ONNX file's order."""
 
     argument: int
@@ -54,8 +51,7 @@ class Slot:
     target: Handle | None = None  # descriptor of its values as the primitive reads them, where that is another and not chosen
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(msgspec.Struct, frozen=True):
     """A primitive descriptor with what it reads and writes."""
 
     descriptor: Handle

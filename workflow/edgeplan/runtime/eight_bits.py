@@ -1,9 +1,11 @@
-"""Steps that are computed in eight bits: convolutions and fully connected layers between numbers that bytes stand for.
+"""Steps that are computed in eight bits: layers and what lies between them, from bytes to bytes that stand for numbers.
 
-A step takes the place of DequantizeLinear, the layer, activations behind it and QuantizeLinear, and reads and writes the bytes.
-Its weights are int8 without zero points, one scale for each channel or for all (`graph.onnx.stored`). The library sums up
-products of bytes exactly in 32 bits, multiplies by the scales, adds the bias and rounds once, half-way cases to even. The
-largest number of a window is that of the largest byte, so MaxPool is computed before numbers are made of what it reads.
+A step takes the place of DequantizeLinear, the operator, activations behind it and QuantizeLinear, and reads and writes the
+bytes. Convolutions and fully connected layers are the library's: their weights are int8 without zero points, one scale for each
+channel or for all (`graph.onnx.stored`); it sums up products of bytes exactly in 32 bits, multiplies by the scales, adds the
+bias and rounds once, half-way cases to even. The largest number of a window is that of the largest byte, so MaxPool is computed
+before numbers are made of what it reads. Sums, products, means and joins are compiled kernels, and what depends on one byte
+alone, however many operators compute it, is a table of all bytes (`runtime.byte_numbers`).
 """
 
 from __future__ import annotations
@@ -15,33 +17,38 @@ from typing import NamedTuple
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight, Tensor
-from edgeplan.graph.operators.activations import activation
+from edgeplan.graph.operators.activations import FLOAT_MAX, activation
 from edgeplan.graph.operators.base import BYTES
 from edgeplan.graph.operators.compiled import compiled
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.parts import INNER, Part
-from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_POOL, PostOp, Setting
+from edgeplan.graph.steps import INT8_CONV, INT8_FC, INT8_LINE, INT8_POOL, PostOp, Setting
+from edgeplan.runtime.byte_moves import is_by_one_scale
+from edgeplan.runtime.byte_numbers import OF_TWO, TABLED
 
 _LAYERS = {"Conv": INT8_CONV, "Gemm": INT8_FC, "MatMul": INT8_FC}
 #: Axes of the activations of convolutions whose kernels the library generates for bytes.
 _IMAGE_RANK = 4
+_CHANNELS_LAST = (0, 2, 3, 1)
+#: Axes beside its rows that a kernel of two operands goes over.
+_MOST_AXES = 2
 
 
 class ByteStep(NamedTuple):
-    """A byte step is what a layer and its neighbours become.
+    """A byte step is what an operator and its neighbours become.
 
     Attributes:
         part: the step.
         post_ops: what it does between its bias and its rounding.
-        numbers: the operator that makes numbers of the bytes that it reads.
+        numbers: the operators that make numbers of the bytes that it reads.
         last: the operator at whose place it runs.
-        behind: a step that makes numbers of what the first one writes, if that does not.
+        behind: a step that follows on what the first one writes, if that is not all.
         inner: what the first one writes for that.
     """
 
     part: Part
     post_ops: list[PostOp]
-    numbers: Operator
+    numbers: tuple[Operator, ...]
     last: Operator
     behind: Part | None = None
     inner: Tensor | None = None
@@ -56,16 +63,180 @@ def byte_steps(graph: Graph, shapes: Mapping[str, Shape]) -> tuple[Mapping[str, 
         graph: the graph.
         shapes: of all its tensors.
     """
-    found = {op.name: _byte_step(graph, shapes, op) or _largest_bytes(graph, shapes, op) for op in graph.operators}
-    layers = {name: step for name, step in found.items() if step is not None}
-    taken = {member for step in layers.values() for member in step.part.members}
-    for step in layers.values():
-        made = step.numbers
-        readers = graph.consumers[made.outputs[0]]
-        if made.name not in taken and made.outputs[0] not in graph.outputs and all(op.name in taken for op in readers):
-            step.part.members.insert(0, made.name)  # the first that reads the numbers stands for it
-            taken.add(made.name)
-    return {step.last.name: step for step in layers.values()}, frozenset(taken)
+    taken, steps = set[str](), list[ByteStep]()
+    lines = _Lines(graph, shapes, taken)
+    for find in (
+        lambda op: _byte_step(graph, shapes, op),
+        lines.table,
+        lambda op: _largest_bytes(graph, shapes, op),
+        lines.line,
+    ):
+        for op in reversed(graph.operators):
+            found = None if op.name in taken else find(op)
+            if found is not None:
+                steps.append(found)
+                taken |= {*found.part.members}
+    place = {op.name: number for number, op in enumerate(graph.operators)}
+    for step in sorted(steps, key=lambda one: place[one.last.name]):
+        for made in step.numbers:
+            readers = graph.consumers[made.outputs[0]]
+            if made.name not in taken and made.outputs[0] not in graph.outputs and all(op.name in taken for op in readers):
+                step.part.members.insert(0, made.name)  # the first that reads the numbers stands for it
+                taken.add(made.name)
+    return {step.last.name: step for step in steps}, frozenset(taken)
+
+
+class _Term(NamedTuple):
+    """A term is a part of what a table holds: an operation in reverse Polish notation, and the operator that it stands for."""
+
+    text: str
+    op: Operator
+
+
+class _Lines:
+    """Steps from bytes to bytes by compiled kernels are looked for among the operators that no other step runs.
+
+    Args:
+        graph: the graph.
+        shapes: of its tensors.
+        taken: operators that other steps run, as far as is known.
+    """
+
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape], taken: set[str]) -> None:
+        self._graph, self._shapes, self._taken = graph, shapes, taken
+
+    def table(self, op: Operator) -> ByteStep | None:
+        """Return a table of what is rounded at last, if that follows from one byte alone."""
+        if not is_by_one_scale(self._graph, op, "QuantizeLinear"):
+            return None
+        for through in (True, False):
+            terms = list(self._terms(op.inputs[0], through=through) or ())
+            sources = {term.op.name: term.op for term in terms if term.text == "x"}
+            inside = {term.op.name for term in terms} - sources.keys()
+            if len(sources) == 1 and self._private(inside, op) and not inside & self._taken:
+                return self._tabled(op, terms, next(iter(sources.values())))
+        return None
+
+    def _private(self, inside: set[str], last: Operator) -> bool:
+        """Tell whether nothing else reads what some operators write."""
+        graph, known = self._graph, {*inside, last.name}
+        written = [output for name in inside for output in graph.by_name[name].outputs]
+        return all(
+            output not in graph.outputs and all(op.name in known for op in graph.consumers.get(output, ()))
+            for output in written
+        )
+
+    def _terms(self, tensor: str, *, through: bool) -> list[_Term] | None:
+        """Return what makes a tensor of a byte, or None; beyond operators that round in between, if so wanted."""
+        graph = self._graph
+        op = graph.producer.get(tensor)
+        if op is None:
+            return None
+        if is_by_one_scale(graph, op, "DequantizeLinear"):
+            return (self._terms_before(op) if through else None) or [_Term("x", op)]
+        if op.op_type.lower() in OF_TWO and len(op.inputs) == len(op.operands) == len(("a", "b")):
+            sides = [self._terms(name, through=through) for name in op.operands]
+            if any(side is None for side in sides) or len({self._shapes[name] for name in op.operands}) != 1:
+                return None
+            return [*(term for side in sides for term in side or ()), _Term(op.op_type.lower(), op)]
+        post = activation(op) if compiled(graph, op) is None else None
+        found = self._terms(op.inputs[0], through=through) if post is not None and post.algorithm in TABLED else None
+        if found is None or post is None:
+            return None
+        return [*found, _Term(f"{post.algorithm},{post.alpha!r},{post.beta!r}", op)]
+
+    def _terms_before(self, op: Operator) -> list[_Term] | None:
+        """Return what makes the bytes that numbers are made of, where they are rounded of others for these alone."""
+        before = self._graph.producer.get(op.inputs[0])
+        if before is None or before.name in self._taken or not is_by_one_scale(self._graph, before, "QuantizeLinear"):
+            return None
+        alone = before.weights == op.weights and self._private({before.name}, op)
+        found = self._terms(before.inputs[0], through=True) if alone else None
+        return found and [*found, _Term("round", before), _Term("", op)]
+
+    def _tabled(self, last: Operator, terms: list[_Term], numbers: Operator) -> ByteStep:
+        members = [op.name for op in self._graph.operators if op.name in {t.op.name for t in terms} - {numbers.name}]
+        weights, texts, rounded = _scaling("0", numbers), list[str](), 0
+        for term in terms:
+            if term.text == "round":
+                weights |= _scaling(f"between_{rounded}", term.op)
+                texts.append(f"round,between_{rounded}")
+                rounded += 1
+            elif term.text:
+                texts.append(term.text)
+        settings: dict[str, Setting] = {"form": "table", "terms": " ".join(texts)}
+        weights |= _scaling("written", last)
+        part = Part(last.name, INT8_LINE, [*members, last.name], list(numbers.inputs), list(last.outputs), weights, settings)
+        return ByteStep(part, [], (numbers,), last)
+
+    def line(self, op: Operator) -> ByteStep | None:
+        """Return the sum, product, mean or join of bytes that an operator is, with bounds behind it."""
+        settings = self._form(op)
+        numbers = [self._graph.producer.get(name) for name in op.inputs]
+        made = [one for one in numbers if one is not None and is_by_one_scale(self._graph, one, "DequantizeLinear")]
+        if settings is None or op.weights or len(made) < len(op.inputs):
+            return None
+        behind, posts = _activations(self._graph, op)
+        bounds = [_bounds(post) for post in posts]
+        last = _only_reader(self._graph, behind[-1] if behind else op)
+        if last is None or None in bounds or not is_by_one_scale(self._graph, last, "QuantizeLinear"):
+            return None
+        if settings["form"] in ("add", "mul") and self._shapes[op.inputs[0]] != self._shapes[op.outputs[0]]:
+            made.reverse()  # the one that is broadcast comes second
+        low, high = -FLOAT_MAX, FLOAT_MAX
+        for bound in bounds:
+            low, high = (min(max(value, bound[0]), bound[1]) for value in (low, high)) if bound is not None else (low, high)
+        settings |= {"sources": len(made), "low": low, "high": high}
+        weights = {role: name for place, one in enumerate(made) for role, name in _scaling(str(place), one).items()}
+        members = [op.name, *(follower.name for follower in behind), last.name]
+        reads, weights = [one.inputs[0] for one in made], weights | _scaling("written", last)
+        part = Part(op.name, INT8_LINE, members, reads, list(last.outputs), weights, settings)
+        return ByteStep(part, [], tuple({one.name: one for one in made}.values()), last)
+
+    def _form(self, op: Operator) -> dict[str, Setting] | None:
+        shapes, out = [self._shapes[name] for name in op.inputs], self._shapes[op.outputs[0]]
+        if op.op_type == "Concat":
+            return {"form": "concat", "axis": op.integer("axis", 1) % len(out)}
+        if op.op_type in ("Add", "Sub", "Mul") and len(shapes) == len(op.operands) and _is_walked(shapes, out):
+            turned = shapes[0] != out
+            if not (turned and op.op_type == "Sub"):
+                return {"form": "mul"} if op.op_type == "Mul" else {"form": "add", "sign": -1 if op.op_type == "Sub" else 1}
+        if op.op_type in ("GlobalAveragePool", "ReduceMean"):
+            rank = len(shapes[0])
+            axes = op.integers("axes", ()) if op.op_type == "ReduceMean" else tuple(range(2, rank))
+            places = sorted(axis % rank for axis in axes)
+            beside = places and places == list(range(places[0], places[-1] + 1))
+            if beside and (rank != _IMAGE_RANK or places == [2, 3]):
+                size = math.prod(shapes[0][axis] for axis in places)
+                return {"form": "mean", "size": size, "after": math.prod(shapes[0][places[-1] + 1 :])}
+        return None
+
+
+def _is_walked(shapes: Sequence[Shape], out: Shape) -> bool:
+    """Tell whether a kernel can go over two operands, of which one has the shape of the output, in any order of axes."""
+    if out not in shapes:
+        return False
+    raised = [(1,) * (len(out) - len(shape)) + shape for shape in shapes]
+    orders = [tuple(range(len(out))), *([_CHANNELS_LAST] if len(out) == _IMAGE_RANK else [])]
+    if len(out) == _IMAGE_RANK and any(len(shape) != len(out) for shape in shapes):
+        return False  # the axes of both are turned
+    walked = [blocks.paired(*_turned(out, raised, order), 1)[blocks.AT_RANK] for order in orders]
+    return max(walked) <= _MOST_AXES
+
+
+def _turned(out: Shape, shapes: Sequence[Shape], order: tuple[int, ...]) -> tuple[Shape, list[Shape]]:
+    return tuple(out[axis] for axis in order), [tuple(shape[axis] for axis in order) for shape in shapes]
+
+
+def _bounds(post: PostOp) -> tuple[float, float] | None:
+    """Return the least and largest number that an activation leaves as they are between them; None of others."""
+    if post.algorithm == "relu" and post.alpha == 0:
+        return 0.0, FLOAT_MAX
+    return (post.alpha, post.beta) if post.algorithm == "clip" else None
+
+
+def _scaling(name: str, op: Operator) -> dict[str, str]:
+    return dict(zip((f"scale_{name}", f"zero_{name}"), op.weights, strict=True))
 
 
 def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
@@ -73,7 +244,7 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     stored = graph.stored.get(op.weights[0]) if kind and op.weights and len(op.inputs) == 1 else None
     flat = _flattened(graph, op)
     numbers = graph.producer.get((flat or op).inputs[0]) if op.inputs else None
-    if stored is None or stored.scale is None or numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear"):
+    if stored is None or stored.scale is None or numbers is None or not is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None
     part, *more = SPECS[op.op_type].lower(graph, op, dict(shapes))
     if more or not _fits(shapes, kind, part, stored):
@@ -85,25 +256,40 @@ def _byte_step(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteS
     weights |= {"bias": part.weights["bias"]} if "bias" in part.weights else {}
     weights |= dict(zip(("source_scale", "source_zero"), numbers.weights, strict=True))
     rounded = _only_reader(graph, last)
-    if rounded is not None and _is_by_one_scale(graph, rounded, "QuantizeLinear"):
+    if rounded is not None and is_by_one_scale(graph, rounded, "QuantizeLinear"):
         weights |= dict(zip(("written_scale", "written_zero"), rounded.weights, strict=True))
         last = rounded
         members.append(last.name)
     settings: dict[str, Setting] = {key: value for key, value in part.settings.items() if key not in ("alpha", "beta")}
     found = Part(op.name, kind, members, [numbers.inputs[0]], [last.outputs[0]], weights, settings)
-    return ByteStep(found, posts, numbers, last)
+    return ByteStep(found, posts, (numbers,), last)
 
 
 def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> ByteStep | None:
-    """Return a pool of the largest numbers of bytes, which are those of the largest bytes; fewer are made numbers of then."""
+    """Return a pool of the largest numbers of bytes, which are those of the largest bytes; fewer are made numbers of then.
+
+    Where what is written is rounded by the scale of what is read, the bytes are those already.
+    """
     numbers = graph.producer.get(op.inputs[0]) if op.op_type == "MaxPool" and len(op.outputs) == 1 else None
-    if numbers is None or not _is_by_one_scale(graph, numbers, "DequantizeLinear") or _only_reader(graph, numbers) is not op:
+    if numbers is None or not is_by_one_scale(graph, numbers, "DequantizeLinear"):
         return None
     (part,), (given,) = SPECS[op.op_type].lower(graph, op, dict(shapes)), numbers.inputs
     if len(shapes[given]) != _IMAGE_RANK or graph.tensors[given].dtype not in BYTES:
         return None
+    rounded = _only_reader(graph, op)
+    if rounded is not None and not is_by_one_scale(graph, rounded, "QuantizeLinear"):
+        rounded = None
+    if rounded is not None and rounded.weights == numbers.weights:
+        whole = Part(op.name, INT8_POOL, [op.name, rounded.name], [given], list(rounded.outputs), {}, part.settings)
+        return ByteStep(whole, [], (numbers,), rounded)
     inner = Tensor(f"{op.outputs[0]}{INNER}bytes", shapes[op.outputs[0]], graph.tensors[given].dtype)
     first = Part(op.name, INT8_POOL, [op.name], [given], [inner.name], {}, part.settings)
+    if rounded is not None:
+        first.members.append(rounded.name)
+        scales = _scaling("0", numbers) | _scaling("written", rounded)
+        own: dict[str, Setting] = {"form": "table", "terms": "x"}
+        again = Part(f"{op.name}:bytes", INT8_LINE, [], [inner.name], list(rounded.outputs), scales, own)
+        return ByteStep(first, [], (numbers,), rounded, again, inner)
     operands: list[tuple[Shape, str]] = [(inner.shape, inner.dtype), ((), FLOAT32), ((), inner.dtype)]
     settings: dict[str, Setting] = {
         "kernel": f"dequantised_{inner.dtype}",
@@ -111,7 +297,7 @@ def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> B
     }
     weights = dict(zip(("operand_1", "operand_2"), numbers.weights, strict=True))
     behind = Part(f"{op.name}:numbers", "compiled", [], [inner.name], list(op.outputs), weights, settings)
-    return ByteStep(first, [], numbers, op, behind, inner)
+    return ByteStep(first, [], (numbers,), op, behind, inner)
 
 
 def _flattened(graph: Graph, op: Operator) -> Operator | None:
@@ -126,14 +312,6 @@ def _flattened(graph: Graph, op: Operator) -> Operator | None:
         return None
     before, after = graph.shape(made.inputs[0]), graph.shape(made.outputs[0])
     return made if before and after == (before[0], math.prod(before[1:])) else None
-
-
-def _is_by_one_scale(graph: Graph, op: Operator, op_type: str) -> bool:
-    """Tell whether an operator is between numbers and bytes, by one constant scale and zero point."""
-    if op.op_type != op_type or len(op.inputs) != 1 or len(op.weights) != 2:
-        return False
-    scale, zero = (graph.tensors[name] for name in op.weights)
-    return scale.elements == 1 and zero.dtype in BYTES
 
 
 def _fits(shapes: Mapping[str, Shape], kind: str, part: Part, stored: StoredWeight) -> bool:

@@ -35,6 +35,8 @@ PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bi
 SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
 #: Of a plan of a pair: the folder of a plan for the better of its processors alone.
 ALONE_NAME = "alone"
+#: Of a plan of a cold start: the folder of a plan for another processor, which takes over (`edgeplan.handover`).
+LATER_NAME = "later"
 #: What a plan is of: the commands `edgeplan plan ...` make one each.
 Kind = Literal["cold-start", "gpu-start", "memory", "partition"]
 COLD_START: Final = "cold-start"
@@ -44,7 +46,7 @@ MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
 _FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache", "kernels.cache"})
-_FILES |= {SCHEDULES_NAME, FINER_NAME, ALONE_NAME}
+_FILES |= {SCHEDULES_NAME, FINER_NAME, ALONE_NAME, LATER_NAME}
 _EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)

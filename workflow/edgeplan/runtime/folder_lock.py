@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgeplan.support.lazy import lazily
+
+if TYPE_CHECKING:
+    import shutil
+    import tempfile
+else:  # who only runs a plan changes no folder
+    shutil, tempfile = lazily("shutil"), lazily("tempfile")
 
 #: Of what nobody can be writing any more, where the system does not tell.
 STALE_SECONDS = 600.0

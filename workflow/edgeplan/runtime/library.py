@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
+from edgeplan.runtime.preloading import wait, wheel_libraries
 from edgeplan.runtime.waiting import bounded_waits
 
-_RECORDS = "onednn_cpu_gomp-*.dist-info/RECORD"  # of the wheel: what files it has installed
 _INSTALL = "pip install 'edgeplan[runtime]', or install a system oneDNN (libdnnl) of version 3"
 _MAJOR = 3
 _WIDE_BLOCK, _NARROW_BLOCK = 16, 8
@@ -33,8 +35,7 @@ class _Version(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryInfo:
+class LibraryInfo(msgspec.Struct, frozen=True):
     """These facts decide which kernels the library offers and what weight layouts they read.
 
     Attributes:
@@ -57,16 +58,12 @@ class LibraryInfo:
 
 
 def _places() -> Iterator[str]:
-    """Where the library may lie, the wheel's first.
-
-    The wheel's list of files is read here: `importlib.metadata` takes 2 MiB, which a small plan has not got to spare.
-    """
-    found = []
-    for record in (one for folder in dict.fromkeys(sys.path) for one in sorted(Path(folder).glob(_RECORDS))):
-        names = (line.partition(",")[0] for line in record.read_text(encoding="utf-8").splitlines())
-        found += [record.parents[1] / name for name in names if Path(name).name.startswith("libdnnl.so")]
-    found += sorted((Path(sys.prefix) / "lib").glob("libdnnl.so*"))
-    yield from (str(path.resolve()) for path in found if path.is_file())
+    """Where the library may lie, the wheel's first; each is looked for when those before it do not do."""
+    found = dict[str, None]()
+    for path in (*wheel_libraries(), *map(str, sorted((Path(sys.prefix) / "lib").glob("libdnnl.so*")))):
+        if (place := os.path.realpath(path)) not in found and os.path.isfile(place):  # noqa: PTH113  as they are listed
+            found[place] = None
+            yield place
     from ctypes.util import find_library  # noqa: PLC0415  it starts processes, for which few have to wait
 
     if system := find_library("dnnl"):
@@ -90,7 +87,8 @@ def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
         DeviceError: none is installed, or only one of another major version.
     """
     problems = []
-    for place in dict.fromkeys(_places()):
+    wait()
+    for place in _places():
         try:
             with bounded_waits():
                 library = ctypes.CDLL(place)

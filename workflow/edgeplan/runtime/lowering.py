@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32, require_float32
@@ -24,6 +26,7 @@ from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.parts import INNER
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
+from edgeplan.runtime.byte_moves import bytes_moved
 from edgeplan.runtime.eight_bits import ByteStep, byte_steps
 from edgeplan.runtime.library import computes_bytes
 from edgeplan.runtime.views import views
@@ -110,6 +113,11 @@ class _Lowering:
     """The walk over one graph."""
 
     def __init__(self, graph: Graph, *, eight_bits: bool) -> None:
+        self.moved: Mapping[str, tuple[str, ...]] = {}
+        self.places = {op.name: place for place, op in enumerate(graph.operators)}
+        in_bytes = eight_bits and any(op.op_type == "DequantizeLinear" for op in graph.operators) and computes_bytes()
+        if in_bytes:
+            graph, self.moved = bytes_moved(graph)
         self.graph = graph
         self.shapes: dict[str, Shape] = {name: tensor.shape for name, tensor in graph.tensors.items()}
         self.drafts: list[Draft] = []
@@ -122,7 +130,7 @@ class _Lowering:
         held = {t.name: t for stored in graph.stored.values() for t in (stored.values, stored.scale) if t is not None}
         self.tensors = {**graph.tensors, **held}
         self.byte_steps: Mapping[str, ByteStep] = {}
-        if eight_bits and any(stored.scale is not None for stored in graph.stored.values()) and computes_bytes():
+        if in_bytes:
             self.byte_steps, members = byte_steps(graph, self.shapes)
             self.skipped |= members - self.byte_steps.keys()
             inner = {step.inner.name: step.inner for step in self.byte_steps.values() if step.inner is not None}
@@ -136,6 +144,8 @@ class _Lowering:
                 op.name in self.skipped or op.name in self.flattened or self._absorbed(op, index)
             ):
                 for draft in self._started(op):
+                    if op.name in draft.members:
+                        draft.members = sorted([*draft.members, *self.moved.get(op.name, ())], key=self.places.__getitem__)
                     draft.last = index
                     self.drafts.append(draft)
                     self.ends |= dict.fromkeys(draft.outputs, draft)

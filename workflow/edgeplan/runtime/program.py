@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Shape
-from edgeplan.graph.steps import SIDE_BY_SIDE, Lowered, Step
+from edgeplan.graph.steps import COMPILED, INT8_LINE, SIDE_BY_SIDE, Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Creator, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
@@ -92,8 +92,11 @@ def _side_by_side(lowered: Lowered) -> set[str]:
 
     Compiled kernels convert them; what any other step touches stays row-major.
     """
-    wanted = {t for step in lowered.steps if step.kind in SIDE_BY_SIDE for t in (*step.inputs, *step.outputs)}
-    others = {t for step in lowered.steps if step.kind not in (*SIDE_BY_SIDE, "compiled") for t in (*step.reads, *step.outputs)}
+    if all(step.kind not in SIDE_BY_SIDE for step in lowered.steps):
+        return set()
+    kinds = (*SIDE_BY_SIDE, INT8_LINE)
+    wanted = {t for step in lowered.steps if step.kind in kinds for t in (*step.inputs, *step.outputs)}
+    others = {t for step in lowered.steps if step.kind not in (*SIDE_BY_SIDE, *COMPILED) for t in (*step.reads, *step.outputs)}
     return {t for t in wanted - others if t in lowered.types}
 
 

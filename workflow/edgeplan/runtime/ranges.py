@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import structs
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
@@ -170,7 +171,7 @@ class _Cutter:
             steps += parts
             origin += [number] * len(parts)
         shapes = MappingProxyType({**lowered.shapes, **self.shapes})
-        cut_steps = replace(lowered, steps=tuple(steps), shapes=shapes)
+        cut_steps = structs.replace(lowered, steps=tuple(steps), shapes=shapes)
         return Ranged(cut_steps, MappingProxyType(self.tensors), MappingProxyType(self.weights), tuple(origin))
 
     def even_ends(self, step: Step, limit: int, most: int | None) -> Sequence[int]:
@@ -235,14 +236,14 @@ class _Cutter:
         whole_shape = self._given[step.outputs[0]]
         axis, name = _axis(step, whole_shape), f"{step.name}[{start}:{stop}]"
         posts = tuple(
-            replace(post, tensor=self._tensor(post.tensor, axis, start, stop)) if post.tensor else post
+            structs.replace(post, tensor=self._tensor(post.tensor, axis, start, stop)) if post.tensor else post
             for post in step.post_ops
         )
         weights = {role: self._weight(step, role, whole, start, stop) for role, whole in step.weights.items()}
         settings, rows = step.settings, math.prod(whole_shape[:axis])
         if step.kind == "fc" and rows > 1:
             settings = MappingProxyType({**settings, "written": (rows, stop - start, whole_shape[axis], 1)})
-        return replace(
+        return structs.replace(
             step,
             name=name,
             outputs=(self._tensor(step.outputs[0], axis, start, stop),),

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from edgeplan.graph.axis_matrices import axis_matrix, tables
 from edgeplan.graph.element_types import FLOAT16, FLOAT32
-from edgeplan.graph.steps import INT8_FC, INT8_KINDS, SIDES, Step
+from edgeplan.graph.steps import INT8_FC, INT8_KINDS, INT8_LINE, SIDES, Step
+from edgeplan.runtime.byte_numbers import line_constants
 
 Array = npt.NDArray[np.float32]
 Raw = Mapping[str, Array]
@@ -195,6 +196,7 @@ _FOLDED: Mapping[str, Callable[[Step, Raw], tuple[npt.NDArray[Any], ...]]] = Map
         "layer_norm": _in_order("scale", "shift"),
         "constant": _in_order("value"),
         **dict.fromkeys(INT8_KINDS, _in_eight_bits),
+        INT8_LINE: line_constants,
         **dict.fromkeys(_GATES, _recurrent),
     }
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,11 +14,12 @@ from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
 if TYPE_CHECKING:
     import hashlib
+    import tempfile
 
     import pydantic
     import yaml
 else:  # who runs plans reads no documents of users, and of a small plan no large file
-    hashlib, pydantic, yaml = lazily("hashlib"), lazily("pydantic"), lazily("yaml")
+    hashlib, pydantic, tempfile, yaml = lazily("hashlib"), lazily("pydantic"), lazily("tempfile"), lazily("yaml")
 
 Model = TypeVar("Model", bound="pydantic.BaseModel")
 FilePath = str | os.PathLike[str]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeplan.support.digests import sha256
 from edgeplan.support.files import state_folder, write_text
+from edgeplan.support.lazy import lazily
+
+if TYPE_CHECKING:
+    import platform
+    import uuid
+else:  # who runs plans knows this machine by its file
+    platform, uuid = lazily("platform"), lazily("uuid")
 
 
 def _read(path: str) -> str:

@@ -23,6 +23,7 @@ COLD_START = Stage(
     outputs=_DOCUMENTS,
     paths={"predictors": f"{_RESULTS}/predictors", "work": "work/cold", "measured": _MEASURED},
     rows="data/rows/{device}/cold_start",
+    finds=(f"{_RESULTS}/predictors/card.json",),
     all_cores=True,
 )
 COLD_TABLES = tables_stage(

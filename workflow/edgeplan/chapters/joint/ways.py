@@ -31,16 +31,13 @@ from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.measurement.process.stock_memory import StockResult
-from edgeplan.planning.joint.bounds import first_ms
 from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import before_all
-from edgeplan.planning.memory.workload import Placement
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.subprocesses import module_command, run
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
@@ -51,7 +48,7 @@ NUMBERS = (
     *("later_ms", "worse", "plan_seconds", "error", "round_ms"),
 )
 TEXTS = ("way", "reason")
-_WORKER = "edgeplan.runtime.streaming.worker"
+_WORKER = "edgeplan.runtime.streaming.start"
 _PLANNED = re.compile(r"plans in (\d+) s")
 _PLAN_SECONDS, _START_SECONDS = 1200.0, 30.0
 _KIB = 1024
@@ -207,27 +204,19 @@ def _about(plan: PlanFolder, budget: int) -> Row:
     stored = schedules_of(plan)
     fitting = stored.fitting(budget) if stored is not None else None
     found["worse"] += fitting is not None and prediction.ms > _SAME * fitting.predicted_ms
-    program, profile = plan.program_of(StreamProgram), StreamProfile.model_validate(prediction.profile)
-    work = workload_of(program, profile.first_step_ms)
-    problem = FirstInference(work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms, bool(schedule.reader))
-    if (first := schedule.first) is None:  # kernels are made before all else, and weights read behind that
-        making_ms = sum(problem.making_ms)
-        makespan_ms = making_ms + timeline(problem, _placement(schedule.placed), Making((), ())).latency_ms
-        bound_ms = first_ms(problem, budget - profile.objects_bytes)
-        return found | {"makespan_ms": makespan_ms, "bound_ms": bound_ms, "predicted_ms": makespan_ms}
-    placed = _placement(first.placed)
-    making = Making(first.kernels.own, first.kernels.beside)
-    before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
-    found["worse"] += own_ms > _SAME * before_ms
+    if not prediction.first_ms:
+        return found  # a plan of later inferences
+    if (first := schedule.first) is not None:
+        program, profile = plan.program_of(StreamProgram), StreamProfile.model_validate(prediction.profile)
+        work = workload_of(program, profile.first_step_ms)
+        problem = FirstInference(
+            work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms, bool(schedule.reader)
+        )
+        making, placed = Making(first.kernels.own, first.kernels.beside), placement_of(first.placed)
+        before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
+        found["worse"] += own_ms > _SAME * before_ms
     found |= {"makespan_ms": prediction.first_ms, "bound_ms": prediction.first_bound_ms}
     return found | {"predicted_ms": prediction.opening_ms + prediction.first_ms}
-
-
-def _placement(own: Schedule) -> Placement:
-    tensors, weights, after, again = (
-        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
-    )
-    return Placement(tensors, weights, after, again, own.arena_bytes)
 
 
 def _written_inputs(subject: StartedModel) -> dict[str, Path]:

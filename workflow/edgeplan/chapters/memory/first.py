@@ -15,6 +15,7 @@ from msgspec import to_builtins
 
 from edgeplan.chapters.memory.costed import CostedProgram
 from edgeplan.chapters.memory.proof import Proof, Prover
+from edgeplan.planning.joint.bounds import first_ms
 from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import FirstPlan, plan_first
 from edgeplan.planning.layout.buffers import Ints
@@ -51,7 +52,7 @@ class PlannedFirst:
 
     Attributes:
         plan: of kernels, weights and steps, after the plan was opened.
-        opening_ms: before: to read the plan and to get memory.
+        opening_ms: what the plan does not say: to read it, to get memory, and to read the library's code where it first runs.
         measured_ms: of the run, from opening the plan to the outputs.
         peak_bytes: over the idle process, all pages, by the run.
         proof: what a memory cgroup showed that held a run to the budget, or why there was none.
@@ -87,6 +88,14 @@ def first_schedule(made: FirstPlan) -> FirstSchedule:
         np.where(waits, placed.again, -1).tolist(),
     )
     return FirstSchedule(where, KernelOrder(made.making.own, made.making.beside))
+
+
+def placement_of(own: Schedule) -> Placement:
+    """Return the placement that a schedule runs by."""
+    tensors, weights, after, again = (
+        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
+    )
+    return Placement(tensors, weights, after, again, own.arena_bytes)
 
 
 def first_inference(candidate: CostedProgram, *, beside: bool = True) -> FirstInference:
@@ -129,6 +138,34 @@ def first_behind_kernels_ms(candidate: CostedProgram, placed: Placement) -> floa
     """
     problem = first_inference(candidate)
     return sum(problem.making_ms) + timeline(problem, placed, Making((), ())).latency_ms
+
+
+def opening_ms(run: StreamRun, proof: Proof, makespan_ms: float) -> float:
+    """Return how much longer than planned a first inference takes from opening the plan on, in a group that pays for all.
+
+    Args:
+        run: of the plan; it tells the time to open one where there is no group.
+        proof: in which it was measured.
+        makespan_ms: planned.
+    """
+    return max(run.open_ms, proof.first_ms - makespan_ms)
+
+
+def behind_kernels(
+    candidate: CostedProgram, document: MemoryPlan, budget: int, run: StreamRun, proof: Proof
+) -> tuple[float, float, float]:
+    """Predict the first inference of a plan whose kernels are made before it: its time, the bound, and what opening takes.
+
+    Args:
+        candidate: the program.
+        document: the plan.
+        budget: bytes over idle.
+        run: of the plan.
+        proof: what a memory cgroup showed of it.
+    """
+    took_ms = first_behind_kernels_ms(candidate, placement_of(Schedule.of(document.model_dump())))
+    bound_ms = first_ms(first_inference(candidate), budget - candidate.objects_bytes)
+    return took_ms, min(took_ms, bound_ms), opening_ms(run, proof, took_ms)
 
 
 def least_for_first(candidate: CostedProgram) -> int:
@@ -176,7 +213,7 @@ def planned_first(
             held = replace(timed, runs=_PROVEN_RUNS, steps=False)
             proof = prover(run.files).over_idle(candidate.folder, threads, document.model_dump(), held, budget)
             if proof.holds or proof.reason:
-                return PlannedFirst(made, run.open_ms, run.first_ms, run.peak_over_idle, proof)
+                return PlannedFirst(made, opening_ms(run, proof, made.makespan_ms), run.first_ms, run.peak_over_idle, proof)
             _log.debug("a first inference was not held to its budget: %s", proof)
             taken = max(proof.taken_bytes, budget)
         if made.placement.height + slack <= later:  # the peak is that of inferences after it

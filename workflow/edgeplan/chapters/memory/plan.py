@@ -19,7 +19,7 @@ from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.costed import CostedProgram, ModelCut, all_bytes
-from edgeplan.chapters.memory.first import LaterPeakError, PlannedFirst, fastest_first, planned_first
+from edgeplan.chapters.memory.first import LaterPeakError, PlannedFirst, behind_kernels, fastest_first, planned_first
 from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -82,6 +82,7 @@ LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
 _LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
+_FOUND_ATTEMPTS = 8  # with a budget that the search has found, which grows by twice as much each time
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
@@ -151,6 +152,7 @@ class MemoryPlanned:
         error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
             largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
         first: the first inference, where it was planned with the kernels that are made meanwhile.
+        begins: of the first inference, where that was planned for: its makespan, its bound, and what opening takes, ms.
     """
 
     folder: Path
@@ -162,6 +164,7 @@ class MemoryPlanned:
     weights: Stored = F32
     error: float | None = None
     first: PlannedFirst | None = None
+    begins: tuple[float, ...] = ()
 
     @property
     def inexact(self) -> bool:
@@ -522,10 +525,15 @@ class Planner:
             TooSmallError: nothing fits; see `tried`.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        held, begins = self._held_with_first(budget, mode, found=found, first=first)
+        held, made = self._held_with_first(budget, mode, found=found, first=first)
+        begins: tuple[float, ...] = ()
+        if made is not None:
+            begins = made.plan.makespan_ms, made.plan.lower_bound_ms, made.opening_ms
+        elif first is not None:
+            begins = behind_kernels(held.candidate, held.document, held.budget, held.run, held.proof)
         error = self._error(held.candidate.program)
         planned = MemoryPlanned(
-            folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error, begins
+            folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error, made, begins
         )
         self._put(planned, held.excess)
         return planned
@@ -548,7 +556,8 @@ class Planner:
     def _held(self, budget: int, mode: Mode, *, found: bool = False, first: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
         excess = self._more
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_FOUND_ATTEMPTS if found else _ATTEMPTS):
+            slack = _SLACK_BYTES << attempt if found else _SLACK_BYTES  # nobody named the budget: it may grow until it holds
             candidate, made = self.best(budget, mode, excess, first=first)
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)
@@ -564,7 +573,7 @@ class Planner:
                 if proof.holds or proof.reason:
                     return _Held(plan_document, known, budget, excess, run, proof)
                 taken = max(proof.taken_bytes, budget + 1)
-                missing = taken - budget + _SLACK_BYTES
+                missing = taken - budget + slack
                 budget, self._more = (budget + missing, self._more) if found else (budget, self._more + missing)
                 excess += missing
                 continue
@@ -664,8 +673,8 @@ class Planner:
             planned.first.schedule if planned.first else None,
         )  # fmt: skip
         profile = candidate.profile.model_dump()
-        begins = (f.plan.makespan_ms, f.plan.lower_bound_ms, f.opening_ms) if (f := planned.first) else ()
-        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error, *begins)
+        known = (p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
+        prediction = MemoryPrediction(*known, *planned.begins)
         finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
             own = (budget, p.predicted_ms, p.lower_bound_ms, placed)

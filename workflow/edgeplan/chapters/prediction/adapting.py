@@ -33,12 +33,11 @@ from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
 from edgeplan.measurement.settings import MeasurementSettings, ReferenceExponents
-from edgeplan.predictors.adapted import AdaptedPredictor
+from edgeplan.predictors.adapted import AdaptedPredictor, errors_left_out
 from edgeplan.predictors.adapting import NewDevice, adapt, from_scratch, rows_of, strata_of
 from edgeplan.predictors.calibration_line import held_out_us
 from edgeplan.predictors.card import ADAPTED
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels, kernel_table
-from edgeplan.predictors.kind_factors import cross_fitted_ms
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.source import Source, find_predictors
 from edgeplan.predictors.strata import drawn
@@ -349,7 +348,7 @@ def _judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
     """Return the spread of whole models' errors by factors of others, and the half width of a typical model's interval."""
     if len(new.measured_ms) < 3:
         return math.nan, math.nan
-    found, _, by_factor_ms = predictor.without_factors_of(KernelTables.of(new.models))
-    error = np.log(new.measured_ms / cross_fitted_ms(by_factor_ms, new.call_us / 1e3, new.measured_ms))
-    width = predictor.card.interval.half_width(found.effective_kernels)
+    models = KernelTables.of(new.models)
+    error = errors_left_out(predictor, models, new.measured_ms)
+    width = predictor.card.interval.half_width(predictor.without_factors_of(models)[0].effective_kernels)
     return float(np.sqrt(np.mean(error**2))), float(np.expm1(np.median(width)))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
 from types import MappingProxyType
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
 from edgeplan.graph.builder import GraphBuilder

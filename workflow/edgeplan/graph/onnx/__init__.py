@@ -4,6 +4,7 @@ Modules:
 
 * `branches`: Branches that depend on data: both are computed, and the condition picks among what
   they write.
+* `chosen`: A TopK of constants is constant, too: the optimizer folds no node of several outputs.
 * `compare`: A prepared model held against the original, on ONNX Runtime.
 * `constants`: Constants of an ONNX file: what they are made of, whether the file holds as much as
   their shape says, and their values.

@@ -29,8 +29,22 @@ _AGAIN = "the file may be corrupt or truncated: copy or export it again"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _SHOWN_BYTES = 40
 _OUTSIDE = -1
-_BRANCHING = frozenset({"If", "Loop", "Scan"})
-_ONE_BRANCH = "it depends on data: fix the input that it tests (edgeplan prepare --set input=value), or export one branch"
+#: What to do about operators that are known to have no place here, by their name as messages have it.
+_RECIPES = MappingProxyType(
+    {
+        "If": "it depends on data: fix the input that it tests (edgeplan prepare --set input=value), or export one branch",
+        **dict.fromkeys(
+            ("Loop", "Scan"),
+            "it repeats its body, maybe as often as data say: export a fixed number of steps, unrolled, or recurrent layers as "
+            "LSTM, GRU or RNN",
+        ),
+        **{
+            f"ai.onnx.ml::TreeEnsemble{what}": "decision trees are no layers: write them as products of matrices, "
+            'hummingbird.ml.convert(model, "onnx", inputs, extra_config={"tree_implementation": "gemm"})'
+            for what in ("", "Classifier", "Regressor")
+        },
+    }
+)
 _AS_QDQ = (
     "edgeplan prepare writes the operators of docs/operators.md as plain ones; for others quantise the model as QDQ: "
     "onnxruntime.quantization.quantize_static(..., quant_format=QuantFormat.QDQ)"
@@ -131,9 +145,10 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
         raise ModelError(
             f"unknown operator: {listed}",
             where=source,
-            next_step=_ONE_BRANCH
-            if any(op in _BRANCHING for op in unknown)
-            else f"known operators are the {len(known)} of docs/operators.md{alike}",
+            next_step=next(
+                (_RECIPES[op] for op in unknown if op in _RECIPES),
+                f"known operators are the {len(known)} of docs/operators.md{alike}",
+            ),
         )
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"

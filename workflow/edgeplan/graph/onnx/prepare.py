@@ -26,6 +26,7 @@ from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.branches import plain_branches
+from edgeplan.graph.onnx.chosen import fold_choices
 from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
 from edgeplan.graph.onnx.nodes import known_tensors
@@ -232,7 +233,6 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
             simplified.
     """
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its warnings are of initialisers, not of what users do
     _load_external(model, path)
     for tensor in model.graph.initializer:
         require_in_range(tensor, tensor.name, source)
@@ -276,6 +276,15 @@ def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     Raises:
         ModelError: the model cannot be simplified.
     """
+    found = _folded_once(model, source)
+    while fold_choices(found):  # what follows from one may be sorted again
+        found = _folded_once(found, source)
+    return found
+
+
+def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    for name in ("onnx_ir", "onnxscript"):  # their warnings are of initialisers and of what is folded, not of what users do
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         common.InlinePass()(simple)

@@ -7,6 +7,7 @@ is safe to compute with: nothing behind this border checks a model again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -34,6 +35,8 @@ from edgeplan.graph.operators.registry import SPECS
 
 #: The roles of a `Resize` before opset 11.
 _OPSET_10_RESIZE = ("", "scales")
+#: What operators became in opsets 10 and 11.
+_LATER_NAMES = MappingProxyType({"Upsample": "Resize", "Scatter": "ScatterElements"})
 
 
 def load_onnx(path: Path) -> Graph:
@@ -66,7 +69,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
     )
     contents, stored = stored_weights(contents, source)
-    alias: dict[str, str] = {}
+    alias = dict(_equal_scalings(contents))
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes = []
     for given in contents.nodes:
@@ -108,6 +111,19 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         raise ModelError("the model computes nothing", where=source, next_step="export the model again")
     check_graph(graph, source)
     return graph
+
+
+def _equal_scalings(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Yield scales and zero points of one number with the first that is equal: what is between bytes then shows."""
+    known: dict[tuple[object, ...], str] = {}
+    between = [node for node in contents.nodes if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    for name in dict.fromkeys(name for node in between for name in node.input[1:] if name in contents.constants):
+        tensor = contents.constants[name]
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) == 1:
+            value = onnx.numpy_helper.to_array(tensor)
+            first = known.setdefault((value.dtype.str, value.shape, value.tobytes()), name)
+            if first != name:
+                yield name, first
 
 
 def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | None, source: str) -> dict[str, npt.NDArray[Any]]:
@@ -205,7 +221,7 @@ def _operator(
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
     outputs = tuple(o for o in node.output if o)
-    op_type = "Resize" if node.op_type == "Upsample" else node.op_type  # which it became in opset 10
+    op_type = _LATER_NAMES.get(node.op_type, node.op_type)
     return Operator(node.name, op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
 
 

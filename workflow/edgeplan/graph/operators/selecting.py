@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
-from edgeplan.graph.operators.base import AGAIN, ANY, COPY, NUMBERS, OperatorSpec, Problem, axis_of
+from edgeplan.graph.operators.base import AGAIN, ANY, COPY, ELSEWHERE, NUMBERS, OperatorSpec, Problem, axis_of
 from edgeplan.graph.parts import Chain, Part, moved, part
-from edgeplan.graph.steps import GATHERED, Setting
+from edgeplan.graph.steps import GATHERED, SCATTERED, Setting
 
 if TYPE_CHECKING:
     import onnx
 
 _MATRIX = _OUTPUTS = 2
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def _top_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: AbstractSet[str], ___: str) -> onnx.NodeProto:
@@ -74,7 +75,7 @@ def _elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Pa
     (data, indices), axis = (graph.tensors[name] for name in op.operands), op.integer("axis", 0)
     axis %= len(data.shape)
     block = blocks.gathered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
-    return (_by_indices(op, f"elements_{indices.dtype}_{moved(data.dtype)}", block, data.shape[axis:], 1),)
+    return (_by_indices(op, f"{GATHERED}elements_{indices.dtype}_{moved(data.dtype)}", block, data.shape[axis:], 1),)
 
 
 def _check_slices(graph: Graph, op: Operator) -> Problem:
@@ -89,14 +90,62 @@ def _slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part
     """Copy a slice for each row of indices."""
     (data, indices), batch = (graph.tensors[name] for name in op.operands), op.integer("batch_dims", 0)
     block = blocks.gathered_slices(data.shape, batch, indices.shape, (data.dtype, indices.dtype))
-    return (_by_indices(op, f"slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),)
+    return (
+        _by_indices(op, f"{GATHERED}slices_{indices.dtype}_{moved(data.dtype)}", block, data.shape[batch:], indices.shape[-1]),
+    )
+
+
+def _reduction(op: Operator) -> str:
+    return str(op.attributes.get("reduction", "none"))
+
+
+def _check_reduction(graph: Graph, op: Operator) -> Problem:
+    """What several elements are brought together by is computed for numbers, and without it anything is moved."""
+    word, dtype = _reduction(op), graph.tensors[op.outputs[0]].dtype
+    if word not in _REDUCTIONS:
+        return f"by the unknown reduction {word!r}", f"known are {', '.join(_REDUCTIONS)}"
+    return None if word == "none" or dtype in NUMBERS else (f"of {dtype} by the reduction {word}", ELSEWHERE)
+
+
+def _check_scattered_elements(graph: Graph, op: Operator) -> Problem:
+    indices, updates = (graph.shape(name) for name in op.operands[1:])
+    same = None if indices == updates else (f"of {updates} by indices {indices}", AGAIN)
+    return _check_elements(graph, op) or same or _check_reduction(graph, op)
+
+
+def _check_scattered_slices(graph: Graph, op: Operator) -> Problem:
+    shape, indices, updates = (graph.shape(name) for name in op.operands)
+    fits = bool(indices) and 1 <= indices[-1] <= len(shape) and updates == (*indices[:-1], *shape[indices[-1] :])
+    return _check_reduction(graph, op) if fits else (f"of {updates} to {shape} by indices {indices}", AGAIN)
+
+
+def _scattered(kernel: str, op: Operator, indices: str, dtype: str) -> str:
+    word = _reduction(op)
+    return (
+        f"{SCATTERED}{kernel}_{indices}_{moved(dtype)}" if word == "none" else f"{SCATTERED}{kernel}_{word}_{indices}_{dtype}"
+    )
+
+
+def _scattered_elements(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Copy the data, and write an element for each index."""
+    data, indices = (graph.tensors[name] for name in op.operands[:2])
+    axis = op.integer("axis", 0) % len(data.shape)
+    block = blocks.scattered_elements(data.shape, axis, indices.shape, (data.dtype, indices.dtype))
+    return (_by_indices(op, _scattered("elements", op, indices.dtype, data.dtype), block, data.shape[axis:], 1),)
+
+
+def _scattered_slices(graph: Graph, op: Operator, _shapes: dict[str, Shape]) -> tuple[Part, ...]:
+    """Copy the data, and write a slice for each row of indices."""
+    data, indices = (graph.tensors[name] for name in op.operands[:2])
+    block = blocks.scattered_slices(data.shape, indices.shape, (data.dtype, indices.dtype))
+    return (_by_indices(op, _scattered("slices", op, indices.dtype, data.dtype), block, data.shape, indices.shape[-1]),)
 
 
 def _by_indices(op: Operator, kernel: str, block: tuple[int, ...], shape: Shape, depth: int) -> Part:
     """Return a kernel that is told the first axes of a shape, which are indexed."""
     axes = [number for pair in zip(shape[:depth], blocks.dense(shape), strict=False) for number in pair]
     settings: dict[str, Setting] = {
-        "kernel": f"{GATHERED}{kernel}", "block": block, "form": "axes", "axes": (depth, *axes),
+        "kernel": kernel, "block": block, "form": "axes", "axes": (depth, *axes),
     }  # fmt: skip
     weights = {f"operand_{place}": name for place, name in enumerate(op.operands) if name in op.weights}
     return Part(op.name, "compiled", [op.name], list(op.inputs), list(op.outputs), weights, settings)
@@ -120,5 +169,14 @@ SPECS = (
     OperatorSpec(
         ("GatherND",), "gathernd", _slices, (), COPY, MappingProxyType({"gathernd": _PICKS}),
         ordered=True, moves=True, check=_check_slices, elements=ANY,
+    ),
+    OperatorSpec(
+        ("ScatterElements", "Scatter"), "scatterelements", _scattered_elements, (), COPY,
+        MappingProxyType({"scatterelements": _PICKS}), ordered=True, moves=True,
+        check=_check_scattered_elements, elements=ANY,
+    ),
+    OperatorSpec(
+        ("ScatterND",), "scatternd", _scattered_slices, (), COPY, MappingProxyType({"scatternd": _PICKS}),
+        ordered=True, moves=True, check=_check_scattered_slices, elements=ANY,
     ),
 )  # fmt: skip

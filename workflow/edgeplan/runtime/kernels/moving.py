@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from edgeplan.graph.blocks import AT_DIMS, AT_OPERANDS, AT_RANK, AT_ROW, REACH, STRIDES
 from edgeplan.runtime.constants import BAD_INDEX
-from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, inlined, int64_at
+from edgeplan.runtime.kernels.walking import bool_at, elements_at, float32_at, inlined, int64_at, located, rows_of, step_of
 
 # mypy: disable-error-code="no-any-return"
 
@@ -76,6 +77,59 @@ def gathered_element(like: Any, count: int, at: Any, by: Any, _reach: int, indic
             return BAD_INDEX
         y[i * by[3]] = x[(index + size if index < 0 else index) * stride + i * by[0]]
     return 0
+
+
+# Written to places that indices name: behind the data, the indices, what is written there, and the table of `_begin`
+
+
+@inlined
+def replaced(_held: Any, given: Any) -> Any:
+    return given
+
+
+def scattered_slices(indices_at: Any, function: Any) -> Callable[..., int]:
+    """Make the kernel that writes a slice for each row of indices, in their order."""
+
+    def kernel(block: Any, like: Any, _count: int, at: Any) -> int:
+        _copy_whole(block, like, at)
+        for k in range(rows_of(block)):
+            begin = _begin(indices_at(located(block, at, 1, k)), int64_at(at[3]))
+            if begin < 0:
+                return BAD_INDEX
+            given, y = elements_at(located(block, at, 2, k), like), elements_at(at[4], like)
+            for i in range(block[AT_ROW]):
+                y[begin + i] = function(y[begin + i], given[i])
+        return 0
+
+    return kernel
+
+
+def scattered_elements(indices_at: Any, function: Any) -> Callable[..., int]:
+    """Make the kernel that writes an element for each index, in their order."""
+
+    def kernel(block: Any, like: Any, _count: int, at: Any) -> int:
+        _copy_whole(block, like, at)
+        table, step = int64_at(at[3]), step_of(block, 4)
+        size, stride = table[1], table[2]
+        for k in range(rows_of(block)):
+            indices, given = indices_at(located(block, at, 1, k)), elements_at(located(block, at, 2, k), like)
+            y = elements_at(located(block, at, 4, k), like)
+            for i in range(block[AT_ROW]):
+                index = indices[i]
+                if index < -size or index >= size:
+                    return BAD_INDEX
+                place = (index + size if index < 0 else index) * stride + i * step
+                y[place] = function(y[place], given[i])
+        return 0
+
+    return kernel
+
+
+@inlined
+def _copy_whole(block: Any, like: Any, at: Any) -> None:
+    x, y = elements_at(at[0], like), elements_at(at[4], like)
+    for i in range(_reach(block, 0) + 1):
+        y[i] = x[i]
 
 
 # By tables: slices of an axis, of `size` places before and `out` behind

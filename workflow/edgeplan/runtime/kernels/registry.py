@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from edgeplan.runtime.kernels import elements, halves, moving, quantising
+from edgeplan.runtime.kernels import byte_lines, elements, halves, moving, quantising
 from edgeplan.runtime.kernels.walking import (
     bool_at,
     float32_at,
@@ -30,13 +30,17 @@ class Kernel(NamedTuple):
 
 
 _FLOAT, _BYTES = ("float32",), ("int8", "uint8")
-#: Truth values are bytes.
+#: Truth values are bytes, and so is whatever is taken for one.
 _TRUTH = ("uint8",)
 _INTEGERS = ("int32", "int64")
 _WHOLE = (*_INTEGERS, *_BYTES)
 _NUMBERS = (*_FLOAT, *_INTEGERS)
 #: Whatever is moved is taken for integers of its size: a float might be changed on its way if it is no number.
 _SIZES = ("int8", "int32", "int64")
+#: What becomes of an element that several are written to, by the suffix of the kernel.
+_REDUCED = {"": moving.replaced, "_add": elements.add, "_mul": elements.mul, "_max": moving.more, "_min": moving.less}
+_BY_INDICES = {"int32": int32_at, "int64": int64_at}
+_SCATTERED = {"elements": moving.scattered_elements, "slices": moving.scattered_slices}
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
@@ -48,6 +52,12 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gathered_by_slices_int64": Kernel(over(moving.gathered_slice, int64_at), _SIZES),
         "gathered_by_elements_int32": Kernel(over(moving.gathered_element, int32_at), _SIZES),
         "gathered_by_elements_int64": Kernel(over(moving.gathered_element, int64_at), _SIZES),
+        **{
+            f"scattered_by_{what}{suffix}_{indices}": Kernel(made(at, function), _NUMBERS if suffix else _SIZES)
+            for what, made in _SCATTERED.items()
+            for suffix, function in _REDUCED.items()
+            for indices, at in _BY_INDICES.items()
+        },
         "equal": Kernel(over(test, elements.equal), (*_NUMBERS, *_BYTES)),
         "greater": Kernel(over(test, elements.greater), (*_NUMBERS, *_BYTES)),
         "less": Kernel(over(test, elements.less), (*_NUMBERS, *_BYTES)),
@@ -70,6 +80,11 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "quantised_to_int8": Kernel(over(quantising.quantised_signed, int8_at), _FLOAT),
         "quantised_to_uint8": Kernel(over(quantising.quantised_unsigned, uint8_at), _FLOAT),
         "dequantised": Kernel(over(quantising.dequantised), (*_BYTES, "int32")),
+        "bytes_table": Kernel(byte_lines.looked_up, _TRUTH),
+        "bytes_add": Kernel(byte_lines.paired(byte_lines.added), _TRUTH),
+        "bytes_mul": Kernel(byte_lines.paired(byte_lines.multiplied), _TRUTH),
+        "bytes_concat": Kernel(byte_lines.joined, _TRUTH),
+        "bytes_mean": Kernel(byte_lines.averaged, _TRUTH),
         "largest": Kernel(over(moving.best, elements.greater), _NUMBERS),
         "last_largest": Kernel(over(moving.best, elements.greater_or_equal), _NUMBERS),
         "smallest": Kernel(over(moving.best, elements.less), _NUMBERS),

@@ -44,7 +44,7 @@ bool_at = uint8_at
 
 
 @compiled
-def _rows(block: Any) -> int:
+def rows_of(block: Any) -> int:
     rows = 1
     for axis in range(block[AT_RANK]):
         rows *= block[AT_DIMS + axis]
@@ -52,7 +52,7 @@ def _rows(block: Any) -> int:
 
 
 @compiled
-def _located(block: Any, at: Any, operand: int, row: int) -> int:
+def located(block: Any, at: Any, operand: int, row: int) -> int:
     """Where a row of an operand begins; of one that is not there, of the last."""
     rank = block[AT_RANK]
     operand = min(operand, block[AT_OPERANDS] - 1)
@@ -66,7 +66,7 @@ def _located(block: Any, at: Any, operand: int, row: int) -> int:
 
 
 @compiled
-def _step(block: Any, operand: int) -> int:
+def step_of(block: Any, operand: int) -> int:
     rank = block[AT_RANK]
     return block[AT_DIMS + rank + min(operand, block[AT_OPERANDS] - 1) * (STRIDES + rank) + STEP]  # type: ignore[no-any-return]
 
@@ -74,10 +74,10 @@ def _step(block: Any, operand: int) -> int:
 @inlined
 def walk(block: Any, like: Any, at: Any, row: Any, function: Any) -> int:
     """Apply a row function everywhere; the first status that is not 0."""
-    by = (_step(block, 0), _step(block, 1), _step(block, 2), _step(block, 3))
+    by = (step_of(block, 0), step_of(block, 1), step_of(block, 2), step_of(block, 3))
     reach = block[AT_DIMS + block[AT_RANK] + REACH]
-    for k in range(_rows(block)):
-        places = (_located(block, at, 0, k), _located(block, at, 1, k), _located(block, at, 2, k), _located(block, at, 3, k))
+    for k in range(rows_of(block)):
+        places = (located(block, at, 0, k), located(block, at, 1, k), located(block, at, 2, k), located(block, at, 3, k))
         status = row(like, block[AT_ROW], places, by, reach, function)
         if status != 0:
             return status  # type: ignore[no-any-return]

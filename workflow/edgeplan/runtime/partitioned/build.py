@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from edgeplan.runtime.candidates import candidates, default
 from edgeplan.runtime.creation import Created, Creator, Implementation

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import structs
+
 from edgeplan.errors import ModelError
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.candidates import candidates, default
@@ -113,7 +115,7 @@ def partition(
         order = _merged(lowered, ranged.origin, lanes, before, orders)
     ranged, lanes, before = _reordered(ranged, lanes, before, order)
     needed, uses = _waits(ranged, lanes, before)
-    copied = replace(lowered, shapes=ranged.lowered.shapes)  # copies of rows have a place, too
+    copied = structs.replace(lowered, shapes=ranged.lowered.shapes)  # copies of rows have a place, too
     offsets, size = plan_buffers(copied, {t: layouts[t] for t in root}, block, uses)
     parts = {name: offsets[part.whole] + part.offset for name, part in ranged.tensors.items()}
     places = MappingProxyType({**offsets, **parts})
@@ -228,7 +230,7 @@ def _reordered(
 ) -> tuple[Ranged, list[int], list[list[int]]]:
     place = {k: at for at, k in enumerate(order)}
     steps = tuple(ranged.lowered.steps[k] for k in order)
-    moved = replace(ranged, lowered=replace(ranged.lowered, steps=steps), origin=tuple(ranged.origin[k] for k in order))
+    moved = replace(ranged, lowered=structs.replace(ranged.lowered, steps=steps), origin=tuple(ranged.origin[k] for k in order))
     return moved, [lanes[k] for k in order], [[place[j] for j in before[k]] for k in order]
 
 

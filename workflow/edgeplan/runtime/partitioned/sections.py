@@ -18,9 +18,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape

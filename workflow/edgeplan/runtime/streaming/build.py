@@ -7,13 +7,14 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT16, FLOAT32
@@ -156,8 +157,9 @@ def build(
     start = max((table.at + _whole_pages(table.size) for table in tables), default=0)
 
     def is_halved(segment: Segment) -> bool:
-        names = (name for step, _, _ in segment.parts for name in step.weights.values())
-        return all((ranged.weights[name].whole if name in ranged.weights else name) in halved for name in names)
+        names = {name for step, _, _ in segment.parts for name in step.weights.values()}
+        whole = {ranged.weights[name].whole if name in ranged.weights else name for name in names}
+        return bool(whole) and whole <= halved  # tables alone have no name, and stay as they are
 
     program = replace(program_of(creator, lowered, places, rows, threads, start, is_halved=is_halved), halves=halves)
     return Built(program, tuple(row.segment for row in rows), ranged, tuple(row.origin for row in rows), tables)

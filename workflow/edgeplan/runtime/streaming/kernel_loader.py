@@ -10,7 +10,8 @@ import ctypes
 import errno
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+import msgspec
 
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.reader import Chunk, Load, Loader, WeightsFile
@@ -21,8 +22,7 @@ DEPTH = 4
 _AGAIN = (errno.EAGAIN, errno.EINTR)
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(msgspec.Struct):
     """A read is in flight until all of its memory is filled.
 
     Attributes:

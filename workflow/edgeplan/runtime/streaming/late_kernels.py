@@ -10,7 +10,8 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+
+import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime.dnnl import Dnnl
@@ -22,8 +23,7 @@ from edgeplan.runtime.streaming.reader import pin
 _LIBC = ctypes.CDLL(None)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelOrder:
+class KernelOrder(msgspec.Struct, frozen=True):
     """The order in which kernels of a first inference are made.
 
     Attributes:

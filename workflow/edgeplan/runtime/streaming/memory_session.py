@@ -21,7 +21,6 @@ from edgeplan.runtime.folder import (
     read_folder,
 )
 from edgeplan.runtime.plan_session import Session
-from edgeplan.runtime.streaming.background import BackgroundPlan
 from edgeplan.runtime.streaming.halves import F32, Stored
 from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages, Runs
 from edgeplan.runtime.streaming.program import StreamProgram
@@ -29,10 +28,15 @@ from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import FirstSchedule, Schedule, StreamSession
 from edgeplan.support.cgroups import memory_limit
+from edgeplan.support.lazy import lazily
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
+    from edgeplan.runtime.streaming import background
     from edgeplan.runtime.streaming.again import Again
+    from edgeplan.runtime.streaming.background import BackgroundPlan
+else:  # whose budget does not change starts no process
+    background = lazily("edgeplan.runtime.streaming.background")
 
 ISOLATED = "isolated"
 #: Beside a budget: the idle process, and all of the libraries' files, which the system reads ahead.
@@ -228,7 +232,7 @@ class MemorySession(Session):
             chosen_ms = (time.perf_counter() - began) * 1e3
             self._use(plan, schedule)
             if budget > stored.budget_bytes and schedule.reads:
-                self._anew = BackgroundPlan(str(self._plan.path), budget)
+                self._anew = background.BackgroundPlan(str(self._plan.path), budget)
             return stored.predicted_ms, chosen_ms
         made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
         planned_ms = (time.perf_counter() - began) * 1e3

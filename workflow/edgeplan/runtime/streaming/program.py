@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgeplan.graph.element_types import FLOAT32
-from edgeplan.graph.ir import BYTES_PER_ELEMENT, Shape
+import msgspec
+
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.descriptors import Variant
@@ -31,8 +31,7 @@ PAGE_BYTES = 4096  # segments begin at multiples of it, in the file and in memor
 AGAIN = "plan the model again: edgeplan plan memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True):
     """One kernel, made once for all steps that are equal but for their names.
 
     Attributes:
@@ -44,16 +43,14 @@ class Kernel:
     implementation: Implementation
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(msgspec.Struct, frozen=True):
     """Where an argument of a call lies: in a buffer, or in the weights of the step (`WEIGHTS`), from a byte on."""
 
     buffer: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
+class Executed(msgspec.Struct, frozen=True):
     """An executed step calls one kernel, once or several times.
 
     Attributes:
@@ -74,8 +71,7 @@ class Executed:
     stored_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(msgspec.Struct, frozen=True):
     """Memory that steps share: activations, or the scratch of one step.
 
     Attributes:
@@ -123,8 +119,7 @@ def columns_of(steps: bytes, operands: bytes, stored: bytes) -> ProgramColumns:
     return ProgramColumns(*found)
 
 
-@dataclass(frozen=True, slots=True)
-class Border:
+class Border(msgspec.Struct, frozen=True):
     """An input or output of the model: its shape, row-major, where it lies, its type, and what its integers stay below."""
 
     name: str
@@ -139,8 +134,7 @@ class Border:
         return BYTES_PER_ELEMENT[self.dtype] * math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamProgram:
+class StreamProgram(msgspec.Struct, frozen=True):
     """A model as it is executed.
 
     Attributes:

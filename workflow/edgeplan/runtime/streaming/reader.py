@@ -15,9 +15,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
+
+import msgspec
 
 from edgeplan.errors import ModelError
 from edgeplan.runtime.streaming import halves
@@ -164,8 +165,7 @@ def _opened(path: Path) -> tuple[int, bool]:
     return os.open(path, flags), False
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """The weights of one step.
 
     Attributes:
@@ -199,8 +199,7 @@ class Load:
         return halves.VALUE_BYTES * self.size // halves.HALF_BYTES if self.halved else self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Widening:
+class Widening(msgspec.Struct, frozen=True):
     """Halves that are widened once they are read: where they begin and their values go, from the beginning of the arena."""
 
     halves: int

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from edgeplan.errors import FormatError
 from edgeplan.graph import blocks
-from edgeplan.graph.ir import BYTES_PER_ELEMENT
+from edgeplan.graph.element_types import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.constants import BAD_INDEX, SUCCESS
 from edgeplan.runtime.creation import ROWS_KERNEL, KernelCall
@@ -24,8 +26,7 @@ _IMAGE_RANK = 4
 _INDICES = MappingProxyType({"int32": ctypes.c_int32, "int64": ctypes.c_int64})
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A weight that lies in the file as it is: where, and how many bytes."""
 
     weight: str

@@ -11,8 +11,9 @@ import os
 import struct
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime.streaming.program import AGAIN
@@ -24,8 +25,7 @@ _UNIT = 64  # all addresses are multiples of it
 _MOST = 1 << 16  # schedules: more is damage
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSchedule:
+class StoredSchedule(msgspec.Struct, frozen=True):
     """A schedule of the file, not read yet.
 
     Attributes:

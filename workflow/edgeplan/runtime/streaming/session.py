@@ -9,10 +9,12 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
@@ -37,8 +39,7 @@ _GETPPID: Any = _LIBC.getppid  # a call that takes nothing and lets other thread
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """Where buffers and weights lie, and when weights are loaded: the part of a plan document that running needs.
 
     Attributes:
@@ -83,8 +84,7 @@ class Schedule:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FirstSchedule:
+class FirstSchedule(msgspec.Struct, frozen=True):
     """A first schedule says how the first inference of a session runs while its kernels are made.
 
     Attributes:
@@ -185,6 +185,7 @@ class StreamSession:
         self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
         self._settling = READY_INFERENCES
+        self._giving_up: threading.Thread | None = None
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         if first is None:
@@ -366,6 +367,7 @@ class StreamSession:
     def _run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
         if not self._clean:
             self._restart()
+        self._wait_settled()
         turn = self._turns[self._turn]
         found = self._views(turn.inputs, inputs)
         self._follow_first()
@@ -381,6 +383,8 @@ class StreamSession:
         self._inference += not self._turn
         self._file.require_unchanged()
         self._clean = True
+        if turn is self._turns[-1]:
+            self._settle()
         return outputs
 
     def _execute(self, turn: ModelTurn) -> None:
@@ -408,16 +412,20 @@ class StreamSession:
             k = end
             if k < turn.end:
                 loader.ended(first + k)
-        if turn is self._turns[-1]:
-            self._executed_all()
 
-    def _executed_all(self) -> None:
-        """Note that each step has run once more."""
+    def _settle(self) -> None:
+        """Give up what was read around code that ran for the first time, once the outputs are taken: another thread does."""
         self._executed = True
         if self._settling:
             self._settling -= 1
             if self._late is None:
-                self._library.executed()
+                self._giving_up = threading.Thread(target=self._library.executed, name="giving up", daemon=True)
+                self._giving_up.start()
+
+    def _wait_settled(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.join()
+            self._giving_up = None
 
     def _after(self, k: int) -> None:
         """Do what follows a step that was executed by itself."""
@@ -530,6 +538,7 @@ class StreamSession:
             self._loader.pause()
             self._loader.close()
             self.wait_touched()
+            self._wait_settled()
             self._file.close()
             if self._arena is not None:
                 self._arena.close()

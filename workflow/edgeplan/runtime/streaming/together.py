@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
+
+from msgspec.structs import replace
 
 from edgeplan.errors import ParamsError
 from edgeplan.graph.steps import Step

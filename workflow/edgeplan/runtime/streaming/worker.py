@@ -6,7 +6,6 @@ Sizes are in bytes, times in milliseconds.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import READY_INFERENCES, FirstSchedule, Schedule, StreamSession
 from edgeplan.support.answers import take_stdout
+from edgeplan.support.digests import sha256
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
 
 _SMALL_BYTES = 1 << 20
@@ -215,7 +215,7 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
         waits.append(sum(marks[2 * k + 2] - marks[2 * k + 1] for k in range(len(marks) // 2 - 1)) / 1e6)
         read.append(session.bytes_read - before)
         if all(made.values()):
-            digests.add(hashlib.sha256(b"".join(made[name] for name in sorted(made))).hexdigest())
+            digests.add(sha256(b"".join(made[name] for name in sorted(made))).hexdigest())
     phase = {
         "run_ms": times,
         "wait_ms": waits,
@@ -236,7 +236,7 @@ def _taken(looked_at: bool, files: Mapping[str, Path], name: str, view: memoryvi
     """The digest; of large outputs where they are looked at alone, since it takes time of the next inference."""
     if name in files:
         files[name].write_bytes(view)
-    return hashlib.sha256(view).digest() if looked_at or view.nbytes <= _SMALL_BYTES else b""
+    return sha256(view).digest() if looked_at or view.nbytes <= _SMALL_BYTES else b""
 
 
 if __name__ == "__main__":
