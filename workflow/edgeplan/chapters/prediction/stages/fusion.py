@@ -92,7 +92,8 @@ def detect_fusion(
     covers every base model and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
-    with Bench(file, params.measurement, rows) as bench:
+    # rules rest on differences, of which the least runs are the least disturbed
+    with Bench(file, params.measurement.model_copy(update={"least": (file.name,)}), rows) as bench:
         bench.limit(params.fusion.stage_seconds)
 
         def measure(subjects: Sequence[Graph], repeat: int) -> list[Measurement | None]:
