@@ -59,6 +59,16 @@ def test_fresh_and_stored_times_are_the_same_numbers(tmp_path: Path) -> None:
             assert a.seconds == b.seconds
 
 
+def test_the_same_rows_tell_the_usual_run_or_that_of_the_best_moment(tmp_path: Path) -> None:
+    with open_bench(tmp_path) as bench:
+        (usual,) = bench.measure(subjects(1))
+    with open_bench(tmp_path, least=(DEVICE.name,)) as bench:
+        (least,) = bench.measure(subjects(1))
+        assert bench.measured == 0
+    np.testing.assert_array_equal(usual.block_us, usual.median_us * usual.factors)
+    np.testing.assert_array_equal(least.block_us, usual.least_us * usual.factors)
+
+
 def test_a_stage_is_told_what_measuring_took_whether_just_now_or_before(tmp_path: Path) -> None:
     told: list[float] = []
     for _ in range(2):
@@ -211,7 +221,8 @@ def test_noisy_subjects_are_come_back_to_and_the_less_noisy_measurement_stays(
     def disturbed_at_first(engine: Any, batch: Any, *others: Any, **more: Any) -> Any:
         looks.append([s.id for s in batch])
         spread = np.array([1.0, 1.5, 2.0]) if len(looks) == 1 else np.array([1.0, 1.0, 1.0])
-        return [replace(m, least_us=100 * spread, compute_us=spread * 0 + 1, bandwidth_us=spread * 0 + 1) for m in
+        calm = spread * 0 + 1
+        return [replace(m, least_us=100 * spread, median_us=100 * spread, compute_us=calm, bandwidth_us=calm) for m in
                 real(engine, batch, *others, **more)]  # fmt: skip
 
     monkeypatch.setattr(local, "measure_batch", disturbed_at_first)
@@ -354,10 +365,10 @@ def test_times_are_divided_by_the_drift_of_the_references(tmp_path: Path) -> Non
     with open_bench(tmp_path) as bench:
         (m,) = bench.measure(subjects(1))
     np.testing.assert_allclose(m.factors, bench.nominal.compute_us / m.compute_us)
-    np.testing.assert_allclose(m.block_us, m.least_us * m.factors)
+    np.testing.assert_allclose(m.block_us, m.median_us * m.factors)
     assert m.latency_us == np.median(m.block_us)
     raw = replace(m, exponents=ReferenceExponents(compute=0.0, bandwidth=0.0))
-    np.testing.assert_array_equal(raw.block_us, m.least_us)
+    np.testing.assert_array_equal(raw.block_us, m.median_us)
 
 
 HELPERS = Path(__file__).parents[1] / "helpers"

@@ -17,6 +17,7 @@ from edgeplan.predictors.intervals import calibrate, held_out_sums, sums_by_subj
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
 from edgeplan.predictors.labels import group_folds, read_labels
 from edgeplan.predictors.predictor import DevicePredictor
+from edgeplan.predictors.stand_ins import FACTOR
 from edgeplan.predictors.training import train_forest_predictor, train_predictor
 
 
@@ -284,6 +285,18 @@ def test_intervals_of_predictors_are_calibrated_on_models_that_are_wholly_predic
     assert card.interval.half_width(found.effective_kernels[:1]) < np.log(1.01)
     assert (card.interval.common, card.interval.single) == (predictor.card.interval.common, predictor.card.interval.single)
     assert card.model_copy(update={"interval": predictor.card.interval, "factors": {}}) == predictor.card
+
+
+def test_a_kind_of_which_few_rows_say_nothing_widens_an_interval_as_one_never_measured_does(
+    trained: tuple[DevicePredictor, pd.DataFrame],
+) -> None:
+    """One interval was a thousand times as wide as its prediction."""
+    after = calibrated(trained[0], KernelTables.of([model(f"m{i}") for i in range(10)]), np.full(10, 1.0))
+    wide = tuple(r.model_copy(update={"low": -7.0, "high": 7.0}) for r in after.card.regressors)
+    card = after.card.model_copy(update={"regressors": wide, "factors": {}})
+    found = DevicePredictor(card, after.texts).predict(model())
+    quantile = card.interval.half_width(np.array([1.0]))[0]
+    assert math.sqrt(FACTOR) < found.high_ms / found.latency_ms <= math.exp(math.hypot(math.log(FACTOR), quantile))
 
 
 def test_intervals_of_predictors_stay_those_of_carriers_where_models_are_few(

@@ -24,6 +24,7 @@ from edgeplan.graph.onnx.write import to_onnx
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND, SPECS
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
+from edgeplan.predictors.features import FIRST_WORK, WORK_VERSION
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.training import bandwidth_of
 from edgeplan.predictors.training_rows import SINGLE, TRAINED_ON
@@ -44,6 +45,13 @@ def test_new_devices_measure_single_operators_and_shipped_ones_keep_their_rows()
     params = load_params(ROOT / "params.yaml")
     assert {params.sampling.singles_on(device) for device in params.devices if device.startswith("cpu-")} == {0}
     assert params.sampling.singles_on("my-own") > 0
+
+
+def test_shipped_devices_keep_their_moments_and_features_and_new_ones_have_the_later() -> None:
+    params = load_params(ROOT / "params.yaml")
+    assert {params.training.work_on(device) for device in params.devices} == {FIRST_WORK}
+    assert params.training.work_on("my-own") == WORK_VERSION
+    assert set(params.devices) <= set(params.measurement.least)
 
 
 def test_the_draw_of_one_operator_depends_on_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,14 +279,15 @@ class DevicePredictor:
         """Return what kernels of a kind that no calibrating model holds may be off by together, us (kinds, models).
 
         The interval's size is that of whole models of other kinds, which says nothing of these: theirs is that of their own
-        held-out kernels, which err together.
+        held-out kernels, which err together, and, where a few rows say more, that of a kind that was never measured.
         """
         kinds, count = tables.configs.words["kind"], len(tables.models)
         if self.card.interval.quantile_of != "models":  # carriers, which hold all kinds, have calibrated it
             return np.zeros((len(kinds), count))
         apart = np.array([kind not in self.card.factors for kind in kinds], dtype=np.float64)
         kind = tables.configs.codes["kind"][tables.config]
-        off = np.nan_to_num(costs.kernel_us) * self._half_widths[costs.kernel_regressor] * apart[kind]
+        half = np.minimum(self._half_widths[costs.kernel_regressor], np.log(FACTOR))
+        off = np.nan_to_num(costs.kernel_us) * half * apart[kind]
         summed = np.bincount(kind * count + model, weights=off, minlength=len(kinds) * count)
         return np.asarray(summed.reshape(len(kinds), count))
 

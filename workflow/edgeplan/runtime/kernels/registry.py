@@ -39,8 +39,11 @@ _NUMBERS = (*_FLOAT, *_INTEGERS)
 _SIZES = ("int8", "int32", "int64")
 #: What becomes of an element that several are written to, by the suffix of the kernel.
 _REDUCED = {"": moving.replaced, "_add": elements.add, "_mul": elements.mul, "_max": moving.more, "_min": moving.less}
-_BY_INDICES = {"int32": int32_at, "int64": int64_at}
-_SCATTERED = {"elements": moving.scattered_elements, "slices": moving.scattered_slices}
+#: How elements and slices are written to places, by the type of the indices, which ONNX fixes for slices.
+_SCATTERED = {
+    "elements": (moving.scattered_elements, {"int32": int32_at, "int64": int64_at}),
+    "slices": (moving.scattered_slices, {"int64": int64_at}),
+}
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
@@ -54,9 +57,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "gathered_by_elements_int64": Kernel(over(moving.gathered_element, int64_at), _SIZES),
         **{
             f"scattered_by_{what}{suffix}_{indices}": Kernel(made(at, function), _NUMBERS if suffix else _SIZES)
-            for what, made in _SCATTERED.items()
+            for what, (made, types) in _SCATTERED.items()
             for suffix, function in _REDUCED.items()
-            for indices, at in _BY_INDICES.items()
+            for indices, at in types.items()
         },
         "equal": Kernel(over(test, elements.equal), (*_NUMBERS, *_BYTES)),
         "greater": Kernel(over(test, elements.greater), (*_NUMBERS, *_BYTES)),
