@@ -6,6 +6,10 @@ Modules:
   output at a time, depth first.
 * `bringing`: Bringing parts of files into the page cache, as fast as the disk goes and with little
   of the processor.
+* `byte_moves`: Operators that only move numbers move the bytes that stand for them, where these
+  have one scale before and behind.
+* `byte_numbers`: Steps from bytes to bytes are told numbers that follow from scales and zero
+  points: factors and shifts, or a table.
 * `candidates`: Which implementations oneDNN offers for a step, whatever layouts they take.
 * `code_memory`: Memory for generated code, mapped once for all kernels.
 * `cold_executor`: Executing a plan folder: the first run is the cold start that was planned, later
@@ -17,8 +21,8 @@ Modules:
 * `descriptors`: Variants say how primitives are asked for; descriptors describe the activations and
   weights of one model.
 * `dnnl`: oneDNN's C API, typed: small owners of handles, every status checked.
-* `eight_bits`: Steps that are computed in eight bits: convolutions and fully connected layers
-  between numbers that bytes stand for.
+* `eight_bits`: Steps that are computed in eight bits: layers and what lies between them, from bytes
+  to bytes that stand for numbers.
 * `executable`: A program with its files open and memory for its activations: what its steps are
   prepared from, on any processor.
 * `folder`: A plan folder, whatever its kind: `plan.json` says what it is and what it was made for,

@@ -7,6 +7,8 @@ nothing, and returns 0 or `BAD_INDEX`. Machine code of kernels is kept; `build` 
 Modules:
 
 * `build`: Kernels compiled into images, one for each type of elements.
+* `byte_lines`: Kernels from bytes to bytes: what they stand for is summed, multiplied, averaged,
+  joined or looked up, and rounded once.
 * `elements`: Kernels that compute a value from elements at one place, with ONNX's semantics of NaN,
   infinity and signs.
 * `halves`: Kernels between single and half precision: float16 and bfloat16 are moved as bits, and
