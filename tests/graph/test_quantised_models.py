@@ -32,6 +32,7 @@ from edgeplan.planning.document import Plan
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW
+from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.partitioned.program import partition, program_of
 from edgeplan.runtime.partitioned.sections import Dimension
 from edgeplan.runtime.plan_folder import build_plan_folder
@@ -103,7 +104,8 @@ def test_every_chapter_that_executes_runs_it(
     planned: Callable[..., Plan],
 ) -> None:
     _, path = _made(tmp_path, "qdq by channel")
-    graph, lowered = read_model(path)
+    graph, _ = read_model(path)
+    lowered = lower(graph, eight_bits=False)  # as plans of pairs have it
     inputs = random_inputs(graph)
     wanted = dict(zip(graph.outputs, _reference(path, inputs), strict=True))
     for sources in (("raw",), ("cached_mmap",)):
@@ -126,7 +128,9 @@ def test_every_chapter_that_executes_runs_it(
 def test_a_quantised_network_is_predicted(tmp_path: Path, form: str) -> None:
     given = quantised(tmp_path, form)
     assert needs_preparation(onnx.load(given))
-    assert predict(given, "cpu-onednn").coverage == 1
+    found = predict(given, "cpu-onednn")
+    assert found.coverage == 1
+    assert any("measured in float32" in why for _, why in found.unfamiliar)
 
 
 # Single operators
@@ -433,7 +437,9 @@ def test_a_recurrent_layer_of_bytes_runs_but_for_the_rounding_of_its_states(
     x = np.random.default_rng(2).uniform(-1, 1, (12, 1, 24)).astype(np.float32)
     (wanted,) = _reference(given, {"x": x})
     assert np.abs(session.run({"x": x})["y"] - wanted).max() <= QUANTISED_TOLERANCE
-    assert predict(given, "cpu-onednn").coverage == 1
+    found = predict(given, "cpu-onednn")
+    assert found.coverage == 1
+    assert any("measured in float32" in why for _, why in found.unfamiliar)
 
 
 def test_a_recurrent_layer_of_bytes_with_other_scales_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The published models of six families are written to FOLDER, each as it is and in eight bits by static quantisation. Of both are
 measured: the size of the prepared file, the time of cold starts, the least memory over an idle process that a plan runs in, and
-the time of warm inferences beside ONNX Runtime's, on one thread. A row is written when it is measured, and what TABLE has
+the time of warm inferences by turns with ONNX Runtime, on one thread. A row is written when it is measured, and what TABLE has
 already is not measured again: after an interruption the same command goes on.
 """
 
@@ -83,39 +83,32 @@ def _onnxruntime(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _warm(path: Path, engine: str) -> float:
-    """Measure warm inferences in this process, in milliseconds; under the home layout that is faster."""
-    inputs = _inputs(path)
-    if engine == "onnxruntime":
-        session = _onnxruntime(path)
-        return _median_ms([lambda: session.run(None, inputs)])
-    dnnl = Dnnl()
-    graph, _ = read_model(path)
-    sessions = [SequentialSession(dnnl, default_program(dnnl, path, graph, home), path.parent) for home in LIKELY]
-    return _median_ms([lambda own=own: own.run(inputs) for own in sessions])
-
-
-def _median_ms(runs: list) -> float:
-    times = []
-    for execute in runs:
-        taken = []
-        for turn in range(_WARMUP + _RUNS):
+def _warm(ready: Path, given: Path) -> tuple[float, float]:
+    """Measure warm inferences by turns, in milliseconds: ours, under the home layout that is faster, and ONNX Runtime's."""
+    inputs, dnnl, theirs = _inputs(ready), Dnnl(), _onnxruntime(given)
+    graph, _ = read_model(ready)
+    own = [SequentialSession(dnnl, default_program(dnnl, ready, graph, home), ready.parent) for home in LIKELY]
+    runs = [*(lambda one=one: one.run(inputs) for one in own), lambda: theirs.run(None, inputs)]
+    taken: list[list[float]] = [[] for _ in runs]
+    for turn in range(_WARMUP + _RUNS):
+        for execute, times in zip(runs, taken, strict=True):
             start = perf_counter()
             execute()
-            taken += [perf_counter() - start] * (turn >= _WARMUP)
-        times.append(median(taken))
-    return _MS * min(times)
+            if turn >= _WARMUP:
+                times.append(_MS * (perf_counter() - start))
+    *ours, other = map(median, taken)
+    return min(ours), other
 
 
-def _warm_apart(path: Path, engine: str) -> float:
-    command = subprocesses.program_command(sys.executable, __file__, "--warm", engine, str(path))
+def _warm_apart(ready: Path, given: Path) -> list[float]:
+    command = subprocesses.program_command(sys.executable, __file__, "--warm", str(ready), str(given))
     found = []
     for _ in range(_PROCESSES):
         done = subprocesses.run(command)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}: {subprocesses.ending(done.returncode)}\n{done.stderr.decode()}")
-        found.append(float(json.loads(done.stdout)))
-    return median(found)
+        found.append(json.loads(done.stdout))
+    return [median(times) for times in zip(*found, strict=True)]
 
 
 def _least(ready: Path, folder: Path) -> int:
@@ -141,7 +134,7 @@ def _measured(name: str, kind: str, given: Path, plain: Path, work: Path) -> Row
         max(float(np.abs(a - b).max() / size) for a, b, size in zip(found, wanted, largest, strict=True))
         for found in (own, theirs)
     ]
-    times = [_warm_apart(ready, "onednn"), _warm_apart(given, "onnxruntime")]
+    times = _warm_apart(ready, given)
     numbers = (ready.stat().st_size / _MIB, median(started), _least(ready, work / "memory") / _MIB, *times)
     return Row(name, kind, *(f"{number:.2f}" for number in numbers), *(f"{error:.1e}" for error in errors))
 
@@ -156,17 +149,18 @@ def _known(table: Path) -> list[Row]:
 def main() -> None:
     """Measure each model in both types, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where models go, and plans while they are measured")
+    parser.add_argument("folder", type=Path, nargs="+", help="where models go, and plans while they are measured")
     parser.add_argument("-o", "--output", type=Path, help="CSV to write")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(QUANTISED_FAMILIES))
-    parser.add_argument("--warm", choices=("onednn", "onnxruntime"), help=argparse.SUPPRESS)
+    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.warm:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        print(json.dumps(_warm(arguments.folder, arguments.warm)))  # noqa: T201  read by the process that started this one
+        print(json.dumps(_warm(*arguments.folder)))  # noqa: T201  read by the process that started this one
         return
     if arguments.output is None:
         parser.error("-o TABLE is missing")
+    (arguments.folder,) = arguments.folder
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rows = _known(arguments.output)
     for name in arguments.families:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from edgeplan.graph.ir import Graph
@@ -9,6 +10,8 @@ from edgeplan.graph.kernels import Kernel
 from edgeplan.graph.splitting import split
 from edgeplan.predictors.kernel_tables import kernel_table
 from edgeplan.predictors.source import Source
+
+_ON_BYTES = "between DequantizeLinear and QuantizeLinear, measured in float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +120,23 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
         predictor.card.interval.nominal,
         found.coverage,
         found.missing,
-        found.unfamiliar,
+        (*found.unfamiliar, *_in_eight_bits(graph, kernels)),
         found.stand_ins,
         found.stand_in_share,
         found.call_us / 1e3,
         lines,
     )
     return prediction, kernels
+
+
+def _in_eight_bits(graph: Graph, kernels: Iterable[Kernel]) -> Iterator[tuple[str, str]]:
+    """Yield kernels that read nothing but numbers of bytes, each with why: engines compute them on the bytes."""
+    of_bytes = {op.name for op in graph.operators if op.inputs and all(_made_of_bytes(graph, name) for name in op.inputs)}
+    for kernel in kernels:
+        if of_bytes & {*kernel.members}:
+            yield kernel.name, _ON_BYTES
+
+
+def _made_of_bytes(graph: Graph, tensor: str) -> bool:
+    made = graph.producer.get(tensor)
+    return made is not None and made.op_type == "DequantizeLinear"
