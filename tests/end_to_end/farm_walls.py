@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -118,6 +119,8 @@ class Rounds:
         """Run hosts at once; gives the seconds and the rows of each."""
         self._round += 1
         here, hosts, rows = self._folder / f"round-{self._round}", [], []
+        for board in boards:  # rows of its journal would be sent, and none measured
+            shutil.rmtree(board.folder / "disk/edgeplan/worker", ignore_errors=True)
         for number, device in enumerate(devices):
             rows.append(here / f"rows-{number}")
             command = [sys.executable, __file__, "--host", str(device), "--rows", str(rows[-1]), "--count", str(self._count)]

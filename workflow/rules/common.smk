@@ -121,4 +121,8 @@ def outputs_of(stages):
 def made_here(pattern):
     """A file that a stage reads where another one makes it: made first, or it would measure again once there is one."""
     made = set(outputs_of_all_stages())
-    return ancient(lambda wildcards: [path for path in [pattern.format(**wildcards)] if path in made])
+    return ancient(
+        lambda wildcards: [
+            path for path in [pattern.format(**wildcards)] if path in made
+        ]
+    )

@@ -37,16 +37,15 @@ from edgeplan.chapters.partition.eop.ways import (
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.stages.partition_eop import COLUMNS
 from edgeplan.errors import ParamsError
+from edgeplan.graph.batches import batched
 from edgeplan.planning.partition.costs import CPU, GPU, SPLIT
 from edgeplan.planning.partition.patterns import fit
 from edgeplan.planning.partition.simulate import whole_queues
 from edgeplan.reporting import kit
 from edgeplan.runtime.partitioned.program import Split, partition
 from edgeplan.runtime.partitioned.sections import Dimension, extent, why_not_split
-from edgeplan.workloads.batches import batched
 from edgeplan.zoo.choices import Choices
 from edgeplan.zoo.mobilenetv1 import mobilenetv1
-from edgeplan.zoo.shufflenetv2 import shufflenetv2
 
 _BLOCK = 8
 _NAMES = ("one", "another")
@@ -282,8 +281,6 @@ def test_a_network_for_several_images() -> None:
     assert made.shape(made.inputs[0])[0] == made.shape(made.outputs[0])[0] == 16
     with pytest.raises(ParamsError, match="more than one image"):
         batched(made, "again", 2)
-    with pytest.raises(ParamsError, match=r"operators .*Reshape"):
-        batched(shufflenetv2(Choices(), "s"), "shuffled", 2)
 
 
 def test_splits_of_a_chosen_option_keep_their_dimension(tmp_path: Path) -> None:

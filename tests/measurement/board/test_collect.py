@@ -84,3 +84,14 @@ def test_an_archive_writes_nowhere_else(source: Path, tmp_path: Path) -> None:
         archive.add(next(iter(source.rglob("*.parquet"))), arcname="../../../escaped.parquet")
     assert refused("dev", tmp_path / "rows.tar", tmp_path)
     assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_an_archive_that_would_fill_the_disk_is_not_unpacked(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{collect.__module__}._MOST_BYTES", 100)
+    with tarfile.open(tmp_path / "rows.tar", "w") as archive:
+        archive.add(source, arcname="dev")
+    error = refused("dev", tmp_path / "rows.tar", tmp_path)
+    assert "the archive is too large" in error.what
+    assert error.next_step == "name a folder instead"

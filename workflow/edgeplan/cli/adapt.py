@@ -25,11 +25,12 @@ def device_adapt(
     within: Annotated[
         float, typer.Option(min=0.5, max=1.0, help="Share of models within 10 % at which measuring ends early.")
     ] = 1.0,
+    batch: Annotated[int, typer.Option(min=1, max=64, help="Images that models are predicted for at once.")] = 1,
     results: ResultsOption = None,
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Predict for a new device after a minute of measuring here, from the predictors of an old device."""
-    for line in told(adapt_device(name, old, seconds=seconds, share=within, results=results), seconds):
+    for line in told(adapt_device(name, old, seconds=seconds, share=within, batch=batch, results=results), seconds):
         say(line)
 
 

@@ -4,6 +4,7 @@ Modules:
 
 * `axis_matrices`: Axis matrices replace steps that oneDNN has no primitive for: the places along
   one axis are mixed by fixed weights.
+* `batches`: Changes the batch of a graph: networks for one image become networks for several.
 * `blocks`: Blocks of numbers: all that a compiled kernel knows of the tensors that it works on.
 * `builder`: A small builder: each method appends one operator, infers its output shape, and returns
   the output's name.

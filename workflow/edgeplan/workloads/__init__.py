@@ -5,7 +5,6 @@ model here runs none of them again, and no predictor learns from any.
 
 Modules:
 
-* `batches`: Builds networks of images for several images at once.
 * `exported`: Builds models as exporters write them: nodes named after modules, constants as in
   frameworks, any element types.
 * `models`: Lists all named models: whatever a table, a headline or a document of the project names

@@ -44,6 +44,8 @@ ALL_SECONDS = 1e6
 #: Samplers whose carriers are drawn with all rows alone, as no live draw has them: whole published networks, which take
 #: seconds each, and convolutions beyond those that models mostly hold.
 _NOT_DRAWN = ("network", "beyond")
+#: From such a budget on draws share most of what was measured, and few do; likewise of all devices pooled, which take longest.
+_LONG_S, _FEW_DRAWS = 300.0, 2
 _JOB, _FOUND = "job.json", "found.parquet"
 
 
@@ -202,18 +204,22 @@ def _alone(trained: DevicePredictor, new: NewDevice, models: KernelTables) -> Ad
 
 
 def rungs(
-    target: LadderDevice, olds: Mapping[str, DevicePredictor], engines: dict[str, str], settings: AdaptationSettings
+    target: LadderDevice,
+    own: DevicePredictor,
+    olds: Mapping[str, DevicePredictor],
+    engines: dict[str, str],
+    settings: AdaptationSettings,
 ) -> Iterator[pd.DataFrame]:
     """Climb every rung of a device: a row for each judged model and each predictor.
 
     Args:
         target: the device.
+        own: its own predictor from all its rows, as others are adapted from.
         olds: predictors of other devices by name.
         engines: their engines.
         settings: budgets, shares and seeds.
     """
-    own = target.kept.about.engine
-    same = [name for name in olds if engines[name] == own]
+    same = [name for name in olds if engines[name] == target.kept.about.engine]
     sources = {name: [name] for name in same} | ({POOLED: list(olds)} if olds else {})
     pool = Pool.of(target, olds[(same or list(olds))[0]])
     labels = read_labels(target.kept.kernels)
@@ -221,18 +227,20 @@ def rungs(
     for name in same:
         yield _judged(target, olds[name], (OLD, name, 0.0, 0), None)
     for budget_s in (*settings.budgets_seconds, ALL_SECONDS):
-        for seed in range(settings.seeds if budget_s < ALL_SECONDS else 1):
+        for seed in range(1 if budget_s >= ALL_SECONDS else settings.seeds if budget_s < _LONG_S else _FEW_DRAWS):
             draw = draws(target, pool, settings, budget_s, seed)
             new = target.new(draw)
             models = KernelTables.of(new.models)
-            trained = from_scratch(new)
+            trained = from_scratch(new) if budget_s < ALL_SECONDS else own.without_factors()
             scratch = Recalling.of(trained) if trained is not None else None
             if scratch is not None:
                 yield _judged(target, _alone(scratch, new, models), (SCRATCH, "", budget_s, seed), draw)
             groups = np.flatnonzero(subjects.isin(draw.subjects))
             measured = {name: every.take(np.isin(every.group, groups)) for name, every in rows.items()}
-            members = {name: old_member(olds[name], few, seed) for name, few in measured.items()}
-            for name, chosen in sources.items():
+            shown = {name: chosen for name, chosen in sources.items() if name != POOLED or seed < _FEW_DRAWS}
+            asked = dict.fromkeys(old for chosen in shown.values() for old in chosen)
+            members = {old: old_member(olds[old], measured[old], seed) for old in asked}
+            for name, chosen in shown.items():
                 found = joined(new, [members[old] for old in chosen], scratch, models)
                 yield _judged(target, found, (ADAPTED, name, budget_s, seed), draw)
 
@@ -297,10 +305,12 @@ def _main(folder: Path) -> None:
     if job["step"] == "old":
         old_predictor(target).save(folder / "predictors")
         return
-    folders = {name: Path(job["olds"]) / name / "predictors" for name in kept if name != job["device"]}
-    olds = {name: Recalling.of(DevicePredictor.load(folder)) for name, folder in folders.items()}
+    trained = {name: DevicePredictor.load(Path(job["olds"]) / name / "predictors") for name in kept}
+    olds = {name: Recalling.of(predictor) for name, predictor in trained.items() if name != job["device"]}
     engines = {name: device.about.engine for name, device in kept.items()}
-    write_parquet(pd.concat(list(rungs(target, olds, engines, settings)), ignore_index=True), folder / _FOUND)
+    write_parquet(
+        pd.concat(list(rungs(target, trained[job["device"]], olds, engines, settings)), ignore_index=True), folder / _FOUND
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from edgeplan.chapters.prediction.sampling.sources import PriorSource, Published
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError
+from edgeplan.graph.batches import batched
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import weight_bytes
@@ -67,7 +68,7 @@ _MODELS_SHARE, _CHOOSING_S = 1 / 3, 5.0
 _CARRIERS_A_SECOND, _MOST_CARRIERS, _MODELS = 3, 600, 6
 #: Carriers of the first batch, which tells what one takes.
 _FIRST = 2
-#: Small models: no more bytes of weights, and no more predicted milliseconds.
+#: Small models: no more bytes of weights, and no more predicted milliseconds; of a batch its root as often: few would be left.
 _SMALL_BYTES, _SMALL_MS = 60_000_000, 60.0
 _NETWORK_KERNELS = 14
 #: An error that nine models have to show before measuring ends early.
@@ -121,6 +122,7 @@ def adapt_device(
     *,
     seconds: float = 60.0,
     share: float = 1.0,
+    batch: int = 1,
     results: Path | None = None,
     rows: Path | None = None,
 ) -> Adapted:
@@ -132,6 +134,7 @@ def adapt_device(
             measured, or takes all that are known where none is of the engine.
         seconds: time to measure.
         share: share of models within 10 %; measuring ends early once as many are expected.
+        batch: images of each carrier and whole model.
         results: folder of the results; without, the workspace's.
         rows: folder of measured rows; likewise.
 
@@ -150,7 +153,7 @@ def adapt_device(
     sources = _sources(device, old)
     space = workspace()
     folder = (results or space.results) / device.name
-    live = _Live(device, sources, seconds, share)
+    live = _Live(device, sources, seconds, share, batch)
     live.prepare()
     began = time.monotonic()
     with Bench(device, _SETTINGS, (rows or space.rows) / device.name / "adaptation", quiet_seconds=_QUIET_S) as bench:
@@ -192,8 +195,8 @@ def _sources(device: DeviceFile, old: str) -> list[Source]:
 class _Live:
     """Measures and learns for one device while the time lasts."""
 
-    def __init__(self, device: DeviceFile, sources: list[Source], seconds: float, share: float) -> None:
-        self.device, self.sources, self.seconds, self.share = device, sources, seconds, share
+    def __init__(self, device: DeviceFile, sources: list[Source], seconds: float, share: float, batch: int) -> None:
+        self.device, self.sources, self.seconds, self.share, self.batch = device, sources, seconds, share, batch
         self.graphs: list[Graph] = []
         self.measured: list[Measurement] = []
         self.models: list[ModelKernels] = []
@@ -257,7 +260,7 @@ class _Live:
         drawn_from: list[Graph] = []
         for number in range(count):
             kind = PublishedSource if number % 3 == 0 else PriorSource
-            carrier = build_carrier(f"adapt-{number}", f"{_SEED}/adapt-{number}", kind(prior), _NETWORK_KERNELS)
+            carrier = self._of_batch(build_carrier(f"adapt-{number}", f"{_SEED}/adapt-{number}", kind(prior), _NETWORK_KERNELS))
             if weight_bytes(carrier) <= 4 * _SMALL_BYTES:
                 drawn_from.append(carrier)
         strata = strata_of(guide, [kernels for _, kernels in self.zoo])
@@ -271,21 +274,25 @@ class _Live:
     def zoo(self) -> list[tuple[Graph, ModelKernels]]:
         """Build variants of each family in turn, under a seed that no evaluated one has."""
         drawn_of = [list(variants(f, _MODELS, _MODELS_SEED)) for f in FAMILIES.values()]
-        graphs = [simplify(build_variant(spec)) for turn in zip(*drawn_of, strict=True) for spec in turn]
+        graphs = [self._of_batch(simplify(build_variant(spec))) for turn in zip(*drawn_of, strict=True) for spec in turn]
         return [(g, kernel_table(g, split(g, self.rules))) for g in graphs]
 
     @cached_property
     def small_models(self) -> list[tuple[Graph, ModelKernels]]:
         """Return small models, one of a family after one of another, the families in an order by chance."""
-        guide, families = self.sources[0].predictor, len(FAMILIES)
+        guide, families, most_ms = self.sources[0].predictor, len(FAMILIES), _SMALL_MS * self.batch**0.5
         small = [
-            weight_bytes(graph) <= _SMALL_BYTES and guide.predict(kernels, allow_partial=True).latency_ms <= _SMALL_MS
+            weight_bytes(graph) <= _SMALL_BYTES and guide.predict(kernels, allow_partial=True).latency_ms <= most_ms
             for graph, kernels in self.zoo
         ]
         order = list(range(families))
         Random(_SEED).shuffle(order)  # noqa: S311  not cryptography
         numbers = [turn * families + family for turn in range(_MODELS) for family in order]
         return [self.zoo[number] for number in numbers if small[number]]
+
+    def _of_batch(self, graph: Graph) -> Graph:
+        """Return a graph for as many images as asked; for one it is as it was, with the rows that it has."""
+        return graph if self.batch == 1 else batched(graph, f"{graph.name}-batch{self.batch}", self.batch)
 
     def _choose(self) -> None:
         """Keep the old device whose calibration errs least on held-out kernels."""

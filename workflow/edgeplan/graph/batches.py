@@ -1,0 +1,48 @@
+"""Changes the batch of a graph: networks for one image become networks for several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from edgeplan.errors import ParamsError
+from edgeplan.graph.ir import Graph, Operator
+
+#: Operators whose attributes and constants say nothing of how many images there are.
+_FREE = frozenset(
+    {"Conv", "Gemm", "BatchNormalization", "LRN", "Add", "Mul", "MaxPool", "AveragePool", "GlobalAveragePool", "Flatten"}
+) | frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Resize", "Upsample"})
+#: Operators along an axis, which must not be that of the images.
+_ALONG_AXIS = frozenset({"Concat", "Split", "Softmax"})
+
+
+def batched(graph: Graph, name: str, batch: int) -> Graph:
+    """Return a graph for one image, for several.
+
+    Raises:
+        ParamsError: it reads no single image, or has an operator that says how many images there are.
+    """
+    fixed = sorted({op.op_type for op in graph.operators if not _is_free(op, graph)})
+    made = {tensor for op in graph.operators for tensor in op.outputs} | set(graph.inputs)
+    if fixed or any(graph.shape(tensor)[:1] != (1,) for tensor in made):
+        what = f"operators {', '.join(fixed)}" if fixed else "more than one image"
+        raise ParamsError(f"network {graph.name!r} has {what}", next_step="build it for a batch")
+    tensors = {
+        key: replace(tensor, shape=(batch, *tensor.shape[1:])) if key in made else tensor
+        for key, tensor in graph.tensors.items()
+    }
+    operators = tuple(_reshaped(op, batch) if op.op_type == "Reshape" else op for op in graph.operators)
+    return replace(graph, name=name, operators=operators, tensors=MappingProxyType(tensors))
+
+
+def _is_free(op: Operator, graph: Graph) -> bool:
+    """Tell whether an operator does the same to each image."""
+    if op.op_type in _ALONG_AXIS:
+        return op.integer("axis", 0) % len(graph.shape(op.outputs[0])) != 0
+    if op.op_type == "Transpose":
+        return op.integers("perm", (1,))[0] == 0
+    return op.op_type in _FREE or (op.op_type == "Reshape" and op.integers("shape", ())[:1] == (1,))
+
+
+def _reshaped(op: Operator, batch: int) -> Operator:
+    return replace(op, attributes={**op.attributes, "shape": (batch, *op.integers("shape", ())[1:])})
