@@ -53,6 +53,8 @@ Modules:
 * `plan_folder`: Plan folders of cold starts: a plan with everything that a cold start needs, so
   that it parses no model and decides nothing.
 * `plan_session`: A plan that is open, whatever its kind: what all sessions have in common.
+* `preloading`: The library is loaded by another thread while this one imports what uses it: both
+  take as long.
 * `preparation`: Preparing the steps of a linked program: create, read, transform, bind.
 * `primitive_kinds`: The primitive descriptor of each kind of step, and the weights it reads.
 * `primitives`: Steps to oneDNN primitive descriptors, in given layouts.

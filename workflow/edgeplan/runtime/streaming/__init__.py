@@ -40,6 +40,8 @@ Modules:
 * `session`: Running a streamed program: one arena, weights loaded into it while steps run.
 * `spare`: The kernel's books tell, again and again, whether a processor is free for reading threads
   beside the computing ones.
+* `start`: Starts the worker as `edgeplan run` starts: the library is loaded while modules are
+  imported.
 * `together`: Several plans of memory run as one program, in turns: one arena, one reader and one
   budget for all of their models.
 * `together_plan`: Plans several models as one program within one budget: weights of which of them
