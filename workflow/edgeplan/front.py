@@ -325,9 +325,8 @@ def write_front_plan(
         at = size if size is not None else chosen.budget_bytes
         first: FirstGoal | None = None if goal == "steady" else goal
         made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
-        return found, PlanForGoal(
-            made.folder, chosen, made.first, least_for_first(made.candidate) if first else 0, first_ms=_opened_ms(made.begins)
-        )
+        needs = least_for_first(made.candidate) if first else 0
+        return found, PlanForGoal(made.folder, chosen, made.first, needs, first_ms=_opened_ms(made.begins))
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, PlanForGoal(Path(output), chosen)

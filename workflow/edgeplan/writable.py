@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgeplan.errors import StoreError
-from edgeplan.support.lazy import lazily
-
-if TYPE_CHECKING:
-    import shlex
-    import tempfile
-else:  # who only runs a plan writes nothing
-    shlex, tempfile = lazily("shlex"), lazily("tempfile")
 
 #: How a user names another folder, unless the caller knows better.
 INSTEAD = "choose another folder with -o / --rows"
@@ -88,11 +81,13 @@ def require_writable(folder: Path, *, instead: str = "") -> None:
     Raises:
         StoreError: they cannot.
     """
+    from tempfile import TemporaryFile  # noqa: PLC0415  who only runs a plan writes nothing
+
     try:
         place = folder
         while not place.exists() and place != place.parent:
             place = place.parent
-        with tempfile.TemporaryFile(dir=place) as file:
+        with TemporaryFile(dir=place) as file:
             file.write(bytes(4096))  # a full disk shows when something is written
             file.flush()
     except OSError as error:

@@ -249,6 +249,6 @@ def test_a_model_is_planned_and_started_by_all_ways(dnnl: Dnnl, tmp_path: Path) 
     assert found.loc[found["way"] == PAID, "error"].item() <= OUTPUT_TOLERANCE
     assert found.loc[found["way"] == PAID, "peak"].item() <= 24 * _MIB
     assert (found.loc[found["way"].isin([JOINT, PLAIN, COLD]), "first_ms"] > 0).all()
-    ours = found[found["way"].isin([JOINT, PLAIN])]
+    ours = found[found["way"] == JOINT]  # the others plan no first inference within a budget
     assert (ours["bound_ms"] > 0).all()
     assert (ours["makespan_ms"] >= ours["bound_ms"] * (1 - 1e-9)).all()

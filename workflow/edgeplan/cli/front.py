@@ -77,8 +77,8 @@ def first_lines(written: PlanForGoal) -> list[str]:
     if (first := written.first) is None:
         needs = f"{written.first_needs / _MIB:.2f} MiB"
         return [
-            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it; "
-            f"{written.first_ms:.2f} ms planned from opening the plan on",
+            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it",
+            f"  first inference {written.first_ms:.2f} ms planned from opening the plan on",
         ]
     plan, proof = first.plan, first.proof
     held = f"not proven from outside: {escaped(proof.reason)}" if proof.reason else "held by a memory cgroup"

@@ -32,6 +32,7 @@ Modules:
 * `operators/`: Operators stand in a file a family, which tells how each is read, checked, costed,
   named and lowered to steps.
 * `parts`: The steps of one operator, being put together.
+* `shapes`: Shapes of tensors, and the bytes of their elements.
 * `simplify`: The optimisations every framework makes whatever its backend (nn-Meter, section 2.2),
   made before a graph is split or costed.
 * `splitting`: Splitting a graph into the kernels a device runs (nn-Meter, Algorithm 1).

@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 
 AT_RANK, AT_OPERANDS, AT_ROW, AT_DIMS = range(4)
 BYTES, STARTS, REACH, STEP, STRIDES = range(5)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgeplan.errors import ModelError
@@ -11,10 +10,6 @@ from edgeplan.errors import ModelError
 if TYPE_CHECKING:  # who runs plans reads no graphs
     from edgeplan.graph.ir import Graph
 
-Shape = tuple[int, ...]
-BYTES_PER_ELEMENT: Mapping[str, int] = MappingProxyType(
-    {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-)
 
 FLOAT32, FLOAT16 = "float32", "float16"
 NEXT_STEP = f"export it in {FLOAT32}"

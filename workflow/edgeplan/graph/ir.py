@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from edgeplan.graph.element_types import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 
 __all__ = ["BYTES_PER_ELEMENT", "Attribute", "Graph", "Operator", "Shape", "StoredWeight", "Tensor"]
 

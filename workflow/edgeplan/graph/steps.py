@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edgeplan.graph.element_types import Shape
+from edgeplan.graph.shapes import Shape
 
 if TYPE_CHECKING:  # who runs plans reads no graphs
     from edgeplan.graph.ir import StoredWeight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from edgeplan.graph.element_types import BYTES_PER_ELEMENT, Shape
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 from edgeplan.runtime import constants
 
 NHWC: Final = "nhwc"

@@ -23,12 +23,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.support.digests import sha256
-from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.lazy import lazily
 from edgeplan.writable import cache_base
+
+if TYPE_CHECKING:
+    from edgeplan.support import subprocesses
+else:  # who finds its code compiled starts no process
+    subprocesses = lazily("edgeplan.support.subprocesses")
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +261,7 @@ def _compiled(images: Images, names: Sequence[str]) -> dict[str, bytes]:
     if "numba" in sys.modules:
         found = [importlib.import_module(images.builder).build(name) for name in names]
     else:
-        ended = run(module_command("edgeplan.support.machine_code", images.builder, *names))
+        ended = subprocesses.run(subprocesses.module_command("edgeplan.support.machine_code", images.builder, *names))
         sizes = struct.unpack_from(f"<{len(names)}Q", ended.stdout.ljust(8 * len(names), b"\0"))
         ends = [*itertools.accumulate(sizes, initial=8 * len(names))]
         found = [ended.stdout[begin:end] for begin, end in itertools.pairwise(ends)]

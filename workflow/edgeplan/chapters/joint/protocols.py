@@ -11,10 +11,11 @@ from edgeplan.support.protocols import Protocol, files_of
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "joint": Protocol(
-            "joint/2",
+            "joint/3",
             (
                 *files_of("chapters/joint", "pairs", "ways"),
-                *files_of("runtime/streaming", "late_kernels", "session", "together", "together_plan", "worker"),
+                *files_of("runtime/streaming", "late_kernels", "session", "start", "together", "together_plan", "worker"),
+                "runtime/preloading.py",
                 *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
                 "planning/joint",
             ),

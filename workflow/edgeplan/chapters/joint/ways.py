@@ -35,7 +35,7 @@ from edgeplan.planning.joint.first import FirstInference, Making, timeline
 from edgeplan.planning.joint.search import before_all
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.again import placement_of, workload_of
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.subprocesses import module_command, run
@@ -209,9 +209,8 @@ def _about(plan: PlanFolder, budget: int) -> Row:
     if (first := schedule.first) is not None:
         program, profile = plan.program_of(StreamProgram), StreamProfile.model_validate(prediction.profile)
         work = workload_of(program, profile.first_step_ms)
-        problem = FirstInference(
-            work, profile.reader, tuple(program.columns.kernel_of), profile.making_ms, bool(schedule.reader)
-        )
+        kernels, beside = tuple(program.columns.kernel_of), bool(schedule.reader)
+        problem = FirstInference(work, profile.reader, kernels, profile.making_ms, beside)
         making, placed = Making(first.kernels.own, first.kernels.beside), placement_of(first.placed)
         before_ms, own_ms = (timeline(problem, placed, each).latency_ms for each in (before_all(problem), making))
         found["worse"] += own_ms > _SAME * before_ms

@@ -24,7 +24,7 @@ from edgeplan.planning.memory.document import MemoryPlan
 from edgeplan.planning.memory.planner import lowest
 from edgeplan.planning.memory.workload import Placement, Workload
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.streaming.again import placement_of, workload_of
 from edgeplan.runtime.streaming.late_kernels import KernelOrder
 from edgeplan.runtime.streaming.session import FirstSchedule, Schedule
 
@@ -88,14 +88,6 @@ def first_schedule(made: FirstPlan) -> FirstSchedule:
         np.where(waits, placed.again, -1).tolist(),
     )
     return FirstSchedule(where, KernelOrder(made.making.own, made.making.beside))
-
-
-def placement_of(own: Schedule) -> Placement:
-    """Return the placement that a schedule runs by."""
-    tensors, weights, after, again = (
-        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
-    )
-    return Placement(tensors, weights, after, again, own.arena_bytes)
 
 
 def first_inference(candidate: CostedProgram, *, beside: bool = True) -> FirstInference:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from edgeplan.graph.element_types import BYTES_PER_ELEMENT, FLOAT32, Shape
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.descriptors import Variant

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from edgeplan.errors import FormatError
 from edgeplan.graph import blocks
-from edgeplan.graph.element_types import BYTES_PER_ELEMENT
+from edgeplan.graph.shapes import BYTES_PER_ELEMENT
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.runtime.constants import BAD_INDEX, SUCCESS
 from edgeplan.runtime.creation import ROWS_KERNEL, KernelCall

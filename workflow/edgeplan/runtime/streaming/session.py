@@ -376,6 +376,7 @@ class StreamSession:
             self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
+        begun = self._executed
         self._execute(turn)
         outputs = {border.name: self._read(border, take) for border in turn.outputs}
         self._loader.ended(self._inference * len(self._loaded_before) + turn.end)
@@ -383,7 +384,7 @@ class StreamSession:
         self._inference += not self._turn
         self._file.require_unchanged()
         self._clean = True
-        if turn is self._turns[-1]:
+        if self._executed and not begun:
             self._settle()
         return outputs
 
@@ -412,15 +413,22 @@ class StreamSession:
             k = end
             if k < turn.end:
                 loader.ended(first + k)
+        if turn is self._turns[-1]:
+            self._executed_all()
 
-    def _settle(self) -> None:
-        """Give up what was read around code that ran for the first time, once the outputs are taken: another thread does."""
-        self._executed = True
+    def _executed_all(self) -> None:
+        """Note that each step has run once more; the first inference's outputs are not to wait for what follows from that."""
+        begun, self._executed = self._executed, True
         if self._settling:
             self._settling -= 1
-            if self._late is None:
-                self._giving_up = threading.Thread(target=self._library.executed, name="giving up", daemon=True)
-                self._giving_up.start()
+            if self._late is None and begun:
+                self._library.executed()
+
+    def _settle(self) -> None:
+        """Give up what was read around code that ran for the first time; another thread does, the next inference waits."""
+        if self._late is None:
+            self._giving_up = threading.Thread(target=self._library.executed, name="giving up", daemon=True)
+            self._giving_up.start()
 
     def _wait_settled(self) -> None:
         if self._giving_up is not None:
