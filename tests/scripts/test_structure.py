@@ -17,13 +17,13 @@ LANE = "texts"  # see tests/conftest.py
 
 #: The most that each may be; `make structure` prints what they are.
 BARS = {
-    "code lines of workflow": 60_700,
-    "code lines of tests": 34_870,
+    "code lines of workflow": 63_000,
+    "code lines of tests": 35_900,
     "arrows up": 0,
     "circles of modules": 0,
     "circles of packages": 0,
     "public homonyms": 5,
-    "imports inside functions": 48,
+    "imports inside functions": 54,
     "walk, cold start: stays": 48,
     "walk, memory: stays": 43,
     "walk, pair: stays": 41,
