@@ -19,12 +19,12 @@ from edgeplan.errors import CheckError, EdgeplanError, InputError, ModelError, P
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.support.tensors import write_outputs
+from edgeplan.support.tensors import relative_error, write_outputs
 
 SHAPE = (1, 4, 9, 9)
 

@@ -17,8 +17,9 @@ from edgeplan.engines.ncnn.cold import Ncnn
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob
+from edgeplan.support.tensors import relative_error
 
 SHAPE = (1, 8, 13, 12)
 Block = Callable[[GraphBuilder, str], str]

@@ -13,7 +13,8 @@ from edgeplan.engines.cold import UnsupportedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.support.tensors import relative_error
 
 litert = pytest.importorskip("edgeplan.engines.litert.cold")
 pytest.importorskip("ai_edge_litert")

@@ -17,7 +17,7 @@ from edgeplan import plan_memory
 from edgeplan.errors import CheckError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.measurement.process.inputs import not_finite, relative_error
+from edgeplan.measurement.process.inputs import not_finite
 from edgeplan.runs import Run, run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -25,6 +25,7 @@ from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.runtime.weights import locate_weights
+from edgeplan.support.tensors import relative_error
 
 SHAPE = (1, 16, 4, 5)
 Form = tuple[list[onnx.NodeProto], Mapping[str, npt.ArrayLike]]

@@ -17,8 +17,9 @@ from edgeplan.engines.cold import Artefact
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.counters import Counters, first_touch_ms
-from edgeplan.measurement.process.inputs import digest, random_inputs, relative_error
+from edgeplan.measurement.process.inputs import digest, random_inputs
 from edgeplan.measurement.process.job import RunJob, RunResult
+from edgeplan.support.tensors import relative_error
 
 GOOD: dict[str, Any] = {
     "setting": "onnxruntime",

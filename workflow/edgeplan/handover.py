@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from edgeplan.errors import EdgeplanError, FormatError
-from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.runtime.folder import LATER_NAME, PLAN_NAME, PlanFolder, plan_again, read_folder
 from edgeplan.runtime.plan_session import Session
-from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
 
 _log = logging.getLogger(__name__)
 _TURNS = 3  # inferences of each processor that are timed before one of them answers all others

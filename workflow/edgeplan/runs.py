@@ -19,14 +19,14 @@ import numpy as np
 from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
-from edgeplan.measurement.process.inputs import not_finite, random_inputs_of, relative_error
+from edgeplan.measurement.process.inputs import not_finite, random_inputs_of
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
 from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
-from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs, relative_error
 
 if TYPE_CHECKING:
     import numpy.typing as npt

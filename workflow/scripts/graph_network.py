@@ -31,7 +31,7 @@ Arrays = dict[str, Any]
 
 
 def main() -> None:
-    """Run the command."""
+    """Write features, train or tabulate, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     features = commands.add_parser("features")

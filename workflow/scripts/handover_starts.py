@@ -4,7 +4,7 @@
 
 Each model is planned for both goals on the pair. Fresh processes then start the plan and a copy without its later half in
 turns, and run it back to back. `joint.first_on_pair` is the geometric mean over the models of the ratio of the medians of the
-first inference, from the start of the process to its outputs; `joint.steady_on_pair` the same of the last ten inferences.
+first inference, from the start of the interpreter to its outputs; `joint.steady_on_pair` the same of the last ten inferences.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ import json
 import math
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from edgeplan.front import write_front_plan
 from edgeplan.runtime.folder import LATER_NAME
+from edgeplan.support.subprocesses import program_command, run
 from edgeplan.terminal import say
 
 _LAST = 10  # inferences that tell the steady state
 _MOST_SECONDS = 60.0
 #: A process that runs a plan until it has handed over or stays, and says when its first outputs were there.
 _STARTED = """
-import json, sys, time
+import time
+began = time.perf_counter()
+import json, sys
 from edgeplan.opening import open_plan
 from edgeplan.measurement.process.inputs import random_inputs_of
 plan, runs, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 session = open_plan(plan)
 inputs = random_inputs_of(session.inputs)
 session.run(inputs)
-first = time.clock_gettime(time.CLOCK_MONOTONIC)
+first = time.perf_counter()
 times, until, done = [], first + seconds, not hasattr(session, "handed_over")
-while (len(times) < runs or not done) and time.clock_gettime(time.CLOCK_MONOTONIC) < until:
-    began = time.perf_counter()
+while (len(times) < runs or not done) and time.perf_counter() < until:
+    again = time.perf_counter()
     session.run(inputs)
-    times.append((time.perf_counter() - began) * 1e3)
+    times.append((time.perf_counter() - again) * 1e3)
     if not done and (session.handed_over or session.stayed_because):
         done, runs = True, len(times) + runs
-handed = getattr(session, "handed_over", 0)
+handed, stayed = getattr(session, "handed_over", 0), getattr(session, "stayed_because", "")
 print(json.dumps({
-    "first_s": first, "times_ms": times[-runs:], "handed_over": handed, "stayed": getattr(session, "stayed_because", ""),
+    "first_ms": (first - began) * 1e3, "times_ms": times[-runs:], "handed_over": handed, "stayed": stayed,
     "handed_over_s": sum(times[:max(0, handed - 1)]) / 1e3,
 }))
 session.close()
@@ -54,7 +55,7 @@ session.close()
 
 
 def main() -> None:
-    """Plan, start and compare all models."""
+    """Plan all models, start both plans of each, and print how they compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--pair", required=True)
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def geomean(values: list[float]) -> float:
-    """Return the geometric mean."""
+    """Return the geometric mean of positive numbers."""
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
@@ -102,12 +103,12 @@ def compared(model: Path, pair: str, repeat: int, runs: int) -> dict[str, Any]:
 
 
 def started(plan: Path, runs: int) -> dict[str, Any]:
-    """Start a plan in a fresh process; its first outputs are timed from the start of the process."""
-    began = time.clock_gettime(time.CLOCK_MONOTONIC)
-    command = [sys.executable, "-c", _STARTED, str(plan), str(runs), str(_MOST_SECONDS)]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  this interpreter
+    """Start a plan in a fresh process; its first outputs are timed from the start of the interpreter."""
+    ran = run(program_command(sys.executable, "-c", _STARTED, str(plan), str(runs), str(_MOST_SECONDS)))
+    if ran.returncode:
+        raise SystemExit(ran.stderr.decode())
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found | {"first_ms": (found["first_s"] - began) * 1e3}
+    return found
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ from edgeplan.errors import EdgeplanError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import read_model as read_file
 from edgeplan.graph.onnx.prepare import Preparation, given_values, prepare_file
-from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
+from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
-from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
 from real_files import read_list, require
 
 _INPUTS = 5

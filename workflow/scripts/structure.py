@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: Packages of the foundation and modules beside them, the lowest first: each imports those before it alone.
 FLOORS = (
     *("terminal", "errors", "progress", "writable", "support", "workspace", "graph", "zoo", "workloads", "planning", "runtime"),
-    *("opencl", "cuda", "processors", "engines", "gpu_start", "opening", "devices"),
+    *("opencl", "cuda", "processors", "engines", "gpu_start", "handover", "opening", "devices"),
     *("measurement", "predictors", "profiling", "reporting", "testing"),
 )
 #: Where the command gets its folder, and the classes of what an inference answers.
@@ -39,6 +39,7 @@ KINDS = {
     "cold start on a GPU": (
         *("runs._run_gpu", "cli.gpu_start", "gpu_start", "runtime.gpu_program", "measurement.process.gpu_starts"),
     ),
+    "cold start that goes over": ("handover",),
     "memory": ("runs._run_budgets", "cli.memory", "cli.run_memory", "chapters.memory", "runtime.streaming"),
     "pair": ("runs._run_pair", "engines.pair", "cli.run_pair", "chapters.partition", "runtime.partitioned", "processors"),
 }

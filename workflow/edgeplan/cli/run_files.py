@@ -16,14 +16,14 @@ import numpy as np
 
 from edgeplan.cli.ending import guarded
 from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
-from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
+from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
 from edgeplan.runtime.streaming.halves import F32
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.together_plan import plan_together
-from edgeplan.support.tensors import read_inputs, write_outputs
+from edgeplan.support.tensors import read_inputs, relative_error, write_outputs
 from edgeplan.terminal import say
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ unpickled.
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,3 +166,25 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
                     np.lib.format.write_array(member, np.asarray(value, order="C"), allow_pickle=False)
 
     write_atomically(path, write)
+
+
+def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
+
+    What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
+    """
+    if len(outputs) != len(expected):
+        return math.inf
+    worst = 0.0
+    for found, wanted in zip(outputs, expected, strict=True):
+        a, b = (v.astype(np.int64) if v.dtype.kind in "bi" else v for v in (found, wanted))  # truth values have no difference
+        if a.shape != b.shape:
+            return math.inf
+        numbers = np.isfinite(a) & np.isfinite(b)
+        if not np.array_equal(a[~numbers], b[~numbers], equal_nan=a.dtype.kind == "f"):
+            return math.inf
+        a, b = a[numbers], b[numbers]
+        scale = float(np.abs(b).max(initial=0.0))
+        difference = float(np.abs(a - b).max(initial=0.0))
+        worst = max(worst, difference / scale if scale else (0.0 if difference == 0 else math.inf))
+    return worst

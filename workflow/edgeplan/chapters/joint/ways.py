@@ -26,7 +26,7 @@ from edgeplan.chapters.joint.pairs import PairedModel
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.measurement.lock import WAIT_SECONDS, machine_lock
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_paying
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.measurement.process.prepared_plan import prepared
@@ -39,6 +39,7 @@ from edgeplan.runtime.streaming.again import placement_of, workload_of
 from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.subprocesses import module_command, run
+from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
 JOINT, PLAIN, COLD, PAID = "joint", "memory", "cold start", "joint, paying for all"

@@ -31,12 +31,12 @@ from edgeplan.chapters.memory.turns import CHUNK, in_turns
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError, answered
 
 #: Columns of a row that are numbers; sizes in bytes, times in milliseconds. What a case does not have is missing.

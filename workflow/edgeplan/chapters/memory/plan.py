@@ -28,7 +28,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.lock import machine_lock
-from edgeplan.measurement.process.inputs import Array, random_inputs, relative_error
+from edgeplan.measurement.process.inputs import Array, random_inputs
 from edgeplan.measurement.process.memory_group import NoGroupError
 from edgeplan.planning.layout.buffers import BufferLayout, Ints
 from edgeplan.planning.memory import bounds, ladder
@@ -73,6 +73,7 @@ from edgeplan.runtime.streaming.schedules import packed
 from edgeplan.runtime.streaming.session import Schedule
 from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
+from edgeplan.support.tensors import relative_error
 from edgeplan.writable import cannot_write
 
 FirstGoal = Literal["first", "both"]

@@ -100,7 +100,7 @@ def _reduction(op: Operator) -> str:
 
 
 def _check_reduction(graph: Graph, op: Operator) -> Problem:
-    """What several elements are brought together by is computed for numbers, and without it anything is moved."""
+    """A reduction brings numbers together that go to one place; without one, elements of any type are moved."""
     word, dtype = _reduction(op), graph.tensors[op.outputs[0]].dtype
     if word not in _REDUCTIONS:
         return f"by the unknown reduction {word!r}", f"known are {', '.join(_REDUCTIONS)}"

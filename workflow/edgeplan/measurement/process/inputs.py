@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -70,25 +69,3 @@ def digest(outputs: Mapping[str, Array]) -> str:
 def not_finite(inputs: Mapping[str, Array]) -> tuple[str, ...]:
     """Return the names of the inputs that hold infinities or what is no number."""
     return tuple(name for name, value in inputs.items() if value.dtype.kind == "f" and not np.isfinite(value).all())
-
-
-def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
-
-    What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
-    """
-    if len(outputs) != len(expected):
-        return math.inf
-    worst = 0.0
-    for found, wanted in zip(outputs, expected, strict=True):
-        a, b = (v.astype(np.int64) if v.dtype.kind in "bi" else v for v in (found, wanted))  # truth values have no difference
-        if a.shape != b.shape:
-            return math.inf
-        numbers = np.isfinite(a) & np.isfinite(b)
-        if not np.array_equal(a[~numbers], b[~numbers], equal_nan=a.dtype.kind == "f"):
-            return math.inf
-        a, b = a[numbers], b[numbers]
-        scale = float(np.abs(b).max(initial=0.0))
-        difference = float(np.abs(a - b).max(initial=0.0))
-        worst = max(worst, difference / scale if scale else (0.0 if difference == 0 else math.inf))
-    return worst

@@ -26,13 +26,14 @@ from edgeplan.engines.registry import setting
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.measurement.process import host_memory, page_cache
 from edgeplan.measurement.process.counters import Counters, first_touch_ms, reset_peak
-from edgeplan.measurement.process.inputs import Array, digest, random_inputs, relative_error
+from edgeplan.measurement.process.inputs import Array, digest, random_inputs
 from edgeplan.measurement.process.interference import together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.support import lifeline
 from edgeplan.support.answers import take_stdout
 from edgeplan.support.subprocesses import ending
+from edgeplan.support.tensors import relative_error
 
 Job = PrepareJob | RunJob | OnceJob
 #: The argument that has jobs done by children.

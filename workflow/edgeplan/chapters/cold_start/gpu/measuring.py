@@ -23,11 +23,12 @@ from edgeplan.errors import EdgeplanError
 from edgeplan.gpu_start.session import STAGES
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.gpu_starts import GpuStartJob, start_gpu
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob
 from edgeplan.measurement.process.page_cache import read_bandwidth_mb_per_s
 from edgeplan.planning.optimal import Search
 from edgeplan.runtime.gpu_program import CODE_NAME, GpuProgram
+from edgeplan.support.tensors import relative_error
 
 #: Columns of each kind of rows: a row a start, and a row a plan.
 COLUMNS = {

@@ -14,7 +14,7 @@ import pandas as pd
 from edgeplan.chapters.cold_start.measuring.artefacts import ColdModel
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.budget import TimeBudget
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
@@ -24,6 +24,7 @@ from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of
 from edgeplan.support.table_store import TableStore
+from edgeplan.support.tensors import relative_error
 
 COLUMNS = ("model", "layout", "threads", "choice", "error", "kernels")
 

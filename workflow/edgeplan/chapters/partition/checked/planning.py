@@ -31,7 +31,7 @@ from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
 from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
-from edgeplan.measurement.process.inputs import random_inputs_of, relative_error
+from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
 from edgeplan.planning.partition.parallel import SearchLimits
 from edgeplan.planning.partition.plan import PartitionPlan
@@ -44,7 +44,7 @@ from edgeplan.runtime.partitioned.program import Split
 from edgeplan.runtime.program import activation_layouts
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.tensors import OUTPUT_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
 
 _CPU, _GPU = SIDES
 _HANDSHAKES = 50

@@ -26,12 +26,13 @@ from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.inputs import random_inputs, relative_error
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.planning.partition import baselines
 from edgeplan.planning.partition.costs import SPLIT, Choice
 from edgeplan.planning.partition.simulate import in_sequence
 from edgeplan.runtime.partitioned.program import partition
 from edgeplan.runtime.partitioned.session import PairSession
+from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError
 
 OURS = "ours"

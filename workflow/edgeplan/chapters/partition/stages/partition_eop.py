@@ -47,7 +47,6 @@ from edgeplan.errors import EdgeplanError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.others import others_share, watched
-from edgeplan.measurement.process.inputs import relative_error
 from edgeplan.planning.partition.eop import Eop
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Assignment, Split
@@ -55,6 +54,7 @@ from edgeplan.runtime.partitioned.sections import Dimension, extent
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
+from edgeplan.support.tensors import relative_error
 from edgeplan.workloads.registry import WORKLOADS, Workload, save_workload
 
 #: A way with where it runs each step.
