@@ -1,6 +1,6 @@
 """First and later inferences of plans that hand over to a second processor, beside the host's cold start alone.
 
-    python workflow/scripts/handover_starts.py --pair PAIR MODEL.onnx... [--repeat N] [--runs N] [--json FILE]
+    python workflow/scripts/handover_starts.py --pair PAIR MODEL.onnx... [--repeat N] [--runs N] [--json results/handover.json]
 
 Each model is planned for both goals on the pair. Fresh processes then start the plan and a copy without its later half in
 turns, and run it back to back. `joint.first_on_pair` is the geometric mean over the models of the ratio of the medians of the
@@ -21,6 +21,7 @@ from typing import Any
 
 from edgeplan.front import write_front_plan
 from edgeplan.runtime.folder import LATER_NAME
+from edgeplan.support.files import write_json
 from edgeplan.support.subprocesses import program_command, run
 from edgeplan.terminal import say
 
@@ -69,8 +70,15 @@ def main() -> None:
         say("{model:<16} first {first:.3f}, steady {steady:.3f}; {told}".format(**row))
     say(", ".join(f"{name} {value:.3f}" for name, value in figures.items()))
     if given.json:
-        content = {"pair": given.pair, **figures, "models": rows}
-        given.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        known = json.loads(given.json.read_text(encoding="utf-8")) if given.json.exists() else {}
+        write_json(given.json, {**known, given.pair: {**rounded(figures), "models": [rounded(row) for row in rows]}})
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """Round the numbers of a row: ratios to thousandths, times to tenths of a millisecond."""
+    ratios = {name: round(value, 3) for name, value in row.items() if isinstance(value, float)}
+    times = {name: [round(v, 1) for v in value] for name, value in row.items() if isinstance(value, list)}
+    return row | ratios | times
 
 
 def geomean(values: list[float]) -> float:

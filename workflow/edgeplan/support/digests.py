@@ -1,4 +1,4 @@
-"""Digests small files by SHA-256 without OpenSSL, which takes 3.4 MiB of memory; large files are for `hashlib`."""
+"""Digests of SHA-256 are made without OpenSSL, which takes 3.4 MiB of memory, unless something else has loaded it."""
 
 from __future__ import annotations
 

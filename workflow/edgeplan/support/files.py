@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgeplan.errors import EdgeplanError, FormatError, StoreError
+from edgeplan.support.digests import sha256
 from edgeplan.support.lazy import lazily
 from edgeplan.writable import STATE_INSTEAD, cannot_write, state_base
 
 if TYPE_CHECKING:
-    import hashlib
     import tempfile
 
     import pydantic
     import yaml
-else:  # who runs plans reads no documents of users, and of a small plan no large file
-    hashlib, pydantic, tempfile, yaml = lazily("hashlib"), lazily("pydantic"), lazily("tempfile"), lazily("yaml")
+else:  # who runs plans reads no documents of users
+    pydantic, tempfile, yaml = lazily("pydantic"), lazily("tempfile"), lazily("yaml")
 
 Model = TypeVar("Model", bound="pydantic.BaseModel")
 FilePath = str | os.PathLike[str]
@@ -98,7 +98,7 @@ def files_sha256(files: Sequence[Path]) -> str:
     Raises:
         OSError: one cannot be read.
     """
-    state = hashlib.sha256()
+    state = sha256()
     for path in files:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):

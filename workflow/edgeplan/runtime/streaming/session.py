@@ -367,7 +367,7 @@ class StreamSession:
     def _run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
         if not self._clean:
             self._restart()
-        self._wait_settled()
+        self.wait_settled()
         turn = self._turns[self._turn]
         found = self._views(turn.inputs, inputs)
         self._follow_first()
@@ -430,7 +430,8 @@ class StreamSession:
             self._giving_up = threading.Thread(target=self._library.executed, name="giving up", daemon=True)
             self._giving_up.start()
 
-    def _wait_settled(self) -> None:
+    def wait_settled(self) -> None:
+        """Wait until the session has given up what its first inference alone needed."""
         if self._giving_up is not None:
             self._giving_up.join()
             self._giving_up = None
@@ -546,7 +547,7 @@ class StreamSession:
             self._loader.pause()
             self._loader.close()
             self.wait_touched()
-            self._wait_settled()
+            self.wait_settled()
             self._file.close()
             if self._arena is not None:
                 self._arena.close()
