@@ -20,7 +20,7 @@ from edgeplan.gpu_start.session import STAGES
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
-from edgeplan.reporting.drawing import PALETTE, canvas, legend_above, name_axes
+from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend_above, name_axes
 from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
@@ -272,15 +272,17 @@ def ways(e: GpuStartEvidence) -> Any:
     if frame.empty or not known:
         raise kit.NotMeasuredError("no start with the page cache warm")
     stock = e.stock_of_state(CACHED).reindex(frame.index)
-    bars = {**known, **stock.dropna(axis=1, how="all"), "later": e.warm.min(axis=1).reindex(frame.index)}
+    bars = {**known, **stock.dropna(axis=1, how="all")}
+    later = e.warm.min(axis=1).reindex(frame.index)
     figure, (axis,) = canvas(9.0, 4.2)
-    places, width = np.arange(len(frame)), 0.8 / len(bars)
+    places, width = np.arange(len(frame)), 0.8 / (len(bars) + 1)
     for number, (name, times) in enumerate(bars.items()):
         axis.bar(places + width * (number + 0.5) - 0.4, times, width, color=PALETTE[number % len(PALETTE)], label=name)
+    axis.bar(places + width * (len(bars) + 0.5) - 0.4, later, width, facecolor=PAPER, edgecolor=INK, label="later ones")
     axis.set_yscale("log")
     axis.set_xticks(places, list(frame.index), rotation=60, ha="right", fontsize=7)
     name_axes(axis, "", "ms")
-    legend_above(axis, 6)
+    legend_above(axis, 4)
     return figure
 
 
