@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edgeplan.graph.steps import Step
 from edgeplan.profiling.first_call_costs import once_ms, work_of
