@@ -278,7 +278,7 @@ def ways(e: GpuStartEvidence) -> Any:
     places, width = np.arange(len(frame)), 0.8 / (len(bars) + 1)
     for number, (name, times) in enumerate(bars.items()):
         axis.bar(places + width * (number + 0.5) - 0.4, times, width, color=PALETTE[number % len(PALETTE)], label=name)
-    axis.bar(places + width * (len(bars) + 0.5) - 0.4, later, width, facecolor=PAPER, edgecolor=INK, label="later ones")
+    axis.bar(places + width * (len(bars) + 0.5) - 0.4, later, width, facecolor=PAPER, edgecolor=INK, label="later")
     axis.set_yscale("log")
     axis.set_xticks(places, list(frame.index), rotation=60, ha="right", fontsize=7)
     name_axes(axis, "", "ms")
