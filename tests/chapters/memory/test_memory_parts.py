@@ -64,7 +64,7 @@ def bench(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> ModelBench:
 @pytest.fixture(scope="module")
 def made(bench: ModelBench) -> MemoryPlanned:
     """A plan of it that reads most of its weights."""
-    return bench.plan(bench.planner.least_bytes() + 4 * MIB)
+    return bench.plan(bench.planner.least_bytes() + 6 * MIB)  # another test may have dropped pages that its run then pays for
 
 
 def test_a_plan_and_all_weights_in_memory_take_turns_in_one_session(bench: ModelBench, made: MemoryPlanned) -> None:
