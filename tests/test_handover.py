@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from edgeplan.cli import app
 from edgeplan.engines.base import random_inputs
-from edgeplan.errors import FormatError
+from edgeplan.errors import DeviceError, FormatError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.write import save_onnx
@@ -187,3 +187,23 @@ def test_a_run_tells_who_answered(planned: Planned) -> None:
     assert found.handed_over == 0
     printed = CliRunner().invoke(app, ["run", str(planned.folder), "--repeat", "2", "--check"])
     assert printed.exit_code == 0, printed.output
+
+
+def test_a_later_plan_that_fails_in_its_turns_costs_no_answer(planned: Planned) -> None:
+    class Failing(_Slowed):
+        runs = 0
+
+        def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            self.runs += 1
+            if self.runs > 1:
+                raise DeviceError("the device is gone", next_step="look for it")
+            return super().run(inputs)
+
+    plan = read_folder(planned.folder)
+    opened = HandoverSession(plan, lambda: open_cold(plan), lambda found: cast("Session", Failing(open_plan(found), 0)))
+    with opened as session:
+        assert not session.wait(), "nothing is begun that could be waited for"
+        _run_checked(session, planned, 1)
+        assert session.wait(_MOST_SECONDS)
+        _run_checked(session, planned, 4)
+        assert "the device is gone" in session.stayed_because

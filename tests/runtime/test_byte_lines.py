@@ -174,6 +174,17 @@ def test_a_line_of_bytes_is_within_a_step_of_the_reference(dnnl: Dnnl, tmp_path:
             assert sorted(step.kind for step in lowered.steps) == sorted([*before, *line.steps]), seed
 
 
+def test_a_mean_that_makes_an_image_of_something_else_is_no_step_of_bytes(dnnl: Dnnl, tmp_path: Path) -> None:
+    """Images may lie with channels last, and what they are made of does not."""
+    line = _of_one((1, 3, 8, 8, 4), "ReduceMean", axes=[4], keepdims=0)
+    given, inputs, wanted = _made(line, tmp_path, 0, images=False, extreme=False)
+    path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    graph, lowered = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, BLOCKED), tmp_path).run(inputs)["y"]
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+    assert INT8_LINE not in {step.kind for step in lowered.steps}
+
+
 _MOVES: dict[str, dict[str, Any]] = {
     "Transpose": {"perm": [0, 3, 1, 2]},
     "Flatten": {"axis": 2},

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
-from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start
+from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
 from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib, require_free
@@ -317,6 +317,9 @@ def write_front_plan(
         require_free(wanted, "--budget")
         size = wanted.size
     require_writable(Path(output), instead="choose another folder with -o")
+    if pair and goal == "both":
+        with planning_on(load_pair(str(pair)).devices()[1]):
+            pass  # what cannot be opened is refused before anything is written
     found = plan_front(model, device=device, pair="" if goal == "both" else pair, preparation=preparation)
     if pair and goal == "both":
         return found, _handing_over(found, Path(model), Path(output), device, pair, preparation)

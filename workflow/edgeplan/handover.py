@@ -3,7 +3,8 @@
 A GPU takes long to open: its driver, a context, kernels, weights. A plan folder may therefore hold a second one, `later/`. The
 first answer is the host's. A thread opens the later plan: meanwhile, where the host leaves processors free, else behind the
 first answer. It runs it on the first inputs. Where its outputs are the host's, both take turns for a few inferences; the faster
-one answers all that follow. Whatever fails in that thread costs no answer: the host goes on.
+one answers all that follow. Whatever fails before then costs no answer: the host goes on. Once the later plan has taken over,
+the host's is closed, and errors of the other are the caller's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class HandoverSession(Session):
         self._host: Any = host()  # which prepares kernels while the other plan is looked at
         try:
             self._later_plan = later_plan_of(plan)
-        except FormatError:
+        except BaseException:
             self._host.close()
             raise
         super().__init__(self._host.inputs, plan.path)
@@ -80,14 +81,14 @@ class HandoverSession(Session):
         return found
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the later plan can take over or has failed; tell whether that is decided."""
-        return self._ready.wait(seconds)
+        """Wait until the later plan can take over or has failed, and tell whether it did; no wait before an answer."""
+        return self._answered.is_set() and self._ready.wait(seconds)
 
     # Inferences
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         self._count += 1
-        if self._count == 1:
+        if not self._answered.is_set():
             return self._begin(inputs)
         if self.handed_over:
             self._host.close()
@@ -136,7 +137,14 @@ class HandoverSession(Session):
         """Time inferences of both processors in turns, and decide when each has had its own."""
         on_later = len(self._times[True]) <= len(self._times[False])
         began = time.perf_counter()
-        outputs = self._later_run(inputs) if on_later else self._host_run(inputs)
+        try:
+            outputs = self._later_run(inputs) if on_later else self._host_run(inputs)
+        except EdgeplanError as error:
+            if not on_later:
+                raise
+            self._stay(f"the later plan failed: {error.what}")
+            _log.warning("%s: %s; the first plan answers all inferences", self._where, self.stayed_because)
+            return self._host_run(inputs)
         self._times[on_later].append((time.perf_counter() - began) * 1e3)
         if min(map(len, self._times.values())) >= _TURNS:
             ours, others = min(self._times[False]), min(self._times[True])

@@ -165,8 +165,8 @@ def _cold_lines(found: Run) -> list[str]:
         lines.append("core-milliseconds: " + ", ".join(f"{stage} {ms:.2f}" for stage, ms in found.stages_ms.items()))
         if found.continuous:
             lines += switch_table([*found.cold_ms, *found.warm_ms])
-    if found.handed_over:
-        later = [ms for k, ms in enumerate(found.warm_ms, start=2) if k >= found.handed_over]
+    later = [ms for k, ms in enumerate(found.warm_ms, start=2) if found.handed_over and k >= found.handed_over]
+    if later:
         lines.append(f"the later plan answers from inference {found.handed_over} on")
         lines += _times("later plan", later)
     elif found.stayed_because:

@@ -161,6 +161,8 @@ class GpuSession(Session):
         chunk = size if in_memory(descriptor, size) else _CHUNK_BYTES
         with self._timed("upload"), Bringer() as bringer:
             for first in range(0, size, chunk):
+                if self._stop.is_set():
+                    return
                 part = values[first : first + chunk]
                 if chunk < size:
                     with contextlib.suppress(OSError):  # the copy reads it, then

@@ -10,8 +10,8 @@ from edgeplan.graph.ir import Graph, Operator
 
 #: Operators whose attributes and constants say nothing of how many images there are.
 _FREE = frozenset(
-    {"Conv", "Gemm", "BatchNormalization", "LRN", "Add", "Mul", "MaxPool", "AveragePool", "GlobalAveragePool", "Flatten"}
-) | frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Resize", "Upsample"})
+    {"Conv", "Gemm", "BatchNormalization", "LRN", "Add", "Mul", "MaxPool", "AveragePool", "GlobalAveragePool"}
+) | frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Upsample"})
 #: Operators along an axis, which must not be that of the images.
 _ALONG_AXIS = frozenset({"Concat", "Split", "Softmax"})
 
@@ -39,6 +39,10 @@ def _is_free(op: Operator, graph: Graph) -> bool:
     """Tell whether an operator does the same to each image."""
     if op.op_type in _ALONG_AXIS:
         return op.integer("axis", 0) % len(graph.shape(op.outputs[0])) != 0
+    if op.op_type == "Flatten":
+        return op.integer("axis", 1) % len(graph.shape(op.inputs[0])) != 0
+    if op.op_type == "Resize":
+        return "sizes" not in op.attributes
     if op.op_type == "Transpose":
         return op.integers("perm", (1,))[0] == 0
     return op.op_type in _FREE or (op.op_type == "Reshape" and op.integers("shape", ())[:1] == (1,))

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 
 from edgeplan.graph.ir import Graph, Operator, Shape
 
-#: Operators that hand integers on as they are; of a Gather the data, of a Where both sides.
+#: Operators that hand integers on as they are; of a Gather the data, of a Where both sides, of a Scatter all but
+#: the places.
 _HANDED_ON: Mapping[str, slice] = {
     **dict.fromkeys(
         (
             "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast", "Slice", "Split", "Expand", "Tile",
-            "Gather", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "DepthToSpace", "SpaceToDepth",
-            "Trilu",
+            "Gather", "GatherElements", "GatherND", "Pad", "DepthToSpace", "SpaceToDepth", "Trilu",
         ),
         slice(0, 1),
     ),
     **dict.fromkeys(("Concat", "Max", "Min"), slice(None)),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), slice(0, None, 2)),
     "Where": slice(1, None),
 }  # fmt: skip
 

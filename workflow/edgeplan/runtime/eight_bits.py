@@ -32,6 +32,7 @@ _IMAGE_RANK = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
 #: Axes beside its rows that a kernel of two operands goes over.
 _MOST_AXES = 2
+_MOST_TERMS = 64  # of a table: the same byte may come in by many ways
 
 
 class ByteStep(NamedTuple):
@@ -126,32 +127,39 @@ class _Lines:
             for output in written
         )
 
-    def _terms(self, tensor: str, *, through: bool) -> list[_Term] | None:
-        """Return what makes a tensor of a byte, or None; beyond operators that round in between, if so wanted."""
+    def _terms(self, tensor: str, *, through: bool, most: int = _MOST_TERMS) -> list[_Term] | None:
+        """Return what makes a tensor of a byte in at most so many terms, or None; beyond rounding in between, if so wanted."""
         graph = self._graph
         op = graph.producer.get(tensor)
-        if op is None:
+        if op is None or not most:
             return None
         if is_by_one_scale(graph, op, "DequantizeLinear"):
-            return (self._terms_before(op) if through else None) or [_Term("x", op)]
+            return (self._terms_before(op, most - 1) if through else None) or [_Term("x", op)]
         if op.op_type.lower() in OF_TWO and len(op.inputs) == len(op.operands) == len(("a", "b")):
-            sides = [self._terms(name, through=through) for name in op.operands]
-            if any(side is None for side in sides) or len({self._shapes[name] for name in op.operands}) != 1:
-                return None
-            return [*(term for side in sides for term in side or ()), _Term(op.op_type.lower(), op)]
+            return self._terms_of_two(op, through=through, most=most)
         post = activation(op) if compiled(graph, op) is None else None
-        found = self._terms(op.inputs[0], through=through) if post is not None and post.algorithm in TABLED else None
+        tabled = post is not None and post.algorithm in TABLED
+        found = self._terms(op.inputs[0], through=through, most=most - 1) if tabled else None
         if found is None or post is None:
             return None
         return [*found, _Term(f"{post.algorithm},{post.alpha!r},{post.beta!r}", op)]
 
-    def _terms_before(self, op: Operator) -> list[_Term] | None:
+    def _terms_of_two(self, op: Operator, *, through: bool, most: int) -> list[_Term] | None:
+        sides = list[_Term]()
+        for name in op.operands:
+            side = self._terms(name, through=through, most=max(0, most - 1 - len(sides)))
+            if not side or self._shapes[name] != self._shapes[op.operands[0]]:
+                return None
+            sides += side
+        return [*sides, _Term(op.op_type.lower(), op)] if len(sides) < most else None
+
+    def _terms_before(self, op: Operator, most: int) -> list[_Term] | None:
         """Return what makes the bytes that numbers are made of, where they are rounded of others for these alone."""
         before = self._graph.producer.get(op.inputs[0])
         if before is None or before.name in self._taken or not is_by_one_scale(self._graph, before, "QuantizeLinear"):
             return None
         alone = before.weights == op.weights and self._private({before.name}, op)
-        found = self._terms(before.inputs[0], through=True) if alone else None
+        found = self._terms(before.inputs[0], through=True, most=max(0, most - 2)) if alone else None
         return found and [*found, _Term("round", before), _Term("", op)]
 
     def _tabled(self, last: Operator, terms: list[_Term], numbers: Operator) -> ByteStep:
@@ -206,7 +214,8 @@ class _Lines:
             axes = op.integers("axes", ()) if op.op_type == "ReduceMean" else tuple(range(2, rank))
             places = sorted(axis % rank for axis in axes)
             beside = places and places == list(range(places[0], places[-1] + 1))
-            if beside and (rank != _IMAGE_RANK or places == [2, 3]):
+            # images may lie with channels last: their means are those of images, and no mean of something else is one
+            if beside and (places == [2, 3] if rank == _IMAGE_RANK else len(out) != _IMAGE_RANK):
                 size = math.prod(shapes[0][axis] for axis in places)
                 return {"form": "mean", "size": size, "after": math.prod(shapes[0][places[-1] + 1 :])}
         return None

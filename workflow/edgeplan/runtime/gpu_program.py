@@ -209,6 +209,8 @@ def problem_of(program: GpuProgram, schedule: GpuSchedule) -> str:
     prepared = sorted(step for queue in schedule.queues for step in queue)
     if prepared != list(range(len(program.steps))):
         return "its queues do not prepare each step once"
+    if schedule.in_sequence and schedule.at_once:
+        return "it is prepared both in sequence and at once"
     if (schedule.in_sequence or schedule.at_once) and len(schedule.queues) != 1:
         return "it has several queues, and one thread that prepares"
     borders = (*program.inputs, *program.outputs)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 from edgeplan.runtime.waiting import bounded_waits
 
@@ -64,9 +65,10 @@ def wait() -> None:
 
 
 def _load() -> None:
-    """Load the library; whatever fails, fails again where it is opened, and is told there."""
-    if (path := next(wheel_libraries(), None)) is not None:
-        function = ctypes.CDLL(None).dlopen  # unlike `ctypes.CDLL` of Python 3.11 it lets other threads run
-        function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
-        with bounded_waits():
-            function(os.fsencode(path), _NOW)
+    """Load the library; whatever fails here is told where it is opened, if it fails there."""
+    with suppress(Exception):
+        if (path := next(wheel_libraries(), None)) is not None:
+            function = ctypes.CDLL(None).dlopen  # unlike `ctypes.CDLL` of Python 3.11 it lets other threads run
+            function.argtypes, function.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+            with bounded_waits():
+                function(os.fsencode(path), _NOW)

@@ -103,7 +103,7 @@ def files_sha256(files: Sequence[Path]) -> str:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 state.update(chunk)
-    return state.hexdigest()
+    return str(state.hexdigest())
 
 
 def write_text(path: Path, text: str) -> None:

@@ -185,7 +185,7 @@ class StreamSession:
         self._began = 0  # the last inference's steps, ns
         self._executed = False  # every kernel has run once
         self._settling = READY_INFERENCES
-        self._giving_up: threading.Thread | None = None
+        self._unsettled = False  # whether pages wait to be given up
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         if first is None:
@@ -367,7 +367,7 @@ class StreamSession:
     def _run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
         if not self._clean:
             self._restart()
-        self.wait_settled()
+        self.settle()
         turn = self._turns[self._turn]
         found = self._views(turn.inputs, inputs)
         self._follow_first()
@@ -385,7 +385,7 @@ class StreamSession:
         self._file.require_unchanged()
         self._clean = True
         if self._executed and not begun:
-            self._settle()
+            self._unsettled = self._late is None
         return outputs
 
     def _execute(self, turn: ModelTurn) -> None:
@@ -424,17 +424,14 @@ class StreamSession:
             if self._late is None and begun:
                 self._library.executed()
 
-    def _settle(self) -> None:
-        """Give up what was read around code that ran for the first time; another thread does, the next inference waits."""
-        if self._late is None:
-            self._giving_up = threading.Thread(target=self._library.executed, name="giving up", daemon=True)
-            self._giving_up.start()
+    def settle(self) -> None:
+        """Give up what was read around code that ran in the first inference alone: before the next one, not in its time.
 
-    def wait_settled(self) -> None:
-        """Wait until the session has given up what its first inference alone needed."""
-        if self._giving_up is not None:
-            self._giving_up.join()
-            self._giving_up = None
+        The thread that asks for inferences does: others may map and unmap files meanwhile, and what they map must stay.
+        """
+        if self._unsettled:
+            self._unsettled = False
+            self._library.executed()
 
     def _after(self, k: int) -> None:
         """Do what follows a step that was executed by itself."""
@@ -547,7 +544,6 @@ class StreamSession:
             self._loader.pause()
             self._loader.close()
             self.wait_touched()
-            self.wait_settled()
             self._file.close()
             if self._arena is not None:
                 self._arena.close()

@@ -147,7 +147,7 @@ def _phases(
         paused = (time.perf_counter() - began) * 1e3
         phase, faults_then = _runs(session, job, inputs)
         ready = ready if number else faults_then
-        session.wait_settled()
+        session.settle()
         phases.append({"replan_ms": replanned, "pause_ms": paused, "memory": resident(), **phase})
     return phases, ready
 
