@@ -118,3 +118,4 @@ def test_plans_that_take_all_at_once_are_held_to_the_best_of_all(costs: GpuCosts
     best = min(executed_ms(chosen) for chosen in product(*costs.steps) if all(one.cached for one in chosen))
     assert found.lower_bound_ms <= best * (1 + 1e-9)
     assert found.makespan_ms == pytest.approx(executed_ms(found.choice))
+    assert found.makespan_ms == pytest.approx(best, rel=1e-4, abs=1e-4)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from edgeplan.planning.machine import CostArrays, KernelSchedule, makespan_ms
 from edgeplan.planning.optimal import Search, optimal
 
-_SHARES = 101  # weights of the upload in a bound that are tried
+_GAP, _MOST_SECONDS = 1e-6, 20.0  # of the search for a start that has all at once
 _NEVER = 4.0  # times the time of everything in sequence: what preparing on the GPU costs
 
 
@@ -179,27 +180,33 @@ def _pipelined(costs: GpuCosts, search: Search) -> GpuOutcome:
 def _at_once(costs: GpuCosts, fill_ms_per_byte: float) -> GpuOutcome:
     """Choose kernels where all weights are kept, and uploaded in one go beside the loading of code; the GPU runs after both.
 
-    The time is the larger of the two sums before the GPU begins, and the GPU's. For any weights of the two that add up to one,
-    their weighted sum is no more than the larger: what is least of it, step by step, is a bound, and a choice to try.
+    The time is the larger of the two sums before the GPU begins, and the GPU's: an integer program of a choice for each step.
+    Its bound is that of starts that have all at once.
     """
     steps = [[one for one in step if one.cached] for step in costs.steps]
-    times = [np.array([(one.kept_bytes * fill_ms_per_byte, one.merged_ms, one.first_ms) for one in step]) for step in steps]
-    best, makespan, bound = [0] * len(times), np.inf, 0.0
-    for share in np.linspace(0.0, 1.0, _SHARES):
-        weights = np.array([share, 1.0 - share, 1.0])
-        chosen = [int(np.argmin(step @ weights)) for step in times]
-        up, beside, run = sum(step[k] for step, k in zip(times, chosen, strict=True))
-        bound = max(bound, share * up + (1.0 - share) * beside + run)
-        if max(up, beside) + run < makespan:
-            best, makespan = chosen, max(up, beside) + run
-    start = costs.start_ms
+    flat = [one for step in steps for one in step]
+    before = np.array([(one.kept_bytes * fill_ms_per_byte, one.merged_ms) for one in flat]).T
+    chosen_once = np.repeat(np.eye(len(steps)), [len(step) for step in steps], axis=1)
+    found = milp(
+        np.array([*(one.first_ms for one in flat), 1.0]),
+        integrality=np.array([*[1] * len(flat), 0]),
+        bounds=Bounds(0, np.array([*[1.0] * len(flat), np.inf])),
+        constraints=[
+            LinearConstraint(np.column_stack([chosen_once, np.zeros(len(steps))]), 1, 1),
+            LinearConstraint(np.column_stack([before, -np.ones(2)]), -np.inf, 0),
+        ],
+        options={"mip_rel_gap": _GAP, "time_limit": _MOST_SECONDS},
+    )
+    taken = found.x[:-1] > 0.5  # a choice is 0 or 1
+    best = [one for one, is_taken in zip(flat, taken, strict=True) if is_taken]
+    makespan = float(before[:, taken].sum(1).max()) + sum(one.first_ms for one in best)
     return GpuOutcome(
-        tuple(step[k] for step, k in zip(steps, best, strict=True)),
-        (tuple(range(len(times))),),
+        tuple(best),
+        (tuple(range(len(steps))),),
         in_sequence=False,
         code=True,
-        makespan_ms=start + float(makespan),
-        lower_bound_ms=start + min(float(bound), float(makespan)),
+        makespan_ms=costs.start_ms + makespan,
+        lower_bound_ms=costs.start_ms + min(float(found.mip_dual_bound), makespan),
         note="all weights in one go",
         at_once=True,
     )
