@@ -103,7 +103,8 @@ def compared(model: Path, pair: str, repeat: int, runs: int) -> dict[str, Any]:
     over = [start for start in found[both] if start["handed_over"]]
     seconds = statistics.median(start["handed_over_s"] for start in over) if over else math.nan
     told = f"handed over in {len(over)} of {repeat}" + (f", {seconds:.2f} s after the first" if over else "")
-    told += "".join(
+    reasons = {start["stayed"].partition(":")[0] for start in found[both] if start["stayed"]}
+    told += "".join(f"; {reason}" for reason in sorted(reasons))
         f"; {reason}" for reason in dict.fromkeys(start["stayed"].partition(":")[0] for start in found[both] if start["stayed"])
     )
     return {

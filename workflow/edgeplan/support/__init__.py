@@ -9,8 +9,8 @@ Modules:
   wheel finds what another compiled.
 * `cpus`: Tells the processors that this process may use, and how much of their time: affinity,
   cpuset, control groups' quota.
-* `digests`: Digests small files by SHA-256 without OpenSSL, which takes 3.4 MiB of memory; large
-  files are for `hashlib`.
+* `digests`: Digests of SHA-256 are made without OpenSSL, which takes 3.4 MiB of memory, unless
+  something else has loaded it.
 * `files`: Reads and writes files that cross a border: atomic writes, validated YAML and JSON.
 * `frames`: Reads and writes the tables and documents that one stage hands to the next: atomically,
   and checked.
