@@ -105,8 +105,6 @@ def compared(model: Path, pair: str, repeat: int, runs: int) -> dict[str, Any]:
     told = f"handed over in {len(over)} of {repeat}" + (f", {seconds:.2f} s after the first" if over else "")
     reasons = {start["stayed"].partition(":")[0] for start in found[both] if start["stayed"]}
     told += "".join(f"; {reason}" for reason in sorted(reasons))
-        f"; {reason}" for reason in dict.fromkeys(start["stayed"].partition(":")[0] for start in found[both] if start["stayed"])
-    )
     return {
         "model": model.stem, "first": first[both] / first[alone], "steady": steady[both] / steady[alone],
         "first_ms": [first[both], first[alone]], "steady_ms": [steady[both], steady[alone]], "told": told,
