@@ -10,7 +10,7 @@ import pytest
 
 from edgeplan.errors import ParamsError
 from edgeplan.graph.batches import batched
-from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.zoo import FAMILIES, build_variant, variants
@@ -31,9 +31,22 @@ def test_each_image_of_a_batch_is_computed_as_alone(family: str, tmp_path: Path)
     np.testing.assert_allclose(found[1][1:2], found[0], rtol=1e-3, atol=1e-4 * np.abs(found[0]).max())
 
 
-@pytest.mark.parametrize("op", ["Transpose", "Reshape"])
-def test_what_moves_the_axis_of_images_is_refused(op: str) -> None:
-    b = GraphBuilder("fixed", (1, 4, 6, 6))
-    made = b.transpose(b.input, (1, 0, 2, 3)) if op == "Transpose" else b.reshape(b.input, (4, 36))
-    with pytest.raises(ParamsError, match=f"operators {op}"):
-        batched(b.build(made), "several", 2)
+def _operator(op_type: str, out: tuple[int, ...], **attributes: Attribute) -> Graph:
+    tensors = {"x": Tensor("x", (1, 4, 6, 6)), "y": Tensor("y", out)}
+    return Graph("fixed", (Operator(op_type, op_type, ("x",), ("y",), (), attributes),), ("x",), ("y",), tensors)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _operator("Transpose", (4, 1, 6, 6), perm=(1, 0, 2, 3)),
+        _operator("Reshape", (4, 36), shape=(4, 36)),
+        _operator("Flatten", (1, 144), axis=0),
+        _operator("Resize", (1, 4, 12, 12), sizes=(1, 4, 12, 12)),
+        _operator("Softmax", (1, 4, 6, 6), axis=0),
+    ],
+    ids=lambda graph: graph.operators[0].op_type,
+)
+def test_what_moves_the_axis_of_images_or_says_their_number_is_refused(graph: Graph) -> None:
+    with pytest.raises(ParamsError, match=f"operators {graph.operators[0].op_type}"):
+        batched(graph, "several", 2)

@@ -74,6 +74,9 @@ def _forms() -> Iterator[tuple[str, list[onnx.NodeProto], Inputs, Mapping[str, n
         FLOAT,
         {"x": 9},
     )
+    places = {"p": np.zeros((2, 1), np.int64), "w": values(30, 8)}
+    put = [node("ScatterElements", "x p z", "i", axis=1), node("Gather", "w i")]
+    yield "written over", put, ids | {"z": (INT64, (2, 1))}, places, FLOAT, {"x": 30, "z": 30}
     yield "no index", [node("Add", "x z")], ids | {"z": (INT64, (2, 3))}, {}, INT64, {}
 
 

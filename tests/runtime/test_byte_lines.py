@@ -185,6 +185,18 @@ def test_a_mean_that_makes_an_image_of_something_else_is_no_step_of_bytes(dnnl: 
     assert INT8_LINE not in {step.kind for step in lowered.steps}
 
 
+@pytest.mark.parametrize("length", [5, 40])
+def test_differences_of_a_byte_and_itself_take_no_longer_than_their_number(dnnl: Dnnl, tmp_path: Path, length: int) -> None:
+    """Each doubles the terms of the one before, as a tree; a table of too many is none."""
+    chain = tuple(("Sub" if k % 2 else "Add", f"n{k - 1} n{k - 1}" if k else "x0 x0", {}) for k in range(length))
+    nodes = (*chain, ("Add", "x0 ", {}))
+    given, inputs, wanted = _made(Line(nodes, ((3, 5),)), tmp_path, 0, images=False, extreme=False)
+    path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
+    graph, _ = read_model(path)
+    found = SequentialSession(dnnl, default_program(dnnl, path, graph, BLOCKED), tmp_path).run(inputs)["y"]
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+
+
 _MOVES: dict[str, dict[str, Any]] = {
     "Transpose": {"perm": [0, 3, 1, 2]},
     "Flatten": {"axis": 2},
