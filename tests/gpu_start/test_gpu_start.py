@@ -389,7 +389,8 @@ def test_an_error_of_a_preparing_thread_ends_the_inference(planned: Planned, cop
     def refuse(*_: Any) -> None:
         raise ModelError("the disk is gone")
 
-    monkeypatch.setattr("edgeplan.gpu_start.weights.WeightFiles.read_packed", refuse)
+    for name in ("read_packed", "map_packed"):  # step by step, or all at once
+        monkeypatch.setattr(f"edgeplan.gpu_start.weights.WeightFiles.{name}", refuse)
     with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
         session.run(random_inputs(planned.graph))
 
