@@ -52,17 +52,23 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return (rng.standard_normal(shape) * 9).astype(dtype)
 
 
-@pytest.mark.parametrize("seed", _CASES)
-def test_an_element_for_each_index(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def _along_an_axis(rng: np.random.Generator) -> tuple[int, Array, Array]:
+    """An axis, data, and for each of some places of all other axes an index along it."""
     shape = tuple(rng.integers(1, 6, rng.integers(1, 5)))
     axis = int(rng.integers(-len(shape), len(shape)))
     places = [int(rng.integers(1, size + 1)) for size in shape]
     places[axis] = int(rng.integers(1, 9))
     data, size = _drawn(rng, shape), shape[axis]
     indices = rng.integers(-size, size, places).astype(rng.choice(["int32", "int64"]))
+    return axis, data, indices
+
+
+@pytest.mark.parametrize("seed", _CASES)
+def test_an_element_for_each_index(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    axis, data, indices = _along_an_axis(rng)
     path = _saved(tmp_path / "m.onnx", node("GatherElements", "x i", axis=axis), data, indices)
-    kept = tuple(slice(None) if k == axis % len(shape) else slice(count) for k, count in enumerate(places))
+    kept = tuple(slice(None) if k == axis % data.ndim else slice(count) for k, count in enumerate(indices.shape))
     np.testing.assert_array_equal(_run(dnnl, path, data, indices), np.take_along_axis(data[kept], indices, axis))
 
 
@@ -89,16 +95,11 @@ def _reduction(rng: np.random.Generator, data: Array) -> str:
 @pytest.mark.parametrize("seed", _CASES)
 def test_an_element_written_for_each_index(dnnl: Dnnl, tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(200 + seed)
-    shape = tuple(rng.integers(1, 6, rng.integers(1, 5)))
-    axis = int(rng.integers(-len(shape), len(shape)))
-    places = [int(rng.integers(1, size + 1)) for size in shape]
-    places[axis] = int(rng.integers(1, 9))
-    data, size = _drawn(rng, shape), shape[axis]
-    indices = rng.integers(-size, size, places).astype(rng.choice(["int32", "int64"]))
-    updates = (rng.standard_normal(places) * 9).astype(data.dtype)
+    axis, data, indices = _along_an_axis(rng)
+    updates = (rng.standard_normal(indices.shape) * 9).astype(data.dtype)
     word, wanted = _reduction(rng, data), data.copy()
     path = _saved(tmp_path / "m.onnx", node("ScatterElements", "x i u", axis=axis, reduction=word), data, indices, updates)
-    for place in np.ndindex(*places):
+    for place in np.ndindex(*indices.shape):
         to = list(place)
         to[axis] = indices[place]
         wanted[tuple(to)] = _REDUCTIONS[word](wanted[tuple(to)], updates[place])

@@ -24,6 +24,7 @@ from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
 from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, first_behind_kernels_ms, least_for_first
 from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
+from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
@@ -317,12 +318,13 @@ def write_front_plan(
         require_free(wanted, "--budget")
         size = wanted.size
     require_writable(Path(output), instead="choose another folder with -o")
-    if pair and goal == "both":
-        with planning_on(load_pair(str(pair)).devices()[1]):
+    second = load_pair(str(pair)).devices()[1] if pair and goal == "both" else None
+    if second is not None:
+        with planning_on(second):
             pass  # what cannot be opened is refused before anything is written
-    found = plan_front(model, device=device, pair="" if goal == "both" else pair, preparation=preparation)
-    if pair and goal == "both":
-        return found, _handing_over(found, Path(model), Path(output), device, pair, preparation)
+    found = plan_front(model, device=device, pair=pair if second is None else "", preparation=preparation)
+    if second is not None:
+        return found, _handing_over(found, Path(model), Path(output), device, second, preparation)
     chosen = found.best(goal, size)
     if chosen.kind == MEMORY:
         at = size if size is not None else chosen.budget_bytes
@@ -339,10 +341,9 @@ def write_front_plan(
 
 
 def _handing_over(
-    found: Front, model: Path, output: Path, device: FilePath, pair: FilePath, preparation: Preparation | None
+    found: Front, model: Path, output: Path, device: FilePath, second: DeviceFile, preparation: Preparation | None
 ) -> PlanForGoal:
     """Write the cold start of the host, and in it the plan of the pair's second processor, which takes over."""
-    second = load_pair(str(pair)).devices()[1]
     cold = plan_cold_start(model, output, device, costs="predicted", preparation=preparation)
     source = Path(read_folder(cold.folder, COLD_START).made_for.model)
     later = plan_gpu_start(source, cold.folder / LATER_NAME, second)

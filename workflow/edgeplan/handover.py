@@ -99,8 +99,8 @@ class HandoverSession(Session):
 
     def _begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run the first inference on the host; what it gave is what the later plan is held to."""
-        self._first_inputs = {name: np.array(value) for name, value in inputs.items()}
         outputs = self._host_run(inputs)
+        self._first_inputs = {name: np.array(value) for name, value in inputs.items()}
         self._expected = {name: np.array(value) for name, value in outputs.items()}
         self._answered.set()
         if not self._thread.ident:
@@ -118,12 +118,10 @@ class HandoverSession(Session):
             found = session.run(self._first_inputs)
             apart = relative_error([found[name] for name in self._expected], list(self._expected.values()))
             if not apart <= OUTPUT_TOLERANCE:
-                self._stay(f"the later plan's outputs differ by {apart:.1e} of the largest magnitude")
+                self._give_up(f"the later plan's outputs differ by {apart:.1e} of the largest magnitude")
         except Exception as error:  # noqa: BLE001  the host goes on, whatever a driver raises
-            self._stay(f"the later plan cannot be run: {error.what if isinstance(error, EdgeplanError) else repr(error)}")
+            self._give_up(f"the later plan cannot be run: {error.what if isinstance(error, EdgeplanError) else repr(error)}")
         finally:
-            if self.stayed_because:
-                _log.warning("%s: %s; the first plan answers all inferences", self._where, self.stayed_because)
             self._ready.set()
 
     def _stay(self, why: str) -> None:
@@ -132,6 +130,11 @@ class HandoverSession(Session):
         if self._later is not None:
             self._later.close()
             self._later = None
+
+    def _give_up(self, why: str) -> None:
+        """Stay because the later plan is not right or fails, which is logged."""
+        self._stay(why)
+        _log.warning("%s: %s; the first plan answers all inferences", self._where, why)
 
     def _take_turns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Time inferences of both processors in turns, and decide when each has had its own."""
@@ -142,8 +145,7 @@ class HandoverSession(Session):
         except EdgeplanError as error:
             if not on_later:
                 raise
-            self._stay(f"the later plan failed: {error.what}")
-            _log.warning("%s: %s; the first plan answers all inferences", self._where, self.stayed_because)
+            self._give_up(f"the later plan failed: {error.what}")
             return self._host_run(inputs)
         self._times[on_later].append((time.perf_counter() - began) * 1e3)
         if min(map(len, self._times.values())) >= _TURNS:
