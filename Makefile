@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page modules structure schema bench distil relock wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page structure schema bench distil relock wire \
 	clean place repository
 
 help: ## show this text
@@ -93,9 +93,6 @@ results-page: environment ## write the figures of README.md and docs/results.md 
 
 operators-page: environment ## write docs/operators.md from the operators that the package knows
 	python workflow/scripts/operators_page.py
-
-modules: environment ## write the list of modules into the docstring of each package
-	python workflow/scripts/module_lists.py
 
 structure: dev-environment ## print figures of the package's structure: code lines, arrows up, circles, homonyms, late imports, walks
 	python workflow/scripts/structure.py

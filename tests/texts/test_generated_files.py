@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-import module_lists  # noqa: E402  a script, of the folder above
-import operators_page  # noqa: E402  likewise
+import operators_page  # noqa: E402  a script, of the folder above
 import params_schema  # noqa: E402  likewise
 
 
@@ -21,13 +19,3 @@ def test_the_committed_page_is_of_the_present_operators() -> None:
 def test_the_committed_schema_is_that_of_the_settings() -> None:
     assert (ROOT / "config/schema/params.schema.json").read_text() == params_schema.schema(), "run `make schema`"
     assert (ROOT / "config/schema/worker.schema.json").read_text() == params_schema.worker_schema(), "run `make schema`"
-
-
-def test_each_package_lists_its_modules() -> None:
-    others = [
-        str(folder) for folder in module_lists.packages() if module_lists.listed(folder) != (folder / "__init__.py").read_text()
-    ]
-    assert not others, "run `make modules`"
-    support = ROOT / "workflow/edgeplan/support"
-    told = set(re.findall(r"^\* `(\w+)`: \w", (support / "__init__.py").read_text(), re.MULTILINE))
-    assert told == {path.stem for path in support.glob("*.py")} - {"__init__"}

@@ -1,9 +1,4 @@
-"""An NVIDIA GPU, or a slice of one, is measured by itself through CUDA, and is the second processor of a pair.
-
-Modules:
-
-* `session`: Runs a model on an NVIDIA GPU alone, or on a slice of one, through CUDA.
-"""
+"""An NVIDIA GPU, or a slice of one, is measured by itself through CUDA, and is the second processor of a pair."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""This package starts MNN cold as a stock engine.
-
-Modules:
-
-* `cold`: Starts MNN cold on the CPU, f32 (its "high" precision).
-* `convert`: Converts ONNX to MNN by the converter of MNN's wheel.
-"""
+"""This package starts MNN cold as a stock engine."""
 
 from __future__ import annotations
 

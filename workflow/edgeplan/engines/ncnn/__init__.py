@@ -1,13 +1,4 @@
-"""This package starts ncnn cold as a stock engine.
-
-Modules:
-
-* `cold`: Starts ncnn cold on the CPU, f32: the engine that NNV12 extends.
-* `convert`: Converts ONNX to ncnn by pnnx, ncnn's own converter: a program, run in a folder of its
-  own.
-* `vulkan_cold`: Starts ncnn cold on a GPU through Vulkan, f32: the engine that NNV12 is compared
-  with there.
-"""
+"""This package starts ncnn cold as a stock engine."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Runs models by oneDNN, through the package's own runtime: measured by node, and started cold by plans.
-
-Modules:
-
-* `cold`: Starts the package's own runtime cold: a plan folder, built elsewhere, executed as it was
-  planned.
-* `mapped`: Our own kernels on mapped weights: no plan of memory, the page cache decides what of the
-  weights is there.
-* `session`: Runs models by the package's own runtime on oneDNN, as an engine like the others: f32,
-  the likely fastest kernels.
-"""
+"""Runs models by oneDNN, through the package's own runtime: measured by node, and started cold by plans."""
 
 from __future__ import annotations
 

@@ -1,19 +1,4 @@
-"""Runs models by ONNX Runtime: measured by node, and started cold.
-
-Modules:
-
-* `cold`: Starts ONNX Runtime cold on its CPU execution provider, f32: its default, and what it
-  offers for a faster start.
-* `cuda_cold`: Starts ONNX Runtime cold on an NVIDIA GPU through its CUDA execution provider, f32.
-* `cuda_provider`: Names ONNX Runtime's CUDA provider, loads the libraries that it needs, and gives
-  the options that all its sessions share.
-* `nodes`: Tells which operators of the original graph ONNX Runtime runs in each node of its
-  optimised model.
-* `offline`: ONNX Runtime with the least anonymous memory that it offers at full speed: optimised
-  beforehand, its weights mapped.
-* `reference`: ONNX Runtime's outputs are the reference that outputs of plans are checked against.
-* `session`: Runs and times models by ONNX Runtime on the CPU.
-"""
+"""Runs models by ONNX Runtime: measured by node, and started cold."""
 
 from __future__ import annotations
 

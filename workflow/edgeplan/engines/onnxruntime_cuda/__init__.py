@@ -1,9 +1,4 @@
-"""Runs models by ONNX Runtime on an NVIDIA GPU, through its CUDA provider: measured as a black box.
-
-Modules:
-
-* `session`: Runs and times models by ONNX Runtime on an NVIDIA GPU: a black box, f32 without TF32.
-"""
+"""Runs models by ONNX Runtime on an NVIDIA GPU, through its CUDA provider: measured as a black box."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""An OpenCL device is measured by itself, through the package's own kernels: the second processor of a pair.
-
-Modules:
-
-* `dispatching`: Runs a model on a processor alone that dispatches kernels of its own: f32,
-  activations in blocks of channels.
-* `session`: Runs a model on an OpenCL device alone.
-* `trial`: Tries vectors of one width in a process: a model of the kernels is run and checked by
-  ONNX Runtime (`opencl.widest`).
-"""
+"""An OpenCL device is measured by itself, through the package's own kernels: the second processor of a pair."""
 
 from __future__ import annotations
 

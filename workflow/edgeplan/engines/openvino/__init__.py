@@ -1,15 +1,4 @@
-"""Runs models by OpenVINO: measured by node, and started cold.
-
-Modules:
-
-* `cold`: Starts OpenVINO cold on the CPU, held to f32 (its default on this hardware is bf16), with
-  and without its model cache.
-* `mapped`: OpenVINO with its weights mapped: its own format of models, f32, whose file of weights
-  stays pages of the page cache.
-* `nodes`: Tells which operators of the original graph OpenVINO runs in each node of its runtime
-  model.
-* `session`: Runs models by OpenVINO on the CPU, held to f32 (its default on this hardware is bf16).
-"""
+"""Runs models by OpenVINO: measured by node, and started cold."""
 
 from __future__ import annotations
 

@@ -3,23 +3,6 @@
 A kernel has the arguments of `dnnl_primitive_execute`, and so is called where a primitive is: its block of numbers
 (`graph.blocks`), a pointer that stands for the element type alone, the number of operands, their addresses. It allocates
 nothing, and returns 0 or `BAD_INDEX`. Machine code of kernels is kept; `build` compiles what is not.
-
-Modules:
-
-* `build`: Kernels compiled into images, one for each type of elements.
-* `byte_lines`: Kernels from bytes to bytes: what they stand for is summed, multiplied, averaged,
-  joined or looked up, and rounded once.
-* `elements`: Kernels that compute a value from elements at one place, with ONNX's semantics of NaN,
-  infinity and signs.
-* `halves`: Kernels between single and half precision: float16 and bfloat16 are moved as bits, and
-  rounded half to even.
-* `moving`: Kernels that pick elements, whatever they hold, and those that go along an axis.
-* `quantising`: Kernels between numbers and bytes that stand for them: a number is (byte - zero
-  point) x scale.
-* `registry`: This registry lists all kernels by name, and the types of elements that each is
-  compiled for.
-* `walking`: Kernels go over their operands by a loop over all axes but one, and a row along that
-  one.
 """
 
 from __future__ import annotations
