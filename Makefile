@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page structure schema bench distil relock wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
 	clean place repository
 
 help: ## show this text
@@ -72,7 +72,9 @@ test-isa: dev-environment ## run what computes with oneDNN or OpenCL with blocks
 	set -e; for isa in AVX2 AVX512_CORE; do echo "instruction set $$isa"; ONEDNN_MAX_CPU_ISA=$$isa \
 		$(PYTEST) -m "isa and not slow"; done
 
-lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, and the tests of texts
+lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, import-linter, sizes against the last commit's, and the tests of texts
+	python workflow/scripts/ratchet.py
+	lint-imports --no-logo
 	ruff check .
 	ruff format --check .
 	mypy
@@ -93,9 +95,6 @@ results-page: environment ## write the figures of README.md and docs/results.md 
 
 operators-page: environment ## write docs/operators.md from the operators that the package knows
 	python workflow/scripts/operators_page.py
-
-structure: dev-environment ## print figures of the package's structure: code lines, arrows up, circles, homonyms, late imports, walks
-	python workflow/scripts/structure.py
 
 schema: environment ## write config/schema again: of params.yaml, and of the lines between a host and a board
 	python workflow/scripts/params_schema.py
