@@ -25,4 +25,6 @@ def _module_list() -> str:
     return "\n".join(lines) + "\n"
 
 
-(Path(__file__).parent / "modules.md").write_text(_module_list(), encoding="utf-8")
+_PAGE = Path(__file__).parent / "generated/modules.md"
+_PAGE.parent.mkdir(exist_ok=True)
+_PAGE.write_text(_module_list(), encoding="utf-8")

@@ -24,6 +24,7 @@ PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "config/**/*.md", "data/rows/*.md", "workflow/**/*.md")
     for path in ROOT.glob(pattern)
+    if "generated" not in path.parts
 )
 #: Captions link nowhere.
 _WRITTEN = [path for path in PAGES if "captions" not in path.parts]
