@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
 	clean place repository
 
 help: ## show this text
@@ -49,11 +49,14 @@ tables: repository environment wire ## rebuild the tables of all devices in para
 # Lanes of tests (tests/conftest.py): those of each day; `make lint` has the texts, `make test-slow` the pipeline.
 PYTEST = python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 DAY = fast or numerics or processes
-MORE = long or texts
+MORE = long or texts or committed
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
 	@edgeplan compile # once, not in each worker
 	$(PYTEST) -m "$(DAY)"
+
+test-committed: dev-environment ## run the tests of what is in git: rows, results, shipped predictors; in a clone that nothing was run in
+	$(PYTEST) -m committed
 
 test-all: dev-environment ## every test, with many examples and each instruction set, before a release (hours)
 	@edgeplan compile

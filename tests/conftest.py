@@ -53,7 +53,10 @@ _FAST = "fast"
 #: Lanes of folders that have another one.
 _LANES = {**dict.fromkeys(("engines", "processors"), "numerics"), "end_to_end": "processes", "texts": "texts"}
 #: Lanes by marker: what takes seconds, though others reach nearly all its lines, what takes minutes, and what reads sources.
-_MARKED = ("long", "slow", "texts")
+_MARKED = ("long", "slow", "texts", "committed")
+#: What a run in the checkout writes: tests of each day hold whatever it holds, those marked `committed` are of what is in git.
+_RESULTS = tuple(str(Path(__file__).parents[1] / name) for name in ("params.yaml", "dvc.lock", "data", "results"))
+_READ: list[str] = []
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = (
     "edgeplan.runtime.dnnl",
@@ -92,6 +95,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(lacking))
         if not any(map(item.get_closest_marker, _MARKED)):
             item.add_marker("numerics" if isa and lane == _FAST else lane)
+
+
+def _note_reads(event: str, arguments: tuple[object, ...]) -> None:
+    """Note what of the checkout's results is read by this process (an audit hook)."""
+    if event in {"open", "os.listdir", "os.scandir"} and arguments and isinstance(arguments[0], str | os.PathLike):
+        path = os.path.abspath(arguments[0])  # noqa: PTH100  links stay as they are
+        if path.startswith(_RESULTS):
+            _READ.append(path)
+
+
+sys.addaudithook(_note_reads)
+
+
+@pytest.fixture(autouse=True)
+def _reads_no_results_of_the_checkout(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of each day does not depend on what was run in the checkout."""
+    _READ.clear()
+    yield
+    if not any(map(request.node.get_closest_marker, _MARKED)):
+        assert not _READ, "mark the test `committed`, or give it files of its own"
 
 
 def pytest_collection_finish() -> None:
@@ -304,7 +327,14 @@ def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
+@pytest.fixture(scope="session")
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("elsewhere")
+
+
 @pytest.fixture(autouse=True)
-def _no_workspace_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line notes a workspace that it is given for what it starts; here that would be the next test."""
+def _no_workspace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, _elsewhere: Path) -> None:
+    """Tests work in no workspace, neither the checkout, with what was run in it, nor one that another test has named."""
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", "")
+    if not any(map(request.node.get_closest_marker, ("texts", "slow", "committed"))):
+        monkeypatch.chdir(_elsewhere)

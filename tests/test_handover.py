@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
@@ -72,7 +73,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
         (config / kind).mkdir(parents=True)
         (config / kind / f"{name}.yaml").write_text(yaml.safe_dump(content))
     shutil.copy2(Path(__file__).parents[1] / "config/devices/cpu-onednn.yaml", config / "devices")
-    shutil.copy2(Path(__file__).parents[1] / "params.yaml", folder)
+    shutil.copy2(PARAMS_FILE, folder)
     made = {}
     for features in (32, 48):
         save_onnx(_graph(features), folder / f"{features}.onnx")

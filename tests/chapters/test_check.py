@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.check import check_params, refuse_overlay
 from edgeplan.errors import DeviceError, ParamsError
@@ -15,9 +16,14 @@ from edgeplan.errors import DeviceError, ParamsError
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def _beside_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # config/pairs
+
+
 def _project(folder: Path, **changes: Any) -> tuple[Path, Path]:
     """params.yaml with changes, and the shipped devices."""
-    params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params: dict[str, Any] = yaml.safe_load(PARAMS_FILE.read_text())
     for key, value in changes.items():
         params[key] = params[key] | value if isinstance(value, dict) else value
     (folder / "params.yaml").write_text(yaml.safe_dump(params))

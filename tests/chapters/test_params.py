@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import BaseModel
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.params import Params, load_params, params_on
@@ -18,7 +19,7 @@ from edgeplan.errors import ParamsError
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
 ROOT = Path(__file__).parents[2]
-SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+SHIPPED: dict[str, Any] = yaml.safe_load(PARAMS_FILE.read_text())
 
 
 def _write(path: Path, dotted: str, value: Any) -> Path:
@@ -36,7 +37,7 @@ def _write(path: Path, dotted: str, value: Any) -> Path:
 
 
 def test_the_shipped_params_fit() -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert params.model_dump(mode="json", include={"seed", "devices"}) == {k: SHIPPED[k] for k in ("seed", "devices")}
 
 
@@ -53,7 +54,7 @@ def test_every_knob_is_in_the_shipped_params() -> None:
                 lacking += named(value, given[name], f"{place}{name}.")
         return lacking
 
-    assert named(load_params(ROOT / "params.yaml"), SHIPPED, "") == []
+    assert named(load_params(PARAMS_FILE), SHIPPED, "") == []
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _device(folder: Path, settings: dict[str, Any]) -> Path:
 
 
 def test_a_device_has_values_of_its_own(tmp_path: Path) -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     own = params_on(params, _device(tmp_path, {"sampling": {"budget_seconds": 9.0}}))
     assert own.model_dump()["sampling"] == params.model_dump()["sampling"] | {"budget_seconds": 9.0}
     assert own.model_dump(exclude={"sampling"}) == params.model_dump(exclude={"sampling"})
@@ -211,5 +212,5 @@ def test_stages_of_a_device_know_the_values_that_it_has_of_its_own(path: Path) -
 )
 def test_a_devices_values_that_do_not_fit_are_named(tmp_path: Path, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ParamsError, match=problem) as error:
-        params_on(load_params(ROOT / "params.yaml"), _device(tmp_path, settings))
+        params_on(load_params(PARAMS_FILE), _device(tmp_path, settings))
     assert "board.yaml" in str(error.value)

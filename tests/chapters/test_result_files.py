@@ -16,6 +16,7 @@ from cold_chapter_frames import evidence as cold_evidence
 from cold_chapter_frames import frame_names
 from evaluation_evidence import full_evidence
 from law_of_latency import ABOUT, SETTINGS, rows
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.registry import STAGES
 from edgeplan.chapters.running import run_stage
@@ -36,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with every file that the stages read back, as they are written."""
     folder = tmp_path_factory.mktemp("whole")
     results, zoo, chapter, cold = folder / RESULTS, folder / "data/zoo", full_evidence(), cold_evidence()
-    params = yaml.safe_load((ROOT / "params.yaml").read_text()) | {"transfer": {"source": "dev", "target": "dev"}}
+    params = yaml.safe_load(PARAMS_FILE.read_text()) | {"transfer": {"source": "dev", "target": "dev"}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     (folder / "config/devices").mkdir(parents=True)
     (folder / "config/devices/dev.yaml").write_text(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters import code, running
 from edgeplan.chapters.registry import STAGES
@@ -29,7 +30,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with params.yaml and nothing else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(DVC_STAGE, raising=False)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    (tmp_path / "params.yaml").write_text(PARAMS_FILE.read_text())
     return tmp_path
 
 

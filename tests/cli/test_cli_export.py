@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
 from edgeplan.cli import app
@@ -55,7 +56,7 @@ def _named(document: Any, key: str = "") -> Iterator[str]:
 
 
 def test_whatever_a_table_names_can_be_exported() -> None:
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params = yaml.safe_load(PARAMS_FILE.read_text())
     named = set(_named(params)) | set(UNSEEN) | set(WORKLOADS)
     assert len(named) > 50
     assert named - set(params["joint"]["packaged"]) <= set(named_models())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.check import check_params
 from edgeplan.devices.pairs import load_pair
@@ -126,7 +127,7 @@ except DeviceError as error:
 
 
 def test_params_name_pairs_that_have_files(tmp_path: Path) -> None:
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params = yaml.safe_load(PARAMS_FILE.read_text())
     params["partition"]["pairs"] = ["pair-none"]
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     with pytest.raises(DeviceError, match=r"unknown pair 'pair-none'.*\n.*partition.pairs.*\n.*pair-pocl"):

@@ -42,6 +42,7 @@ def _shipped(device: str) -> tuple[Labels, ConfigTable]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.committed
 def test_the_shipped_fit_is_that_of_the_shipped_rows(device: str) -> None:
     card = load_distilled(SHIPPED / device).card
     assert card.bandwidth is not None
@@ -53,6 +54,7 @@ def test_the_shipped_fit_is_that_of_the_shipped_rows(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", by_day(DEVICES))
+@pytest.mark.committed
 def test_kinds_left_out_of_the_shipped_rows_are_predicted_by_the_others(device: str) -> None:
     """As figures of docs/prediction.md: the typical kind is off by less than a factor of 2, and the interval holds most."""
     labels, table = _shipped(device)

@@ -164,6 +164,7 @@ def test_a_correction_of_any_number_of_rows_is_finite_and_keeps_a_factor(count: 
     np.testing.assert_allclose(found, 2.5 * np.exp(asked.mean(axis=1)), rtol=0.05)
 
 
+@pytest.mark.committed
 def test_the_shipped_devices_have_kernels_of_every_kind_that_they_predict_but_of_no_frozen_carrier() -> None:
     devices = sorted(path.parent.name for path in SHIPPED.glob(f"*/{KERNELS}"))
     assert devices == sorted(path.parent.name for path in SHIPPED.glob("*/card.json"))

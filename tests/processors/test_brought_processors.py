@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from models import drawn, squeezenet
+from shipped_params import PARAMS_FILE
 
 import edgeplan
 from edgeplan import plan_partition
@@ -252,7 +253,7 @@ class TestTiny(ProcessorContract):
 
 def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(workspace: Path) -> None:
     """Nothing is touched but its package, a device file and a pair file."""
-    base = yaml.safe_load((ROOT / "params.yaml").read_text())["partition"]
+    base = yaml.safe_load(PARAMS_FILE.read_text())["partition"]
     tiny = profile(ROOT / "config/profiles/tiny.yaml")["partition"]
     settings = PartitionSettings.model_validate({**base, **tiny, "samples": 8, "sample_runs": 2})
     pair, pool = load_pair("pair-tiny"), workspace / "pool"

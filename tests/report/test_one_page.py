@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params
 from edgeplan.chapters.registry import parts_of_report
@@ -18,7 +19,7 @@ from edgeplan.reporting.page import SUFFIX, CardOf, ChapterPage, bar_lines, make
 
 ROOT = Path(__file__).parents[2]
 PARAMS = Params.model_validate(
-    yaml.safe_load((ROOT / "params.yaml").read_text())
+    yaml.safe_load(PARAMS_FILE.read_text())
     | {"devices": ["cpu-onnxruntime"]}
     | {"transfer": {"source": "cpu-onnxruntime", "target": "cpu-onnxruntime"}}
 )

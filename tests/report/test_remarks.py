@@ -32,6 +32,7 @@ def test_a_text_that_names_no_rows_is_about_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu-onnxruntime", "cpu-openvino", "cpu-onednn"])
+@pytest.mark.committed
 def test_the_committed_texts_are_about_the_committed_rows(device: str) -> None:
     root = Path(__file__).parents[2]
     found = remarks_of(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -25,7 +26,7 @@ def results(tmp_path: Path) -> Path:
     for name in (*OUTCOME, "cpu-openvino/tables/table_01.csv", "cpu-onnxruntime/metrics.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("earlier")
-    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params = yaml.safe_load(PARAMS_FILE.read_text())
     params["partition"] |= {"pairs": [], "checked_pairs": []}
     params["cold_gpu"]["devices"], params["unseen"]["devices"] = [], []
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
@@ -111,6 +112,7 @@ def test_gpus_that_are_not_here_and_devices_that_are_not_trained_are_left_out(re
     assert (tmp_path / "given").read_text() == " ".join([*words, "-S unseen.devices=[]"])
 
 
+@pytest.mark.committed
 def test_a_run_that_ends_well_says_what_came_out_and_where_it_stands(results: Path, tmp_path: Path) -> None:
     """The chapters hand over what the committed results hold."""
     params = tmp_path / "params.yaml"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_key
@@ -32,7 +33,7 @@ from edgeplan.support.store import key_of
 from edgeplan.support.table_store import table_store
 
 ROOT = Path(__file__).parents[2]
-PARAMS = load_params(ROOT / "params.yaml")
+PARAMS = load_params(PARAMS_FILE)
 ROWS = ROOT / "data/rows"
 COLD = ROWS / "cpu-onednn/cold_start"
 #: The plan that each of the chapter's own settings runs where the run's name holds none.
@@ -48,8 +49,14 @@ def test_what_decides_a_number_is_what_the_lock_says() -> None:
     )
 
 
+@pytest.mark.committed
+def test_the_settings_that_tests_build_on_are_the_committed_ones() -> None:
+    assert PARAMS_FILE.read_text() == (ROOT / "params.yaml").read_text(), "cp params.yaml tests/helpers"
+
+
 @pytest.mark.parametrize("stage", ["fusion", "sampling", "calibration", "truth"])
 @pytest.mark.parametrize("device", PARAMS.devices)
+@pytest.mark.committed
 def test_rows_of_kernels_and_models_are_found(device: str, stage: str) -> None:
     described = load_device(ROOT / f"config/devices/{device}.yaml")
     (stored,) = [p for p in (ROWS / device / stage).glob("*.json") if shipped(p)]
@@ -115,6 +122,7 @@ def kept(kind: str, *columns: str) -> frozenset[str]:
 
 
 @pytest.mark.usefixtures("_as_shipped")
+@pytest.mark.committed
 def test_every_cold_start_is_found() -> None:
     pairs = list(cold_keys(plans()))
     assert len({stored for stored, _ in pairs}) > 2000
@@ -122,6 +130,7 @@ def test_every_cold_start_is_found() -> None:
 
 
 @pytest.mark.usefixtures("_as_shipped")
+@pytest.mark.committed
 def test_profiles_and_checks_are_found() -> None:
     made = plans()
     optimal = {name.partition("-")[0]: plan for name, plan in made.items() if name.endswith("-optimal-2")}

@@ -104,6 +104,7 @@ def _measured(device: str, chapter: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("device", ["cpu-onednn", "cpu-onnxruntime", "cpu-openvino"])
+@pytest.mark.committed
 def test_measuring_all_of_a_device_again_adds_little_and_changes_few_files(device: str) -> None:
     changed = {chapter: _measured(device, chapter) for chapter in CHAPTERS}
     assert len(changed["prediction"]) > 10

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.cold_start.measuring import bench as cold_runs
 from edgeplan.chapters.cold_start.measuring import checks as cold_checks
@@ -91,10 +92,10 @@ def test_where_nothing_may_be_measured_the_tables_of_an_earlier_run_stay(
     folders["measured"].mkdir()
     for name in DOCUMENTS:
         with pytest.raises(StoreError, match=f"{name} is missing") as caught:
-            measure_cold_start(load_params(root / "params.yaml"), device=root / "config/devices/cpu-onednn.yaml", **folders)
+            measure_cold_start(load_params(PARAMS_FILE), device=root / "config/devices/cpu-onednn.yaml", **folders)
         assert "git checkout" in caught.value.next_step
         (folders["measured"] / name).write_text(name)
-    measure_cold_start(load_params(root / "params.yaml"), device=root / "config/devices/cpu-onednn.yaml", **folders)
+    measure_cold_start(load_params(PARAMS_FILE), device=root / "config/devices/cpu-onednn.yaml", **folders)
     assert {path.name: path.read_text() for path in folders["measured"].iterdir()} == {name: name for name in DOCUMENTS}
     assert not folders["rows"].exists()
 
@@ -157,9 +158,7 @@ def test_plans_are_run_beside_the_stock_engines_but_for_uneven_cores(tmp_path: P
         return ColdResults(runs, pd.DataFrame({"model": ["m"], "mb_per_s": [1.0]}))
 
     monkeypatch.setattr(cold_runs, "measure", measure)
-    s = load_params(Path(__file__).parents[3] / "params.yaml").cold_start.model_copy(
-        update={"load_percents": (25,), "repeats": 5, "further_repeats": 3}
-    )
+    s = load_params(PARAMS_FILE).cold_start.model_copy(update={"load_percents": (25,), "repeats": 5, "further_repeats": 3})
     made = {("m", name, 2): PrepareResult(reason=name) for name in ("optimal", "nnv12", "K")}
     made["m", "asymmetric", 1] = PrepareResult(reason="")
     bench = ColdStartBench(s, (0, 1), 0, None, tmp_path / "journal")  # type: ignore[arg-type]

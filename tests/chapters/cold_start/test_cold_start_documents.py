@@ -120,6 +120,7 @@ def test_the_gap_stands_in_the_document() -> None:
     assert plan_of(json.dumps(document | {"lower_bound_ms": 0.0}), "").gap == 0
 
 
+@pytest.mark.committed
 def test_plans_of_before_the_gap_stood_in_them_are_read() -> None:
     kept = read_parquet(Path(__file__).parents[3] / "results/cpu-onednn/cold/plans.parquet")["document"]
     assert len(kept)

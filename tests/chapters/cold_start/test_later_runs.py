@@ -123,6 +123,7 @@ def test_warm_times_survive_a_table_and_may_be_missing(tmp_path: Path) -> None:
             check(replace(_two(), layers=(layer,)))
 
 
+@pytest.mark.committed
 def test_the_stored_profiles_are_read() -> None:
     frame = pd.read_parquet(Path(__file__).parents[3] / "results/cpu-onednn/cold/profiles.parquet")
     for profile in from_frame(frame[frame["model"] == "squeezenet"]):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.memory.measuring import COLUMNS
 from edgeplan.chapters.memory.settings import MemoryParams
@@ -47,7 +48,7 @@ class Workspace:
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """With the rows of this repository."""
     monkeypatch.setenv(stage.STORED_ROWS_ONLY, "1")
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
     shutil.copytree(ROOT / STORED, tmp_path / "rows")
     shutil.rmtree(tmp_path / "rows" / "again", ignore_errors=True)
@@ -55,6 +56,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(tmp_path, params)
 
 
+@pytest.mark.committed
 def test_the_latest_rows_of_a_case_stand_for_the_kept_ones(workspace: Workspace) -> None:
     before = workspace.table()
     assert "machine" not in before
@@ -67,6 +69,7 @@ def test_the_latest_rows_of_a_case_stand_for_the_kept_ones(workspace: Workspace)
     pd.testing.assert_frame_equal(after.loc[~one, before.columns], before[~one])
 
 
+@pytest.mark.committed
 def test_the_machine_of_the_stored_rows_stays_theirs(workspace: Workspace) -> None:
     workspace.table()
     assert (workspace.folder / "environment.json").read_text() == (ROOT / ENVIRONMENT).read_text()

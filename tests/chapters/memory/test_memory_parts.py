@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.memory import measuring, phonelike
 from edgeplan.chapters.memory.bench import ModelBench
@@ -222,7 +223,7 @@ def test_kernels_and_cuts_of_single_layers_are_run(bench: ModelBench) -> None:
 
 
 def test_the_parts_of_a_model_have_names_of_their_own_and_those_of_bars_come_first() -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
     settings = params.memory
     names = [part.name for part in parts_of(settings.slowed_model, settings)]
@@ -241,7 +242,7 @@ class _Stopped(BaseException):
 
 
 def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
     memory = params.memory.model_copy(update={"models": ("squeezenet",), "layout_models": (), "single_layers": ()})
     params = params.model_copy(update={"memory": memory})

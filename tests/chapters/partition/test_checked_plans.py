@@ -22,6 +22,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from opened_pairs import opened_here
+from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
 from edgeplan.chapters.partition.checked import planning as planning_module
@@ -286,7 +287,7 @@ def test_the_stage_plans_once_and_runs_plans_again_later(
 ) -> None:
     """Ways and later runs are stored; where nothing may be measured they are found, and so is a pair without later runs."""
     del pair  # only whether it is there
-    document = yaml.safe_load((ROOT / "params.yaml").read_text())
+    document = yaml.safe_load(PARAMS_FILE.read_text())
     small = {"checked_models": ["squeezenet"], "checked_turns": 1, "settings": [], "checked_later_seconds": 0.1}
 
     def run_stage(**changes: object) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -336,7 +337,7 @@ def _known_rows(over_low: float) -> pd.DataFrame:
 
 def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that was slower, models that this machine knows nothing of, the others; a budget ends that, and all rows stay."""
-    document = yaml.safe_load((ROOT / "params.yaml").read_text())
+    document = yaml.safe_load(PARAMS_FILE.read_text())
     names = ["resnet18", "vgg16", "alexnet", "googlenet", "mobilenetv2"]
     document["partition"] |= {"checked_models": names, "checked_seconds": 0.3, "checked_fully": ["pair-pocl"]}
     params = PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
@@ -375,6 +376,7 @@ def test_what_is_worth_most_is_measured_first_and_the_next_run_goes_on(tmp_path:
     assert set(rows.query("machine == 'here'")["model"]) == {*names, "LSTM layers 2"}
 
 
+@pytest.mark.committed
 def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> None:
     """Machine, memory, kernel and load may differ there; processor, caches, cores and drivers may not. Other pairs' rows are of
     one machine.
@@ -404,7 +406,7 @@ def test_rows_of_a_pair_that_is_another_machine_each_time_are_of_its_kind() -> N
         ROOT / "data/rows/pair-h200-8sm/partition_checked", next(iter(identities(recorded, other).values()))[0], CHECKED,
         "partition_checked",
     )  # fmt: skip
-    partition = yaml.safe_load((ROOT / "params.yaml").read_text())
+    partition = yaml.safe_load(PARAMS_FILE.read_text())
     s = partition["partition"]
     found = [stored.stored("checked", [m, partition["seed"], s["checked_turns"], s["settings"]]) for m in s["checked_models"]]
     assert sum(rows is not None for rows in found) >= 17, "of the repository, on any machine of the kind"

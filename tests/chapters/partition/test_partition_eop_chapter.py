@@ -194,6 +194,7 @@ def test_every_table_and_figure_has_a_caption() -> None:
             assert (folder / kind / f"{name}.md").read_text().strip()
 
 
+@pytest.mark.committed
 def test_individual_operators_are_those_of_the_sweep() -> None:
     """Of stored sweeps: no operator takes longer than whole on the better processor, and our plan no less than all of them."""
     e = EOP_REPORT.read("pair-pocl", Path(__file__).parents[3] / "results/pair-pocl/partition/eop")

@@ -22,6 +22,7 @@ from loaded_libraries import COMMAND, OPENED, loaded_by
 from opened_pairs import opened_here
 from partition_frames import trained
 from plan_folders import body_of, changed_plan
+from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
 import edgeplan
@@ -118,7 +119,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _settings(**changes: object) -> PartitionSettings:
-    base = yaml.safe_load((ROOT / "params.yaml").read_text())["partition"]
+    base = yaml.safe_load(PARAMS_FILE.read_text())["partition"]
     tiny = profile(ROOT / "config/profiles/tiny.yaml")["partition"]
     return PartitionSettings.model_validate({**base, **tiny, **changes})
 

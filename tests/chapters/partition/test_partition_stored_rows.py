@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.partition.eop.metrics import plan_gap_max
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
@@ -26,7 +27,7 @@ RESULTS = ROOT / "results/pair-pocl/partition"
 
 def _params(**changes: object) -> PartitionParams:
     """The shipped parameters, with predictors that are hardly tuned: they choose other splits than those that were measured."""
-    document = yaml.safe_load((ROOT / "params.yaml").read_text())
+    document = yaml.safe_load(PARAMS_FILE.read_text())
     document["partition"] |= {"trials": 1, **changes}
     return PartitionParams.model_validate({name: document[name] for name in ("seed", "devices", "partition")})
 

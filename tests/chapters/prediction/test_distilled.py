@@ -22,6 +22,7 @@ shipped = pytest.mark.parametrize("device", by_day(DEVICES))
 
 
 @shipped
+@pytest.mark.committed
 def test_sizes_and_latencies_of_the_zoo(device: str) -> None:
     folder, results = SHIPPED / device, ROOT / "results" / device
     assert (folder / TREES).stat().st_size <= MAX_BYTES

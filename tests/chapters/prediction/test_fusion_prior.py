@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
@@ -114,7 +115,7 @@ def test_only_rules_with_a_prior_name_one(tmp_path: Path, prior: str) -> None:
 def test_rules_that_are_taken_are_the_shipped_ones_and_nothing_is_timed(tmp_path: Path) -> None:
     """The device need not be here."""
     device = DEVICES / "onnxruntime-cuda-h200.yaml"
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     given = params.model_copy(update={"fusion": params.fusion.model_copy(update={"taken_from": "cpu-onnxruntime"})})
     names = ("rules", "test_cases", "skipped", "verification")
     paths = {name: tmp_path / name for name in names}
@@ -131,7 +132,7 @@ def test_rules_that_are_taken_are_the_shipped_ones_and_nothing_is_timed(tmp_path
 
 
 def test_rules_are_taken_of_devices_that_are_shipped_alone(tmp_path: Path) -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     given = params.model_copy(update={"fusion": params.fusion.model_copy(update={"taken_from": "elsewhere"})})
     device, paths = (
         DEVICES / "onnxruntime-cuda-h200.yaml",

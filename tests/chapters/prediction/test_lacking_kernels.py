@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
@@ -78,7 +79,7 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
     """They come first, and of their carriers they alone."""
     graphs = [graph for graph in further_graphs(7) if graph.name in ("neck-1", "recogniser-1")]
     found = sampling._Found()
-    settings = load_params(ROOT / "params.yaml").sampling
+    settings = load_params(PARAMS_FILE).sampling
     prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     alone = {k.config for graph in graphs for k in split(graph, RULES) if k.config.kind in KINDS}
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
@@ -108,7 +109,7 @@ def test_copies_that_the_time_did_not_reach_are_left_out_then_and_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stored rows give what was measured, and end where it ended, though the budget was not spent."""
-    settings = load_params(ROOT / "params.yaml").sampling.model_copy(update={"copies": 3})
+    settings = load_params(PARAMS_FILE).sampling.model_copy(update={"copies": 3})
     prior, graphs = ConvPrior(conv_shapes([prior_models()["resnet18"]()])), list(further_graphs(7))[:2]
 
     def sampled(*, limit: float) -> list[dict[str, object]]:

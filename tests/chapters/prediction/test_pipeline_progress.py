@@ -11,6 +11,7 @@ from typing import Any
 import law_of_latency as law
 import pandas as pd
 import pytest
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import speed
@@ -44,7 +45,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
 
 
 def _params() -> Params:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     return params.model_copy(update={"training": law.SETTINGS})
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bare_card import bare_card
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction import speed
@@ -23,7 +24,7 @@ def _predictor(text: str) -> DevicePredictor:
 
 @pytest.fixture(name="params")
 def _params() -> Params:
-    return load_params(Path(__file__).parents[3] / "params.yaml")
+    return load_params(PARAMS_FILE)
 
 
 def test_what_was_measured_is_read_where_nothing_may_be(

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, errors_beyond_labels
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
@@ -169,7 +169,7 @@ def test_carriers_with_a_weight_that_onnx_cannot_hold_are_passed_over() -> None:
             drawn = super().next(rng, channels, size, depthwise=depthwise)
             return drawn if depthwise or rng.random() < 0.95 else replace(drawn, out_channels=20_000, kernel=9)
 
-    settings = SamplingSettings.model_validate(yaml.safe_load(Path("params.yaml").read_text())["sampling"])
+    settings = SamplingSettings.model_validate(yaml.safe_load(PARAMS_FILE.read_text())["sampling"])
     sampler = CarrierSampler(None, settings, PRIOR, RULES, 7)  # type: ignore[arg-type]  nothing is measured
     found = list(islice(sampler.carriers("random", Huge()), 12))
     assert all(carrier.tensors[w].size_bytes < 2**31 for carrier in found for op in carrier.operators for w in op.weights)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from quick_bench import DEVICE, measuring_alone  # noqa: F401  a fixture
 from quick_bench import SETTINGS as QUICK
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, _affordable
 from edgeplan.chapters.prediction.sampling.committee import Committee
@@ -36,7 +37,7 @@ _NOTHING = np.zeros(0)
 _MEASUREMENT = Measurement(
     "s", 0, *[_NOTHING] * 5, (), _NOTHING, ReferenceTimes(1.0, 1.0), ReferenceExponents(compute=1.0, bandwidth=0.0)
 )
-SETTINGS = SamplingSettings.model_validate(yaml.safe_load(Path("params.yaml").read_text())["sampling"])
+SETTINGS = SamplingSettings.model_validate(yaml.safe_load(PARAMS_FILE.read_text())["sampling"])
 
 
 def _carrier(name: str, size: int, kernel: int, channels: int = 32) -> Graph:

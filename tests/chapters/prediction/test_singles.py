@@ -9,6 +9,7 @@ from random import Random
 import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler
@@ -42,13 +43,13 @@ def test_every_operator_of_the_family_is_drawn_and_so_are_new_compute_bound_ones
 
 
 def test_new_devices_measure_single_operators_and_shipped_ones_keep_their_rows() -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert {params.sampling.singles_on(device) for device in params.devices if device.startswith("cpu-")} == {0}
     assert params.sampling.singles_on("my-own") > 0
 
 
 def test_shipped_devices_keep_their_moments_and_features_and_new_ones_have_the_later() -> None:
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     assert {params.training.work_on(device) for device in params.devices} == {FIRST_WORK}
     assert params.training.work_on("my-own") == WORK_VERSION
     assert set(params.devices) <= set(params.measurement.least)
@@ -86,7 +87,7 @@ def test_an_engine_measures_them_and_the_family_is_fitted_on_what_it_says(tmp_pa
     """Of operators that ONNX Runtime runs in several steps, too: all of their time is the operator's."""
     wanted = ("Tanh", "Div", "GroupNormalization", "Mish", "DepthToSpace", "ReduceSum", "ConvTranspose")
     graphs = [graph for graph in single_graphs(7, 3) if graph.operators[0].op_type in wanted]
-    settings = load_params(ROOT / "params.yaml").sampling
+    settings = load_params(PARAMS_FILE).sampling
     prior = ConvPrior(conv_shapes([prior_models()["resnet18"]()]))
     with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
         sampled = CarrierSampler(bench, settings, prior, FusionRules(pairs={}), 7).fixed(graphs)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.stages.transfer import transfer
 
-PARAMS = load_params(Path(__file__).parents[3] / "params.yaml")
+PARAMS = load_params(PARAMS_FILE)
 SOURCE, TARGET = PARAMS.transfer.source, PARAMS.transfer.target
 
 

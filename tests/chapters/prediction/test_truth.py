@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.prediction.stages import calibration
@@ -40,7 +41,7 @@ def measured(folder: Path, repeat: list[str]) -> pd.DataFrame:
         }
     )
     write_parquet(table, folder / "models.parquet")
-    params = load_params(ROOT / "params.yaml")
+    params = load_params(PARAMS_FILE)
     truth = params.truth.model_copy(update={"repeat": repeat, "min_gap_seconds": 0.2})
     measure_models(
         params.model_copy(update={"measurement": SETTINGS, "truth": truth}),
@@ -76,7 +77,7 @@ def _with_calibration(params: Params, models: int) -> Params:
 
 
 def test_models_that_calibrate_are_of_every_family_and_none_is_evaluated() -> None:
-    params = _with_calibration(load_params(ROOT / "params.yaml"), 5)
+    params = _with_calibration(load_params(PARAMS_FILE), 5)
     table = calibration.calibrating_models(params)
     assert table.groupby("family").size().to_dict() == dict.fromkeys(FAMILIES, 5)
     assert table["model_id"].is_unique
@@ -89,7 +90,7 @@ def test_models_that_calibrate_are_of_every_family_and_none_is_evaluated() -> No
 
 def test_a_cell_that_is_evaluated_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 15,625 cells so many are evaluated that some are drawn again under another seed."""
-    params = _with_calibration(load_params(ROOT / "params.yaml"), 40)
+    params = _with_calibration(load_params(PARAMS_FILE), 40)
     zoo = params.zoo.model_copy(update={"variants_per_family": 2000})
     family = FAMILIES["nasbench201"]
     monkeypatch.setattr(calibration, "FAMILIES", {family.id: family})
@@ -103,7 +104,7 @@ def test_a_cell_that_is_evaluated_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
 def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "FAMILIES", {"nasbench201": FAMILIES["nasbench201"]})
-    params = _with_calibration(load_params(ROOT / "params.yaml"), 2)
+    params = _with_calibration(load_params(PARAMS_FILE), 2)
     params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0})})
     found = []
     for name in ("first", "again"):
@@ -117,8 +118,8 @@ def test_models_that_calibrate_are_measured_once_and_kept(tmp_path: Path, monkey
 
 
 def test_the_seed_of_the_evaluated_models_calibrates_nothing(tmp_path: Path) -> None:
-    text = (ROOT / "params.yaml").read_text()
-    seed = load_params(ROOT / "params.yaml").zoo.seed
+    text = PARAMS_FILE.read_text()
+    seed = load_params(PARAMS_FILE).zoo.seed
     changed = text.replace("  seed: 1959", f"  seed: {seed}")
     assert changed != text
     (tmp_path / "params.yaml").write_text(changed)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from law_of_latency import SETTINGS as TRAINING
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
+from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.sampling.labels import fit_counters, label_rows, plain_layouts
@@ -17,6 +18,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Subject
 from edgeplan.predictors.training import train_predictor
+from edgeplan.workspace import SHIPPED
 from edgeplan.zoo.unseen import UNSEEN
 
 ROOT = Path(__file__).parents[3]
@@ -79,9 +81,9 @@ def test_stage_measures_and_predicts_on_a_real_engine(tmp_path: Path, monkeypatc
     # Not held out here: only that the stage runs and writes is tested.
     predictor, _ = train_predictor(table.assign(sampler="adaptive"), TRAINING, **about, plain_layouts=plain)
     predictor.save(tmp_path / "predictors")
-    rules = ROOT / "results/cpu-onnxruntime/fusion/rules.json"
+    rules = SHIPPED / "cpu-onnxruntime/rules.json"
     (tmp_path / "dev.yaml").write_text("format_version: 1\nname: dev\nengine: onnxruntime\n")
-    params = load_params(ROOT / "params.yaml").model_copy(update={"measurement": SETTINGS})
+    params = load_params(PARAMS_FILE).model_copy(update={"measurement": SETTINGS})
     params = params.model_copy(update={"truth": params.truth.model_copy(update={"min_gap_seconds": 0.0})})
     unseen.evaluate_unseen(
         params,
