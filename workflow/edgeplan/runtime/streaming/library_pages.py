@@ -51,12 +51,8 @@ class LibraryPages:
     def __init__(self, path: str) -> None:
         self._mappings = tuple(mapping for mapping in unchanged_mappings() if mapping.path == path)
 
-    def begin(self, *, runs: bool = False) -> None:
-        """Prepare for kernels to be made.
-
-        Args:
-            runs: whether kernels are executed meanwhile.
-        """
+    def begin(self) -> None:
+        """Prepare for kernels to be made."""
 
     def drop(self) -> None:
         """Take the pages out of this process's memory; whoever needs one has it again. Where the system refuses, they stay."""
@@ -112,9 +108,9 @@ class KeptPages(LibraryPages):
         super().__init__(path)
         self._making, self._running = making, running
 
-    def begin(self, *, runs: bool = False) -> None:
-        """Have in memory what making kernels needs, and what executing them does where both happen at once."""
-        keep([(self._mappings, united(self._making, self._running) if runs else self._making)])
+    def begin(self) -> None:
+        """Have in memory what making kernels needs."""
+        keep([(self._mappings, self._making)])
 
     def drop(self) -> None:
         """Keep them all: what is needed at a time was chosen before."""
@@ -197,12 +193,6 @@ def runs_of(pages: Iterable[int]) -> list[int]:
         else:
             found += [page, 1]
     return found
-
-
-def united(one: Runs, other: Runs) -> Runs:
-    """Return the pages that are in one of two lists of runs."""
-    pairs = [pair for runs in (one, other) for pair in zip(runs[::2], runs[1::2], strict=True)]
-    return runs_of(page for first, count in pairs for page in range(first, first + count))
 
 
 def unchanged_mappings() -> Iterator[Mapping]:

@@ -30,7 +30,6 @@ class Phase:
         wait_ms: of each inference, how long steps waited for their weights.
         better_ms: predicted of an inference by the plan that another process made meanwhile; 0: none was taken.
         better_from: the first inference by it, counted from 0.
-        threaded: whether threads read in the end; else the computing thread had the kernel read.
     """
 
     budget: int
@@ -42,7 +41,6 @@ class Phase:
     wait_ms: tuple[float, ...] = ()
     better_ms: float = 0.0
     better_from: int = 0
-    threaded: bool = True
 
 
 def sureness(others: float) -> str:
@@ -130,7 +128,7 @@ def run_budgets(
             waits.append(stream.waited_ns / 1e6)
         read += stream.bytes_read - begun
         ran = tuple(times), read, tuple(waits)
-        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran, better_ms, better_from, stream.threaded))
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran, better_ms, better_from))
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused

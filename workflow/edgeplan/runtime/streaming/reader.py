@@ -11,9 +11,8 @@ import errno
 import math
 import os
 import threading
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from time import perf_counter_ns
@@ -72,9 +71,9 @@ class WeightsFile:
             try:
                 got = os.preadv(self._descriptor, left, at)
             except OSError as error:
-                raise self.failed(at, error.errno or 0) from error
+                raise self._failed(at, error.errno or 0) from error
             if not got:
-                raise self.failed(at)
+                raise self._failed(at)
             at += got
             while left and got >= len(left[0]):
                 got -= len(left.pop(0))
@@ -83,21 +82,12 @@ class WeightsFile:
         if not self.direct:
             os.posix_fadvise(self._descriptor, offset, at - offset, os.POSIX_FADV_DONTNEED)
 
-    def failed(self, at: int, code: int = 0) -> ModelError:
-        """Describe a read that failed.
-
-        Args:
-            at: byte of the file.
-            code: errno; 0: the file ended.
-        """
+    def _failed(self, at: int, code: int = 0) -> ModelError:
+        """Describe a read that failed at a byte of the file, by its errno; 0: the file ended."""
         if not code:
             return ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
         what = f"cannot read the weights at byte {at}: {os.strerror(code)}"
         return ModelError(what, where=str(self.path), next_step="check the disk, then run again")
-
-    def place(self, at: int) -> tuple[int, int]:
-        """Return the open file's number and the byte there, for reads that the kernel does by itself."""
-        return self._descriptor, at
 
     def require_unchanged(self) -> None:
         """Nobody has written to the file since it was opened.
@@ -111,47 +101,6 @@ class WeightsFile:
     def close(self) -> None:
         """Close the file of weights."""
         os.close(self._descriptor)
-
-
-class JoinedWeights(WeightsFile):
-    """The files of weights of several programs that one program reads: each begins at a byte of its own.
-
-    Args:
-        files: the files, by the byte that each begins at, ascending; none reaches to the next one.
-    """
-
-    def __init__(self, files: Mapping[int, WeightsFile]) -> None:
-        self._files, self._firsts = tuple(files.values()), tuple(files)
-        self.path, self.direct = self._files[0].path, all(file.direct for file in self._files)
-
-    def _of(self, at: int) -> tuple[WeightsFile, int]:
-        number = bisect_right(self._firsts, at) - 1
-        return self._files[number], at - self._firsts[number]
-
-    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        """Fill memory from an offset on; see `WeightsFile`."""
-        file, at = self._of(offset)
-        file.read(at, pieces)
-
-    def failed(self, at: int, code: int = 0) -> ModelError:
-        """Describe a read that failed; see `WeightsFile`."""
-        file, own = self._of(at)
-        return file.failed(own, code)
-
-    def place(self, at: int) -> tuple[int, int]:
-        """Return the open file's number and the byte there; see `WeightsFile`."""
-        file, own = self._of(at)
-        return file.place(own)
-
-    def require_unchanged(self) -> None:
-        """Nobody has written to the files since they were opened; see `WeightsFile`."""
-        for file in self._files:
-            file.require_unchanged()
-
-    def close(self) -> None:
-        """Close the files of all programs."""
-        for file in self._files:
-            file.close()
 
 
 def _opened(path: Path) -> tuple[int, bool]:
@@ -260,12 +209,7 @@ class Loader:
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
-        self._threads: list[threading.Thread] = []
-        self._by_threads = True  # whether they may begin reads
         self._reset()
-        self._start_threads(lanes)
-
-    def _start_threads(self, lanes: int) -> None:
         self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
         for thread in self._threads:
             thread.start()
@@ -278,11 +222,6 @@ class Loader:
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
         self._widened_bytes, self._widening_ns = 0, 0
-
-    @property
-    def threaded(self) -> bool:
-        """Tell whether reading threads begin reads."""
-        return self._by_threads
 
     def start(
         self,
@@ -441,7 +380,7 @@ class Loader:
         change = self._change
         while True:
             with change:
-                while not self._stopped and not (self._by_threads and self._ready()):
+                while not self._stopped and not self._ready():
                     change.wait()
                 if self._stopped:
                     return

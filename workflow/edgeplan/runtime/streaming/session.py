@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,13 +20,9 @@ from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES, Stored
-from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
-from edgeplan.runtime.streaming.kernel_reads import KernelReads
-from edgeplan.runtime.streaming.late_kernels import KernelOrder, LateKernels
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
-from edgeplan.runtime.streaming.spare import SpareProcessor
 
 Taken = TypeVar("Taken")
 #: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
@@ -84,32 +80,6 @@ class Schedule(msgspec.Struct, frozen=True):
         )
 
 
-class FirstSchedule(msgspec.Struct, frozen=True):
-    """A first schedule says how the first inference of a session runs while its kernels are made.
-
-    Attributes:
-        placed: where buffers and weights lie, and when weights are loaded; the session's own schedule follows.
-        kernels: who makes each kernel, and when.
-    """
-
-    placed: Schedule
-    kernels: KernelOrder
-
-
-class ModelTurn(NamedTuple):
-    """A turn is one inference of one of the models of a program, which run one after the other.
-
-    Attributes:
-        first, end: its steps, to before `end`.
-        inputs, outputs: of the model.
-    """
-
-    first: int
-    end: int
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
-
-
 class StreamSession:
     """A program that can be run. What several threads ask of it is done one after the other.
 
@@ -123,11 +93,7 @@ class StreamSession:
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
         gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
             static memory saves.
-        spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
-        reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
-        first: how the first inference is run while kernels are made; None: all are made before it.
-        turns: of the models of the program, each of which is a run of its own; empty: the program is one model.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -148,13 +114,8 @@ class StreamSession:
         processors: Sequence[int] = (),
         debug: bool = False,
         gives_back: bool = False,
-        spare: Callable[[], bool] | None = None,
-        reads: KernelReads | None = None,
         library: LibraryPages | None = None,
-        first: FirstSchedule | None = None,
-        turns: Sequence[ModelTurn] = (),
     ) -> None:
-        self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
@@ -162,24 +123,17 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
-        if first is not None:
-            first.kernels.require_fitting(program)
         self._library = library or LibraryPages(dnnl.info.path)
-        self._library.begin(runs=first is not None)
-        self._late: LateKernels | None = None
-        self._after_first: Schedule | None = None  # what follows the first inference
-        self._expected = self._read_first = 0  # inferences after it, and the bytes that it read
+        self._library.begin()
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library, late=first is not None)
-        if first is None:
-            self._library.made()
+            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._library.made()
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
-        self._turns = tuple(turns) or (ModelTurn(0, len(self._loaded_before), program.inputs, program.outputs),)
         self.times = self._calls.loop.times
         self._processors = processors
-        self._loader = self._opened_loader(lanes, reads)
+        self._loader = Loader(file, lanes, processors)
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
         self._began = 0  # the last inference's steps, ns
@@ -188,29 +142,7 @@ class StreamSession:
         self._unsettled = False  # whether pages wait to be given up
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
-        if first is None:
-            self.apply(schedule)
-        else:
-            self._open_first(first, schedule)
-
-    def _open_first(self, first: FirstSchedule, schedule: Schedule) -> None:
-        """Begin to make kernels and to load weights; threads read meanwhile, since this one has other things to do."""
-        if isinstance(self._loader, KernelLoader):
-            self._loader.change(threaded=True)
-        self.apply(first.placed)
-        self._after_first = schedule
-        self._late = LateKernels(self.dnnl, self._calls, first.kernels, self._processors, self._library)
-
-    def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
-        """A loader without threads where the file and the system permit it, and no processor is free for them."""
-        if self._file.direct and (reads := reads or KernelReads.opened(DEPTH)) is not None:
-            return KernelLoader(self._file, reads, lanes, self._processors, threaded=self._spare())
-        return Loader(self._file, lanes, self._processors)
-
-    @property
-    def threaded(self) -> bool:
-        """Tell whether threads read; else the computing thread has the kernel read between two steps."""
-        return self._loader.threaded
+        self.apply(schedule)
 
     def apply(self, schedule: Schedule) -> None:
         """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
@@ -222,25 +154,7 @@ class StreamSession:
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         with self._lock:
-            self._leave_first()
-            self._read_first = 0
             self._apply(schedule)
-
-    def _leave_first(self) -> None:
-        """Make what kernels are left to make; another schedule follows."""
-        self._after_first = None
-        if self._late is not None:
-            late, self._late = self._late, None
-            late.finish()
-
-    def _follow_first(self) -> None:
-        """Change to the schedule that follows the first inference, once that has run."""
-        if self._after_first is not None and self._executed:
-            schedule = self._after_first
-            self._read_first = self._loader.bytes_read
-            self._leave_first()
-            self._apply(schedule)
-            self._loader.prepare(self._expected)
 
     def _apply(self, schedule: Schedule) -> None:
         present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
@@ -286,29 +200,21 @@ class StreamSession:
     def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
-        self._inference, self._turn, self._clean = 0, 0, True
+        self._inference, self._clean = 0, True
         self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
-    def making_ns(self) -> Sequence[int]:
-        """Nanoseconds that making each kernel took; 0 of those that are not made yet."""
-        return self._calls.making_ns
-
-    @property
     def bytes_read(self) -> int:
-        """Bytes of weights read since the schedule was applied, those of a first inference before it included."""
-        return self._read_first + self._loader.bytes_read
+        """Bytes of weights read since the schedule was applied."""
+        return self._loader.bytes_read
 
     def fill(self) -> None:
-        """Load what memory has room for before the next inference begins; a first one runs while it is filled.
+        """Load what memory has room for before the next inference begins.
 
         Raises:
             ModelError: the weights cannot be read; the next call begins anew.
         """
         with self._lock:
-            self._follow_first()
-            if self._after_first is not None:
-                return
             if not self._clean:
                 self._restart()
             self._clean = False
@@ -333,12 +239,6 @@ class StreamSession:
 
     def expect(self, inferences: int) -> None:
         """So many more inferences follow: weights may be loaded for them while one runs."""
-        if self._after_first is not None:  # another schedule follows the first inference
-            with self._lock:
-                self._follow_first()
-                if self._after_first is not None:
-                    self._expected = inferences - 1
-                    return
         self._loader.prepare(self._inference + inferences)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
@@ -346,7 +246,7 @@ class StreamSession:
         return self.run_taking(inputs, lambda _name, view: bytes(view))
 
     def run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
-        """Run one inference, of the model whose turn it is, and take its outputs where they lie.
+        """Run one inference, and take its outputs where they lie.
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
@@ -358,7 +258,7 @@ class StreamSession:
 
         Raises:
             InputError: an input is missing, or of another size.
-            ModelError: the weights cannot be read; the next run begins anew, with the first model.
+            ModelError: the weights cannot be read; the next run begins anew.
             DeviceError: the library reports a failure.
         """
         with self._lock:
@@ -368,60 +268,49 @@ class StreamSession:
         if not self._clean:
             self._restart()
         self.settle()
-        turn = self._turns[self._turn]
-        found = self._views(turn.inputs, inputs)
-        self._follow_first()
+        found = self._views(inputs)
         self._clean = False
-        if self._late is None and isinstance(self._loader, KernelLoader):
-            self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
         begun = self._executed
-        self._execute(turn)
-        outputs = {border.name: self._read(border, take) for border in turn.outputs}
-        self._loader.ended(self._inference * len(self._loaded_before) + turn.end)
-        self._turn = (self._turn + 1) % len(self._turns)
-        self._inference += not self._turn
+        self._execute()
+        outputs = {border.name: self._read(border, take) for border in self.program.outputs}
+        self._inference += 1
+        self._loader.ended(self._inference * len(self._loaded_before))
         self._file.require_unchanged()
         self._clean = True
-        if self._executed and not begun:
-            self._unsettled = self._late is None
+        self._unsettled = not begun
         return outputs
 
-    def _execute(self, turn: ModelTurn) -> None:
-        """Execute the steps of a turn; the last one has not ended before its outputs were read."""
-        loader, counts, steps, late = self._loader, self._loaded_before, len(self._loaded_before), self._late
+    def _execute(self) -> None:
+        """Execute the steps; the last one has not ended before the outputs were read."""
+        loader, counts, steps = self._loader, self._loaded_before, len(self._loaded_before)
         self.dnnl.set_threads(self.program.threads)
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        k = turn.first
+        k = 0
         self._began = perf_counter_ns()
-        while k < turn.end:
-            if late is not None:
-                late.before(k)
+        while k < steps:
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
-            if late is not None:
-                late.require(k)
             end = k + 1
-            while end < turn.end and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
+            while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
             self._calls.run(k, end)
             if by_one:
                 self._after(k)
             k = end
-            if k < turn.end:
+            if k < steps:
                 loader.ended(first + k)
-        if turn is self._turns[-1]:
-            self._executed_all()
+        self._executed_all()
 
     def _executed_all(self) -> None:
         """Note that each step has run once more; the first inference's outputs are not to wait for what follows from that."""
         begun, self._executed = self._executed, True
         if self._settling:
             self._settling -= 1
-            if self._late is None and begun:
+            if begun:
                 self._library.executed()
 
     def settle(self) -> None:
@@ -438,7 +327,7 @@ class StreamSession:
         if self.slowed:
             _stay_awake(perf_counter_ns() + self.slowed[k])
             self.times[2 * k + 1] = perf_counter_ns()
-        if not self._executed and self._late is None:  # else others need them
+        if not self._executed:
             self._library.drop()  # what the first execution alone needs
         if self._free:
             self._free(k)
@@ -454,9 +343,9 @@ class StreamSession:
             if begin < end:
                 self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
-    def _views(self, borders: Sequence[Border], inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
+    def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
         found = []
-        for border in borders:
+        for border in self.program.inputs:
             expected = f"correct the input: expected {border.dtype}{list(border.shape)}"
             if border.name not in inputs:
                 raise InputError(f"input {border.name!r} is missing", where=self.program.model, next_step=expected)
@@ -539,8 +428,6 @@ class StreamSession:
     def close(self) -> None:
         """Stop reading and free the memory."""
         with self._lock:
-            if self._late is not None:
-                self._late.close()
             self._loader.pause()
             self._loader.close()
             self.wait_touched()
