@@ -14,7 +14,6 @@ NAMES = (
     "memory",
     "joint",
     "partition",
-    "adaptation",
 )
 
 

@@ -91,7 +91,6 @@ class Stage:
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
         shown: folders of `writes` and `plots` whose tables (CSV) or figures (SVG) `snakemake --report` shows.
         all_cores: whether it uses all cores.
-        in_tables: whether `make tables` builds it again; not what trains predictors by the hundred.
     """
 
     name: str
@@ -110,7 +109,6 @@ class Stage:
     metrics: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     all_cores: bool = False
-    in_tables: bool = True
 
     @property
     def module(self) -> str:

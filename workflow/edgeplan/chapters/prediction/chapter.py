@@ -184,7 +184,7 @@ TRANSFER = Stage(
     outputs={"csv": "results/transfer/table_11.csv", "chapter": "results/chapters/transfer/transfer.page.json"},
     paths={"source": "results/{source}/evaluation", "target": "results/{target}/evaluation"},
     reads=(_PRINTED,),
-    writes=("results/transfer/table_11.md",),  # the ladder of budgets has files of its own there
+    writes=("results/transfer/table_11.md",),
 )
 
 CHAPTER = Chapter(
