@@ -57,7 +57,7 @@ def merged_figures(params: Mapping[str, object]) -> list[str]:
 
 
 def rebuilt(params: Mapping[str, object]) -> list[str]:
-    """Return the stages that write committed files from stored rows, in order; those that only fill DVC's cache are left out."""
+    """Return the stages that write committed files from stored rows, in order, and not those that only fill DVC's cache."""
     return [
         stage.name
         for stage in STAGES

@@ -248,7 +248,7 @@ def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Membe
 
 
 def scratch_member(predictor: DevicePredictor) -> Member:
-    """Return a predictor that was trained on the new device alone as a member, judged by its card; not for kinds of few rows."""
+    """Return a predictor that was trained on the new device alone as a member, judged by its card; no kind of few rows."""
     rows: dict[str, int] = {}
     squares: dict[str, float] = {}
     specific = {r.kind for r in predictor.card.regressors if r.implementation}
