@@ -15,7 +15,7 @@ from walks import Tree
 LANE = "texts"  # see tests/conftest.py
 
 #: Modules of the folder of the chapters that are no chapter: what one is, the list of them, and what goes over the list.
-REGISTRY = {"base", "registry", "running", "check", "code", "estimate", "params", "wiring"}
+REGISTRY = {"base", "registry", "running", "check", "code", "params", "profiles", "wiring"}
 #: What planning may use besides the standard library and itself; modules of documents read and write files with a schema.
 OF_PLANNING = {
     "numpy",

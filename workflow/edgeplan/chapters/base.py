@@ -200,7 +200,6 @@ class Chapter:
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
         compared: tables of the committed results that `dvc plots diff` draws.
-        estimate: `module:function` from params and engines to seconds by part of a run.
     """
 
     name: str
@@ -215,7 +214,6 @@ class Chapter:
     named_pairs: tuple[Targets, ...] = ()
     shipped_devices: tuple[Targets, ...] = ()
     compared: tuple[Compared, ...] = ()
-    estimate: str = ""
 
 
 def covered(path: str, folders: tuple[str, ...]) -> bool:

@@ -38,5 +38,4 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.joint.evaluation.page:TABLES",
     figures="edgeplan.chapters.joint.evaluation.page:FIGURES",
     named_devices=(_TARGETS,),
-    estimate="edgeplan.chapters.joint.estimate:estimate",
 )

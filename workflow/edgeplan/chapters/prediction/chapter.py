@@ -207,5 +207,4 @@ CHAPTER = Chapter(
         )
         for device in ("cpu-onednn", "cpu-onnxruntime", "cpu-openvino")
     ),
-    estimate="edgeplan.chapters.prediction.estimate:estimate",
 )
