@@ -36,7 +36,6 @@ help: ## show this text
 reproduce: repository environment wire ## measure, train and evaluate DEVICE with the values of config/profiles/PROFILE.yaml
 	@for file in "config/devices/$(DEVICE).yaml" "config/profiles/$(PROFILE).yaml"; do test -f "$$file" || { \
 		echo "error: there is no $$file" >&2; echo "  next:  ls '$${file%/*}'" >&2; exit 1; }; done
-	@python workflow/scripts/estimate.py "config/profiles/$(PROFILE).yaml" "$(DEVICE)"
 	@EDGEPLAN_STARTED_BY=$$PPID python workflow/scripts/reproduce.py "$(DEVICE)" \
 		dvc exp run $$(python workflow/scripts/profile_values.py "config/profiles/$(PROFILE).yaml") -S 'devices=[$(DEVICE)]' $(OPTIONS)
 

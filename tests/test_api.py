@@ -224,6 +224,6 @@ def test_the_documented_example_runs(
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4
     assert re.fullmatch(r"\d+\.\d ms on this machine, to \+-\d+ %", said[0])
-    assert said[1].startswith("no prediction: no predictors of device 'my-onednn'; make reproduce DEVICE=my-onednn")
+    assert said[1].startswith("no prediction: no predictors of device 'my-onednn'; edgeplan device adapt ")
     assert re.fullmatch(r"first inference in \d+\.\d ms, as planned", said[2])
     assert re.fullmatch(r"cold \d+\.\d ms, then \d+\.\d ms; outputs \[.+\]", said[3])

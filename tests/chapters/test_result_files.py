@@ -57,7 +57,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_parquet(models[["model_id", "family", "measured_ms", "repeat_ms"]], results / "evaluation/truth.parquet")
     write_parquet(models, results / "evaluation/models.parquet")
     write_json(results / "evaluation/environment.json", {"cpu": "Example", "measured_at": "2024-05-06"})
-    write_json(results / "evaluation/dates.json", {"truth": "2024-05-06 07:08 to 2024-05-06 07:09 UTC"})
     for name in frame_names():
         write_parquet(getattr(cold, name), results / f"cold/{name}.parquet")
     for name in ("notes", "environment"):
@@ -127,7 +126,6 @@ READ = (
     ("evaluation", RESULTS / "evaluation/truth.parquet", "measured_ms"),
     ("transfer", RESULTS / "evaluation/models.parquet", "predicted_ms"),
     ("transfer", RESULTS / "evaluation/environment.json", ""),
-    ("transfer", RESULTS / "evaluation/dates.json", ""),
     ("cold_tables", RESULTS / "cold/runs.parquet", "cold_ms"),
     ("cold_tables", RESULTS / "cold/notes.json", ""),
 )

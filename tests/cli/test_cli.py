@@ -132,7 +132,10 @@ def test_a_device_without_predictors(refused: Refused, workspace: Path, tmp_path
     message = "no predictors of device 'phone'"
     following = "make reproduce DEVICE=phone, in a checkout of edgeplan, or use one of: .*cpu-onnxruntime"
     for device in ("phone", str(file)):
-        refused("predict", model, "-d", device, code=5, message=message, where="phone", following=following, folder=tmp_path)
+        first = f"edgeplan device adapt {re.escape(device)} \\(a minute\\), or {following}"
+        refused("predict", model, "-d", device, code=5, message=message, where="phone", following=first, folder=tmp_path)
+    file.write_text("{format_version: 2, name: phone, engine: onnxruntime, transport: {kind: ssh, host: phone}}")
+    refused("predict", model, "-d", "phone", code=5, message=message, where="phone", following=f"^{following}", folder=tmp_path)
 
 
 def test_predictors_left_in_the_cache_are_trained_from_what_is_there(refused: Refused, tmp_path: Path) -> None:

@@ -130,6 +130,18 @@ def test_without_predictors_it_still_measures_and_says_how_to_get_them() -> None
     assert all(k["predicted_ms"] is None and k["measured_ms"] > 0 for k in found["kernels"])
 
 
+def test_a_model_with_a_guess_is_held_to_no_interval() -> None:
+    predictors()
+    write_model(Path("camera.onnx"), groups=4)
+    found = json.loads(measured("--json").stdout)
+    assert found["deviation"] is not None
+    assert (found["prediction"]["interval"], found["inside_interval"]) == (None, None)
+    told = measured().stdout
+    assert "no interval: 1 kernel is a guess" in told
+    assert told.count("unlike anything measured") == 1
+    assert "the interval" not in told
+
+
 def test_what_is_predicted_in_part_has_no_deviation() -> None:
     predictors()
     write_model(Path("camera.onnx"), pooled=True)
@@ -243,7 +255,7 @@ def test_kernels_that_the_engine_runs_otherwise_are_put_together(tmp_path: Path)
         KernelLatency("c (output)", "reorder", "", 0.3, 0, 1, 0),
     )
     here = PredictedFor("", shipped=False, this_machine=True)
-    told = Prediction("m", "d", here, "", 12.0, 11.0, 13.0, 0.9, 1.0, (), (), (), 0.0, 0.0, lines)
+    told = Prediction("m", "d", here, "", 12.0, 11.0, 13.0, 0.9, 1.0, (), (), 0.0, (), 0.0, 0.0, lines)
     first, rest = graph.operators[0].name, tuple(op.name for op in graph.operators[1:])
     nodes = (
         EngineNode("r", "Reorder", "", (), graph.inputs[0]),

@@ -15,7 +15,9 @@ from law_of_latency import ABOUT, conv, law, relu, trained_once, without_samples
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
+from edgeplan.chapters.prediction.model_prediction import PredictedFor, Prediction
 from edgeplan.cli import app
+from edgeplan.cli.predict import warnings
 from edgeplan.errors import PredictionError
 from edgeplan.graph.fusion_rules import FusionRules
 
@@ -174,11 +176,43 @@ def test_half_precision_is_predicted_as_single_even_of_inputs_alone(tmp_path: Pa
 
 def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(workspace: Path, tmp_path: Path, answer: Answers) -> None:
     code, said, warned = answer(write_model(tmp_path / "grouped.onnx", groups=4), "--json")
-    why = "groups 4, measured 1"
-    assert (code, json.loads(said)["unfamiliar"]) == (0, [{"name": FIRST, "why": why}])
-    assert warned.startswith(f"warning: unlike anything measured on this device ({why}): {FIRST}; ")
+    why, found = "groups 4, measured 1", json.loads(said)
+    assert (code, found["unfamiliar"]) == (0, [{"name": FIRST, "why": why}])
+    assert warned == f"warning: unlike anything measured on this device, so guesses without an interval: {FIRST} ({why})\n"
     _, said, warned = answer(workspace / "camera.onnx", "--json")
     assert (json.loads(said)["unfamiliar"], warned) == ([], "")
+
+
+def test_a_guess_has_no_interval_nor_has_a_model_that_holds_one(workspace: Path, tmp_path: Path, answer: Answers) -> None:
+    path = write_model(tmp_path / "grouped.onnx", groups=4)
+    found, known = (json.loads(answer(one, "--json")[1]) for one in (path, workspace / "camera.onnx"))
+    assert (found["interval"], known["interval"]) == (None, 0.9)
+    assert found["low_ms"] < found["latency_ms"] < found["high_ms"]
+    for kernel in found["kernels"]:
+        bounds = kernel["low_ms"], kernel["high_ms"]
+        assert bounds == (None, None) if kernel["name"] == FIRST else bounds[0] <= kernel["latency_ms"] <= bounds[1]
+    (guess,) = (kernel for kernel in found["kernels"] if kernel["name"] == FIRST)
+    assert (found["guess_share"], known["guess_share"]) == (pytest.approx(guess["share"]), 0)
+    headline = answer(path)[1].splitlines()[0]
+    assert re.search(r"\(no interval: 1 kernel is a guess, \d+\.\d % of it; at least \S+ to \S+ ms\)$", headline)
+    assert "90 %" not in headline
+
+
+def test_all_guesses_stand_in_one_line_and_all_kinds_that_were_not_measured_in_another() -> None:
+    prediction = Prediction(
+        *("net", "dev", PredictedFor("", shipped=False, this_machine=True), ""),
+        *(1.0, 0.5, 2.0, None, 1.0, ()),
+        unfamiliar=(*((f"c{k}", "groups 4") for k in range(5)), ("d", "batch 8"), ("e", "dilation 2"), ("f", "stride 9")),
+        guess_share=0.5,
+        stand_ins=(("t", "tanh", "bytes"), ("u", "deconv", "conv")),
+        stand_in_share=0.1,
+        call_ms=0.0,
+        kernels=(),
+    )
+    guesses, kinds = warnings(prediction)
+    assert guesses.endswith(": c0, c1, c2 and 2 more (groups 4); d (batch 8); e (dilation 2); f (stride 9)")
+    assert ": t (tanh: by the bytes moved, " in kinds
+    assert kinds.endswith("; u (deconv: as conv of the same sizes)")
 
 
 def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
@@ -197,8 +231,9 @@ def test_a_kernel_of_a_kind_that_was_not_measured_is_predicted_with_a_warning(
         assert found["low_ms"] < plain["low_ms"] < plain["high_ms"] < found["high_ms"]
         assert found["stand_ins"] == [{"name": "stem act", "kind": kind, "predicted_as": "bytes"}]
         assert found["stand_in_share"] == pytest.approx(found["kernels"][0]["share"])
-        told = f"warning: nothing of kind {kind} was measured on this device: stem act predicted by the bytes moved"
-        assert warned.startswith(told)
+        told = f": stem act ({kind}: by the bytes moved, at the pace of kinds that were measured)\n"
+        assert warned.startswith("warning: of kinds not measured on this device")
+        assert warned.endswith(told)
     _, said, _ = answer(tmp_path / "camera.onnx")
     assert f"{100 * found['stand_in_share']:.1f} % of it is of kinds that were not measured" in said
 

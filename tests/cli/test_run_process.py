@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import onnx
 import pytest
 from loaded_libraries import COMMAND, HEAVY, OPENED, loaded_by
 from onnx import TensorProto, helper, numpy_helper
+from process_peaks import measured
 
 from edgeplan import plan_memory
 from edgeplan.graph.onnx.read import load_onnx
@@ -87,10 +87,9 @@ def test_a_compiled_step_takes_less_than_a_mebibyte(plans: dict[bool, Path]) -> 
 def test_the_whole_process_stays_within_its_floor_and_the_budget(
     plans: dict[bool, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):  # counting lines takes memory of its own
         monkeypatch.delenv(name, raising=False)
-    found = importlib.import_module("process_peaks").measured(plans[True])
+    found = measured(plans[True])
     assert found["floor"] <= 30 * _MIB
     assert found["ratio"] <= 1
     assert found["peak"] == found["anonymous"] + found["file"]

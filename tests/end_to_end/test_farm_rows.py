@@ -9,7 +9,7 @@ import pytest
 import yaml
 from workspace import COLD_DEVICE, DEVICE, Workspace, make_workspace
 
-from edgeplan.chapters.estimate import profile
+from edgeplan.chapters.profiles import profile
 from edgeplan.chapters.registry import STAGES
 from edgeplan.support.digests import sha256
 

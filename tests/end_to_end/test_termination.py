@@ -19,7 +19,7 @@ import yaml
 from filelock import FileLock
 from workspace import DEVICE, ROOT, Workspace, make_workspace
 
-from edgeplan.chapters.estimate import profile
+from edgeplan.chapters.profiles import profile
 from edgeplan.chapters.running import LOCK
 from edgeplan.measurement.lock import lock_path
 

@@ -14,6 +14,6 @@ def test_one_graph_builds_every_stage_once_for_one_device(tmp_path: Path) -> Non
     planned = re.findall(r"^rule (\w+):$", workspace.run("snakemake", "-n", "--quiet", "host"), re.MULTILINE)
     stages = set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]) - {
         "check",  # which is made while the graph is read
-        *("unseen", "adaptation_rows"),  # which are for what is named, and nothing is
+        "unseen",  # which is for what is named, and nothing is
     }
     assert sorted(planned) == sorted({*stages, "all"})

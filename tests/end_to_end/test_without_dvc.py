@@ -12,7 +12,7 @@ import pytest
 import yaml
 from workspace import COLD_DEVICE, DEVICE, Workspace, make_workspace
 
-from edgeplan.chapters.estimate import profile
+from edgeplan.chapters.profiles import profile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,6 @@ from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.latency import MANY_ROWS
 from edgeplan.predictors.predictor import DevicePredictor
-from edgeplan.predictors.said import Recalling
 from edgeplan.predictors.strata import Strata, drawn
 from edgeplan.predictors.training import train_predictor
 
@@ -110,30 +108,6 @@ def test_members_count_by_their_errors() -> None:
     assert mixed(1.0, 0.01) > 3.5 * plain
 
 
-def test_a_predictor_that_recalls_says_the_same_and_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables, others = KernelTables.of([model(), model("net2")]), KernelTables.of([model()])
-    asked: list[DevicePredictor] = []
-    plain = DevicePredictor._kernels
-
-    def counted(self: DevicePredictor, *what: Any, **how: Any) -> Any:
-        asked.append(self)
-        return plain(self, *what, **how)
-
-    monkeypatch.setattr(DevicePredictor, "_kernels", counted)
-    slow, slower = (Calibration(Lines(common=LogLine(shift=shift))) for shift in (0.5, 1.0))
-
-    def predicted(predictor: DevicePredictor, calibration: Calibration, of: KernelTables) -> list[float]:
-        member = Member(predictor, calibration, {"": 0.1})
-        return list(AdaptedPredictor.of([member], old().card).predict_many(of).latency_ms)
-
-    recalling = Recalling.of(old())
-    for calibration in (slow, slower):
-        for of in (tables, others):
-            assert predicted(recalling, calibration, of) == predicted(old(), calibration, of)
-    assert sum(one is recalling for one in asked) == 2
-    assert sum(one is old() for one in asked) == 4
-
-
 def test_many_kernels_are_corrected_as_few_are() -> None:
     made = kernel_rows(MANY_ROWS + 100, 1.0)
     found = calibrate_kernels(made.take(np.arange(400)))
@@ -207,7 +181,7 @@ def test_adapting_finds_a_device_that_is_slower_by_a_factor(tmp_path: Path) -> N
 
 
 def test_a_damaged_list_of_members_is_refused(tmp_path: Path) -> None:
-    AdaptedPredictor.of([scratch_member(old(), alone=True)], old().card).save(tmp_path)
+    AdaptedPredictor.of([scratch_member(old())], old().card).save(tmp_path)
     path = tmp_path / "adapted.json"
     path.write_text(path.read_text().replace('"member-0"', '"../../elsewhere"'))
     with pytest.raises(FormatError, match="folder"):

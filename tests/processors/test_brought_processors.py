@@ -18,7 +18,6 @@ from shipped_params import PARAMS_FILE
 
 import edgeplan
 from edgeplan import plan_partition
-from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition.learning.predictors import save
 from edgeplan.chapters.partition.learning.training import train
 from edgeplan.chapters.partition.measuring.chains import write_pool
@@ -27,6 +26,7 @@ from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.chapters.profiles import profile
 from edgeplan.devices.pairs import load_pair, processor_class
 from edgeplan.engines import registry
 from edgeplan.engines.base import random_inputs

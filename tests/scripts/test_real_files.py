@@ -15,8 +15,6 @@ sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
 from csv_rows import write_rows  # noqa: E402  found by the line above
 from real_files import RealFile, fetch, is_there, read_list, require  # noqa: E402  found by the line above
-from real_runs import Tried, known  # noqa: E402  likewise
-from real_runs import figures as figures_of_runs  # noqa: E402  likewise
 from real_truth import Row, figures, minutes, read_rows, warm_figures  # noqa: E402  likewise
 
 from edgeplan.errors import FormatError  # noqa: E402  likewise
@@ -94,15 +92,6 @@ def test_the_test_files_are_of_no_package_that_anything_was_tuned_on() -> None:
     tuned, tests = (read_list(ROOT / f"docs/{name}.csv") for name in ("real-models", "real-files"))
     assert not {file.package for file in tests} & {file.package for file in tuned}
     assert not {file.sha256 for file in tests} & {file.sha256 for file in tuned}
-
-
-def test_rows_of_trials_are_read_back(tmp_path: Path) -> None:
-    whole = Tried("a.onnx", "1", predicts=True, plans_cold_start=True, plans_memory=True, runs=True, seconds=2.5)
-    rows = [whole, Tried("b.onnx", "2", predicts=True, refused_by="plan memory", refused_because='says "no", twice')]
-    write_rows(Tried, rows, tmp_path / "rows.csv")
-    assert list(known(tmp_path / "rows.csv").values()) == rows
-    assert figures_of_runs(rows) == {"real.files": 2.0, "real.runs": 0.5}
-    assert known(tmp_path / "none.csv") == {}
 
 
 def _row(file: str, measured: float, predicted: float = 10.0, *, turn: int = 0, engine: str = "onnxruntime") -> Row:

@@ -247,6 +247,5 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/measurement/board/deploy.py",  # what is half installed would be worse; within a time
         "edgeplan/measurement/board/install.py",  # alone on the board, where the package is not yet
         "scripts/profile_values.py",  # likewise
-        "scripts/process_peaks.py",  # the command as people start it
     }, found
     assert not [path for path in workflow.rglob("*.smk") if "subprocess." in path.read_text()]

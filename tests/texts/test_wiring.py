@@ -155,16 +155,11 @@ def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name:
 
 
 def test_make_tables_builds_all_but_predictors_again() -> None:
-    """They take minutes to train, and give the same again; the other stages, in the order in which they build on each other.
-
-    The ladder of budgets takes as long as training.
-    """
+    """They take minutes to train, and give the same again; the other stages, in the order in which they build on each other."""
     assert (
         "dvc repro --force --single-item $$(python -m edgeplan.chapters.registry) report\n" in (ROOT / "Makefile").read_text()
     )
-    assert VALUES["adaptation"]["devices"] == []
-    left_out = {"training", "adaptation_rows", "ladder"}
-    assert [*rebuilt(VALUES), "report"] == [name for name in NAMES if name not in left_out]
+    assert [*rebuilt(VALUES), "report"] == [name for name in NAMES if name != "training"]
 
 
 def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
@@ -183,7 +178,7 @@ def test_one_stage_takes_in_what_every_chapter_hands_over() -> None:
         f"results/{target}/metrics.json"
         for target in (
             *("cpu-onnxruntime", "cpu-openvino", "cpu-onednn", "cuda-h200-8sm", "opencl-pocl", "cuda-h200"),
-            *("pair-pocl", "pair-h200-8sm", "transfer"),
+            *("pair-pocl", "pair-h200-8sm"),
         )
     ]
 

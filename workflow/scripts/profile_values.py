@@ -1,4 +1,4 @@
-"""Print a profile (`edgeplan.chapters.estimate.profile`) as `-S section.key=value` arguments for `dvc exp run`.
+"""Print a profile (`edgeplan.chapters.profiles.profile`) as `-S section.key=value` arguments for `dvc exp run`.
 
 An empty profile stands for the committed values: of these, all that the params.yaml of the workspace has changed are printed.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from edgeplan.chapters.estimate import profile
+from edgeplan.chapters.profiles import profile
 
 
 def overrides(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

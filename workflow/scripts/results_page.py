@@ -280,9 +280,9 @@ def measured(results: Results) -> str:
     for device in results.having("prediction.within_10pct"):
         about = results.document(device, "environment.json")
         cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
-        for stage, when in results.document(device, "dates.json").items():
-            commits = ", ".join(f"`{name}`" for name in about["commits"]) if stage == "truth" else ""
-            rows.append((device, f"{about['engine']} {about['engine_version'].split('-')[0]}", cpu, stage, when, commits))
+        commits = ", ".join(f"`{name}`" for name in about["commits"])
+        engine = f"{about['engine']} {about['engine_version'].split('-')[0]}"
+        rows.append((device, engine, cpu, "truth", about["measured_at"], commits))
         if device in results.having("cold.models"):
             row = results.table(device, "cold_table_05")[0]
             rows.append((device, about["engine"], cpu, "cold_start", row["measured_at"], ""))
@@ -291,15 +291,6 @@ def measured(results: Results) -> str:
             cpu = f"{about['cpu']} ({about['cpu_family_model']}), {about['cores']} cores" + (", virtual" * about["virtualised"])
             rows.append((target, "edgeplan", cpu, stage, about["measured_at"], ""))
     return _table(("device", "engine", "machine", "stage", "measured", "commit"), rows, text=6)
-
-
-def findings(results: Results) -> str:
-    """Write what the evaluation finds in the rows of each device, as in its report."""
-    parts = []
-    for device in results.having("prediction.within_10pct"):
-        lines = "".join(f"* {line}\n" for line in results.document("chapters", f"{device}/prediction.page.json")["findings"])
-        parts.append(f"### {device}\n\n{lines}")
-    return "\n".join(parts)
 
 
 PARTS: Mapping[str, Callable[[Results], str]] = {
@@ -311,7 +302,6 @@ PARTS: Mapping[str, Callable[[Results], str]] = {
     "partition": figures("partition.oracle_gain_share", (PARTITION_BARS[0], *PARTITION_FURTHER, *PARTITION_BARS[1:])),
     "eop": figures("eop.outputs_equal", EOP_BARS),
     "measured": measured,
-    "findings": findings,
 }
 
 

@@ -27,7 +27,6 @@ from typer.testing import CliRunner
 
 import edgeplan
 from edgeplan import plan_partition
-from edgeplan.chapters.estimate import profile
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
 from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
@@ -39,6 +38,7 @@ from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
 from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
+from edgeplan.chapters.profiles import profile
 from edgeplan.cli import app, run_pair
 from edgeplan.devices.pairs import load_pair
 from edgeplan.errors import DeviceError, FormatError, InputError, ModelError

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from evaluation_evidence import full_evidence
 
-from edgeplan.chapters.prediction.evaluation import analysis, tables_baselines
+from edgeplan.chapters.prediction.evaluation import tables_baselines
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 
 
@@ -62,22 +62,6 @@ def test_a_family_of_one_model_tells_nothing_apart(evidence: Evidence) -> None:
     table = tables_baselines.table_baseline_differences(replace(evidence, models=single))
     assert set(table["ahead"]) == {"not told apart"}
     assert table["p"].isna().all()
-
-
-def test_findings_say_where_a_lead_is_clear(led: Evidence) -> None:
-    told = next(text for text in analysis.findings(led) if text.startswith("operator sum is not beaten"))
-    assert "an RMSPE no higher than ours on vgg, resnet; only on vgg a paired test" in told
-    models = led.models
-    equal = models.assign(operator_sum_ms=models["predicted_ms"])
-    none = next(text for text in analysis.findings(replace(led, models=equal)) if text.startswith("operator sum is not"))
-    assert "; on no family a paired test" in none
-
-
-def test_findings_of_samplers_leave_out_an_interval_that_is_not_there(evidence: Evidence) -> None:
-    samplers = evidence.samplers.assign(rmspe_more_low=float("nan"), rmspe_more_high=float("nan"))
-    told = next(text for text in analysis.findings(replace(evidence, samplers=samplers)) if text.startswith("Adaptive"))
-    assert "nan" not in told
-    assert "33% lower than prior (12.0 %): the lowest" in told
 
 
 def test_one_family_alone_has_no_regressions_to_beat(evidence: Evidence) -> None:

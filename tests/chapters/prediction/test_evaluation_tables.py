@@ -9,11 +9,10 @@ import pytest
 from evaluation_evidence import full_evidence
 
 from edgeplan.chapters.prediction import paper
-from edgeplan.chapters.prediction.evaluation import dates, tables_fusion, tables_prediction
 from edgeplan.chapters.prediction.evaluation import metrics as summary
 from edgeplan.chapters.prediction.evaluation import table_registry as registry
+from edgeplan.chapters.prediction.evaluation import tables_fusion, tables_prediction
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.errors import FormatError
 from edgeplan.reporting import kit
 from edgeplan.reporting.bars import interval_keys
 from edgeplan.reporting.table import cell_text, write_table
@@ -126,44 +125,6 @@ def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> Non
     no_interval = summary.metrics(Evidence("cpu-test", models=evidence.models.drop(columns=["low_ms"])))
     assert "interval.coverage_90" not in no_interval
     assert "prediction.within_10pct" in no_interval
-
-
-RANGES = {stage: f"2024-05-06 0{i}:00 to 2024-05-06 0{i}:30 UTC" for i, stage in enumerate(dates.STAGES)}
-
-
-def test_every_table_names_the_dates_of_the_stages_it_rests_on() -> None:
-    said = {name: dates.measured(table, RANGES) for name, table in registry.TABLES.items()}
-    assert said["table_05"] == "nothing"
-    assert said["table_03"] == f"fusion {RANGES['fusion']}"
-    assert said["table_06"] == f"sampling {RANGES['sampling']}"
-    assert said["table_12"] == dates.together([said["table_06"], f"calibration {RANGES['calibration']}"])
-    assert f"calibration {RANGES['calibration']}" in said["table_intervals"]
-    assert said["table_08"] == dates.together([said["table_03"], said["table_12"], f"truth {RANGES['truth']}"])
-    assert dates.measured(registry.TABLES["table_06"], {}) == "sampling not recorded"
-
-
-def test_dates_come_from_the_rows_behind_the_tables(tmp_path: Path, evidence: Evidence) -> None:
-    def store(stage: str, key: str, starts: dict[str, list[float]]) -> None:
-        (tmp_path / stage).mkdir(exist_ok=True)
-        frame = pd.DataFrame({"subject": list(starts), "measured_at": list(starts.values())})
-        frame.to_parquet(tmp_path / stage / f"{key}-rows-000.parquet")
-
-    store("fusion", "abc", {"x": [60.0, 120.0], "y": [7200.0]})
-    store("fusion", "other", {"x": [1e9]})  # of another machine
-    store("sampling", "abc", {"kept": [3600.0, 3720.0], "beyond the budget": [1e8]})
-    models = evidence.models.iloc[:2].assign(measured_at_s=[0.0, 60.0], repeat_gap_s=[np.nan, 86400.0])
-    kernels = evidence.kernels.assign(subject="kept")
-    calibration = evidence.calibration.iloc[:2].assign(measured_at_s=[180.0, 120.0])
-    parts = {"models": models, "kernels": kernels, "calibration": calibration}
-    assert dates.ranges(replace(evidence, **parts), tmp_path, "abc") == {
-        "fusion": "1970-01-01 00:01 to 1970-01-01 02:00 UTC",
-        "sampling": "1970-01-01 01:00 to 1970-01-01 01:02 UTC",
-        "calibration": "1970-01-01 00:02 to 1970-01-01 00:03 UTC",
-        "truth": "1970-01-01 00:00 to 1970-01-02 00:01 UTC",
-    }
-    (tmp_path / "fusion" / "abc-rows-001.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(FormatError, match="abc-rows-001"):
-        dates.ranges(replace(evidence, **parts), tmp_path, "abc")
 
 
 def test_bars_depend_on_the_device() -> None:

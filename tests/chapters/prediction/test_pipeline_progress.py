@@ -78,6 +78,7 @@ def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -
     write_parquet(pd.DataFrame([{"model_id": "a", "family": "nasbench201", "spec": spec, "measured_ms": 1.0}]), calibration)
     training.train(
         _params(),
+        device=tmp_path / "bench.yaml",
         kernels=kernels,
         summary=summary,
         rules=rules,

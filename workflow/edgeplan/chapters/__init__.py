@@ -13,7 +13,6 @@ NAMES = (
     "cold_start",
     "memory",
     "partition",
-    "adaptation",
 )
 
 

@@ -91,7 +91,6 @@ class Stage:
         plots, metrics: files and folders that `dvc plots` and `dvc metrics` show.
         shown: folders of `writes` and `plots` whose tables (CSV) or figures (SVG) `snakemake --report` shows.
         all_cores: whether it uses all cores.
-        in_tables: whether `make tables` builds it again; not what trains predictors by the hundred.
     """
 
     name: str
@@ -110,7 +109,6 @@ class Stage:
     metrics: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     all_cores: bool = False
-    in_tables: bool = True
 
     @property
     def module(self) -> str:
@@ -202,7 +200,6 @@ class Chapter:
         named_devices, named_pairs: where else in params.yaml devices and pairs are named; each has to have a file.
         shipped_devices: where devices are named that stages learn from; each has to be shipped with its kernels.
         compared: tables of the committed results that `dvc plots diff` draws.
-        estimate: `module:function` from params and engines to seconds by part of a run.
     """
 
     name: str
@@ -217,7 +214,6 @@ class Chapter:
     named_pairs: tuple[Targets, ...] = ()
     shipped_devices: tuple[Targets, ...] = ()
     compared: tuple[Compared, ...] = ()
-    estimate: str = ""
 
 
 def covered(path: str, folders: tuple[str, ...]) -> bool:

@@ -57,15 +57,11 @@ def merged_figures(params: Mapping[str, object]) -> list[str]:
 
 
 def rebuilt(params: Mapping[str, object]) -> list[str]:
-    """Return the stages that write committed files from stored rows, in order.
-
-    Those that only fill DVC's cache are left out, and those that `Stage.in_tables` leaves out.
-    """
+    """Return the stages that write committed files from stored rows, in order, and not those that only fill DVC's cache."""
     return [
         stage.name
         for stage in STAGES
-        if stage.in_tables
-        and not all(covered(path, stage.cached) for path in stage.written)
+        if not all(covered(path, stage.cached) for path in stage.written)
         and (stage.targets is None or stage.targets.of(params))
     ]
 

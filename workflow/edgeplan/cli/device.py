@@ -9,6 +9,7 @@ import typer
 from edgeplan.chapters.partition.pair_check import check_pair
 from edgeplan.devices.create import create_device
 from edgeplan.devices.pairs import load_pair
+from edgeplan.engines.registry import engine_class
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.measurement.device_check import check_device, report_lines
 from edgeplan.terminal import say
@@ -33,6 +34,11 @@ def device_init(
     for command, what in (
         (f"edgeplan device check {name}", "whether figures of this machine can be trusted"),
         (f"edgeplan measure MODEL.onnx --device {name}", "how long a model takes here"),
+        *(
+            [(f"edgeplan device adapt {name}", "predictors from those of another device, in a minute")]
+            if engine_class(device.engine).reports_nodes
+            else []
+        ),
         (f"make reproduce DEVICE={name}", "measure kernels and train predictors, about 20 minutes"),
         *(
             [(f"edgeplan plan cold-start MODEL.onnx --device {name} --output plan", "the fastest first inference")]

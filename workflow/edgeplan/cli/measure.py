@@ -14,7 +14,7 @@ from rich.table import Table
 
 from edgeplan.chapters.prediction import api
 from edgeplan.chapters.prediction.comparison import Measured
-from edgeplan.cli.predict import prediction_document
+from edgeplan.cli.predict import prediction_document, reach, warnings
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import ResultsOption, WorkspaceOption
@@ -86,21 +86,18 @@ def headlines(found: Measured) -> Iterator[str]:
         yield f"predicted   {found.without_prediction}"
         yield f"            to have predictions: {found.next_step}"
     else:
-        yield (
-            f"predicted   {prediction.latency_ms:.3f} ms ({100 * prediction.interval:.0f} % interval "
-            f"{prediction.low_ms:.3f} to {prediction.high_ms:.3f} ms)"
-        )
+        yield f"predicted   {prediction.latency_ms:.3f} ms ({reach(prediction)})"
         if found.deviation is None:
             missing = ", ".join(prediction.missing)
             yield f"            covers {100 * prediction.coverage:.1f} % of the kernels; without: {missing}"
         else:
-            where = "inside" if found.inside else "outside"
-            yield f"deviation   {100 * found.deviation:+.1f} %; the measured latency is {where} the interval"
+            side = "inside" if found.inside else "outside"
+            told = "" if found.inside is None else f"; the measured latency is {side} the interval"
+            yield f"deviation   {100 * found.deviation:+.1f} %{told}"
         if found.other_machine:
             yield f"            the predictions are for another machine ({found.other_machine}), not for this one;"
-            yield f"            for this one: make reproduce DEVICE={found.device}"
-        if prediction.unfamiliar:
-            names = ", ".join(dict.fromkeys(name for name, _ in prediction.unfamiliar[:3]))
-            yield f"            {len(prediction.unfamiliar)} kernels unlike anything measured, such as {names}: a guess"
+            adapt = f"edgeplan device adapt NAME --from {found.device}"
+            yield f"            for this one: {adapt} (a minute), or make reproduce DEVICE={found.device}"
+        yield from (f"            {line.removeprefix('warning: ')}" for line in warnings(prediction))
     if found.without_kernels:
         yield f"kernels     {found.without_kernels}"

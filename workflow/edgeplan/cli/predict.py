@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,15 +36,15 @@ def predict(
 ) -> None:
     """Predict the latency of a model on a device, with its interval and the cost of each kernel."""
     found = api.predict(model, device, results=results, partial=partial, preparation=preparation(shape, values, batch))
-    document = prediction_document(found)
-    _warn(found)
+    for line in warnings(found):
+        say(line, err=True)
     if as_json:
-        say(json.dumps(document, indent=2))
+        say(json.dumps(prediction_document(found), indent=2))
         return
     if found.about:
         say(found.about)
         say(f"for this machine, after a minute of measuring: edgeplan device adapt NAME --from {found.device}")
-    _print_prediction(document)
+    _print_prediction(found)
 
 
 def prediction_document(found: Prediction) -> dict[str, Any]:
@@ -57,42 +58,53 @@ def prediction_document(found: Prediction) -> dict[str, Any]:
     return document
 
 
-def _print_prediction(found: dict[str, object]) -> None:
+def reach(found: Prediction) -> str:
+    """Tell how far a prediction reaches: its interval; with guesses among the kernels that it has none."""
+    bounds = f"{found.low_ms:.3f} to {found.high_ms:.3f} ms"
+    if found.interval is not None:
+        return f"{100 * found.interval:.0f} % interval {bounds}"
+    count = len({node for node, _ in found.unfamiliar})
+    guesses = f"{count} kernel{'s are guesses' if count > 1 else ' is a guess'}"
+    return f"no interval: {guesses}, {100 * found.guess_share:.1f} % of it; at least {bounds}"
+
+
+def _print_prediction(found: Prediction) -> None:
     def name(text: object) -> str:
         return escape(escaped(str(text)))  # of a file that may hold anything: square brackets are no markup here
 
-    latency = (
-        f"{name(found['model'])} on {found['device']}: [bold]{found['latency_ms']:.3f} ms[/bold] "
-        f"({100 * found['interval']:.0f} % interval {found['low_ms']:.3f} to {found['high_ms']:.3f} ms)"  # type: ignore[operator]
-    )
-    lines = [latency]
-    if found["coverage"] != 1.0:
-        without = ", ".join(found["missing"])  # type: ignore[arg-type]
-        lines.append(f"covers {100 * found['coverage']:.1f} % of the kernels; without: {name(without)}")  # type: ignore[operator]
-    if found["stand_ins"]:
-        lines.append(f"{100 * found['stand_in_share']:.1f} % of it is of kinds that were not measured")  # type: ignore[operator]
+    lines = [f"{name(found.model)} on {found.device}: [bold]{found.latency_ms:.3f} ms[/bold] ({reach(found)})"]
+    if found.coverage != 1.0:
+        lines.append(f"covers {100 * found.coverage:.1f} % of the kernels; without: {name(', '.join(found.missing))}")
+    if found.stand_ins:
+        lines.append(f"{100 * found.stand_in_share:.1f} % of it is of kinds that were not measured")
     table = Table("kernel", "type", "implementation", box=None, pad_edge=False)
     table.add_column("ms", justify="right")
     table.add_column("share", justify="right")
-    for kernel in found["kernels"]:  # type: ignore[attr-defined]
-        share = f"{100 * kernel['share']:.1f} %"
-        table.add_row(name(kernel["name"]), kernel["type"], kernel["implementation"], f"{kernel['latency_ms']:.4f}", share)
-    if found["call_ms"]:  # part of the latency: without it the lines do not add up to the whole
-        share = f"{100 * found['call_ms'] / found['latency_ms']:.1f} %"  # type: ignore[operator]
-        table.add_row("(call)", "", "", f"{found['call_ms']:.4f}", share)
+    for kernel in found.kernels:
+        share = f"{100 * kernel.share:.1f} %"
+        table.add_row(name(kernel.name), kernel.type, kernel.implementation, f"{kernel.latency_ms:.4f}", share)
+    if found.call_ms:  # part of the latency: without it the lines do not add up to the whole
+        table.add_row("(call)", "", "", f"{found.call_ms:.4f}", f"{100 * found.call_ms / found.latency_ms:.1f} %")
     show(*lines, table)
 
 
-def _warn(found: Prediction) -> None:
-    """Say on the error stream which kernels are guesses, a line for each reason: the interval does not cover them."""
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for name, why in found.unfamiliar:
-        told, then = f"unlike anything measured on this device ({why}):", "; the prediction of these kernels is a guess that"
-        nodes.setdefault((told, f"{then} the interval does not cover"), []).append(name)
-    for name, kind, other in found.stand_ins:
-        how = "by the bytes moved, at the pace of kinds that were" if other == "bytes" else f"as {other} of the same sizes"
-        told = f"nothing of kind {kind} was measured on this device:"
-        nodes.setdefault((told, f" predicted {how}; the interval is wider for that"), []).append(name)
-    for (told, then), names in nodes.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        say(f"warning: {told} {', '.join(map(escaped, names[:_NAMED]))}{more}{then}", err=True)
+def warnings(found: Prediction) -> Iterator[str]:
+    """Yield a line on the kernels that are guesses, and one on those of kinds that were not measured."""
+    if found.unfamiliar:
+        listed = _listed(found.unfamiliar)
+        yield f"warning: unlike anything measured on this device, so guesses without an interval: {listed}"
+    if found.stand_ins:
+        how = {"bytes": "by the bytes moved, at the pace of kinds that were measured"}
+        listed = _listed([(n, f"{kind}: {how.get(to, f'as {to} of the same sizes')}") for n, kind, to in found.stand_ins])
+        yield f"warning: of kinds not measured on this device, so that they may be off by more: {listed}"
+
+
+def _listed(nodes: Sequence[tuple[str, str]]) -> str:
+    """List nodes by what is said of them, some of each."""
+    of: dict[str, list[str]] = {}
+    for node, why in nodes:
+        of.setdefault(why, []).append(escaped(node))
+    return "; ".join(
+        f"{', '.join(names[:_NAMED])}{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''} ({why})"
+        for why, names in of.items()
+    )

@@ -16,7 +16,6 @@ def conv_output_size(size: int, kernel: int, stride: int, pad_total: int, dilati
     return (-(-span // stride) if ceil else span // stride) + 1
 
 
-_GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3})
 #: Height and width, or one number for both.
 Size = int | tuple[int, int]
 #: Padding of both sides of height and width, or top, left, bottom and right.
@@ -112,39 +111,6 @@ class GraphBuilder:
         }
         return self._op("Conv", [x], [out], weights=weights, attributes=attributes, name=name)[0]
 
-    def conv1d(
-        self, x: str, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, dilation: int = 1, name: str = ""
-    ) -> str:
-        """Add a convolution over a sequence (batch, channels, steps), with a bias and "same" padding for odd kernels."""
-        n, cin, steps = self.shape(x)
-        pad = dilation * (kernel - 1) // 2
-        out = (n, out_channels, conv_output_size(steps, kernel, stride, 2 * pad, dilation))
-        weights: dict[str, Shape] = {"weight": (out_channels, cin // groups, kernel), "bias": (out_channels,)}
-        attributes: dict[str, Attribute] = {
-            "kernel_shape": (kernel,),
-            "strides": (stride,),
-            "pads": (pad, pad),
-            "dilations": (dilation,),
-            "group": groups,
-        }
-        return self._op("Conv", [x], [out], weights=weights, attributes=attributes, name=name)[0]
-
-    def deconv(
-        self, x: str, out_channels: int, kernel: int, stride: int, pad: int = 0, *, groups: int = 1, name: str = ""
-    ) -> str:
-        """Add a transposed 2-D convolution without a bias."""
-        n, cin, *size = self.shape(x)
-        out = (n, out_channels, *(stride * (s - 1) + kernel - 2 * pad for s in size))
-        attributes: dict[str, Attribute] = {
-            "kernel_shape": (kernel, kernel),
-            "strides": (stride, stride),
-            "pads": (pad, pad, pad, pad),
-            "dilations": (1, 1),
-            "group": groups,
-        }
-        weights: dict[str, Shape] = {"weight": (cin, out_channels // groups, kernel, kernel)}
-        return self._op("ConvTranspose", [x], [out], weights=weights, attributes=attributes, name=name)[0]
-
     def dwconv(self, x: str, kernel: int, stride: int = 1, *, name: str = "") -> str:
         """Depthwise convolution (multiplier 1, "same" padding)."""
         return self.conv(x, self.channels(x), kernel, stride, groups=self.channels(x), name=name)
@@ -222,24 +188,6 @@ class GraphBuilder:
             weights["bias"] = (out_features,)
         return self._op("Gemm", [x], [(n, out_features)], weights=weights, attributes={"transB": 1}, name=name)[0]
 
-    def matmul(self, a: str, b: str, *, name: str = "") -> str:
-        """Add a product of two activations over their last two axes."""
-        out = (*self.shape(a)[:-1], self.shape(b)[-1])
-        return self._op("MatMul", [a, b], [out], name=name)[0]
-
-    def layer_norm(self, x: str, *, name: str = "") -> str:
-        """Add a normalisation over the last axis."""
-        width = self.shape(x)[-1:]
-        attributes: dict[str, Attribute] = {"axis": -1, "epsilon": 1e-5}
-        return self._op(
-            "LayerNormalization",
-            [x],
-            [self.shape(x)],
-            weights={"scale": width, "bias": width},
-            attributes=attributes,
-            name=name,
-        )[0]
-
     def concat(self, xs: Sequence[str], *, name: str = "") -> str:
         """Add a concatenation over channels."""
         n, _, *rest = self.shape(xs[0])
@@ -287,14 +235,8 @@ class GraphBuilder:
 
         Gates are in ONNX order (input, output, forget, cell). The result has shape (steps, directions, batch, hidden).
         """
-        return self.recurrent(x, "LSTM", hidden, bidirectional=bidirectional, name=name)
-
-    def recurrent(
-        self, x: str, cell: Literal["LSTM", "GRU"], hidden: int, *, bidirectional: bool = False, name: str = ""
-    ) -> str:
-        """Add an LSTM or a GRU, the latter as PyTorch exports it; shapes are those of `lstm`."""
         steps, batch, features = self.shape(x)
-        directions, rows = 2 if bidirectional else 1, _GATES[cell] * hidden
+        directions, rows = 2 if bidirectional else 1, 4 * hidden
         weights: dict[str, Shape] = {
             "input_weight": (directions, rows, features),
             "recurrence_weight": (directions, rows, hidden),
@@ -304,10 +246,8 @@ class GraphBuilder:
             "hidden_size": hidden,
             "direction": "bidirectional" if bidirectional else "forward",
         }
-        if cell == "GRU":
-            attributes["linear_before_reset"] = 1
         out = (steps, directions, batch, hidden)
-        return self._op(cell, [x], [out], weights=weights, attributes=attributes, name=name)[0]
+        return self._op("LSTM", [x], [out], weights=weights, attributes=attributes, name=name)[0]
 
     def channel_shuffle(self, x: str, groups: int, *, name: str = "") -> str:
         """ShuffleNet's channel shuffle: reshape, transpose, reshape (`name` prefixes the three operators)."""

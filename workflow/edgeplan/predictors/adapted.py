@@ -25,14 +25,15 @@ from edgeplan.predictors.calibration_line import (
     held_out_us,
 )
 from edgeplan.predictors.card import ADAPTED, Card, Interval
+from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.distilled import TREES, load_distilled, save_distilled
+from edgeplan.predictors.features import features
 from edgeplan.predictors.intervals import with_quantile_of
 from edgeplan.predictors.kernel_tables import KernelTables
 from edgeplan.predictors.kind_factors import Expected, cross_fitted_ms, fit_factors
 from edgeplan.predictors.layouts import Layouts
 from edgeplan.predictors.predictions import BatchPrediction
 from edgeplan.predictors.predictor import DevicePredictor, _Costs
-from edgeplan.predictors.said import SaidOnce, say
 from edgeplan.predictors.stand_ins import StandIns, stand_ins
 from edgeplan.support.files import read_json, write_text
 from edgeplan.support.rounding import nine_digits
@@ -88,15 +89,21 @@ class Member:
 
     def kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
         """Return layouts and costs as `DevicePredictor` predicts them, with latencies calibrated to the new device."""
-        said = say(self.predictor, tables, near, every_kind=every_kind)
+        layouts, costs = self.predictor._kernels(tables, near, every_kind=every_kind)  # noqa: SLF001  a predictor's own kind
         if self.calibration is None:
-            return said.layouts, said.costs
-        kernel_us, reorder_us = self._brought(said.kernels), self._brought(said.reorders)
-        return said.layouts, replace(said.costs, kernel_us=kernel_us, reorder_us=reorder_us)
+            return layouts, costs
+        kernel_us = _brought(self.calibration, tables.configs, tables.config, costs.kernel_us)
+        shape = tables.tensor_shape[layouts.reorder_tensor]
+        reorder_us = _brought(self.calibration, tables.shapes, shape, costs.reorder_us)
+        return layouts, replace(costs, kernel_us=kernel_us, reorder_us=reorder_us)
 
-    def _brought(self, said: SaidOnce) -> Floats:
-        assert self.calibration is not None  # noqa: S101  asked before
-        return self.calibration.latency_us(said.kind, said.matrix, said.log_us)[said.back]
+
+def _brought(calibration: Calibration, table: ConfigTable, row: npt.NDArray[np.int64], us: Floats) -> Floats:
+    """Bring latencies (us) of configurations (positions in `table`) to the new device; equal pairs are calibrated once."""
+    pairs, back = np.unique(np.column_stack([row, us]), axis=0, return_inverse=True)
+    index = pairs[:, 0].astype(np.int64)
+    kind = np.array(table.words["kind"], dtype=object)[table.codes["kind"]][index] if len(index) else np.zeros(0, object)
+    return calibration.latency_us(kind, features(table.take(index)), np.log(pairs[:, 1]))[back.reshape(-1)]
 
 
 @dataclass(frozen=True)
@@ -240,13 +247,8 @@ def old_member(predictor: DevicePredictor, rows: KernelRows, seed: int) -> Membe
     return Member(predictor, calibrate_kernels(rows), spreads(rows.kind, error))
 
 
-def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member:
-    """Return a predictor that was trained on the new device alone as a member, judged by its card.
-
-    Args:
-        predictor: the predictor.
-        alone: whether it answers for all kinds; else those of few rows are left to other members.
-    """
+def scratch_member(predictor: DevicePredictor) -> Member:
+    """Return a predictor that was trained on the new device alone as a member, judged by its card; no kind of few rows."""
     rows: dict[str, int] = {}
     squares: dict[str, float] = {}
     specific = {r.kind for r in predictor.card.regressors if r.implementation}
@@ -254,9 +256,6 @@ def scratch_member(predictor: DevicePredictor, *, alone: bool = False) -> Member
         if r.implementation or r.kind not in specific:
             rows[r.kind] = rows.get(r.kind, 0) + r.rows
             squares[r.kind] = squares.get(r.kind, 0.0) + r.rows * r.spread**2
-    if alone:
-        whole = float(np.sqrt(sum(squares.values()) / max(sum(rows.values()), 1)))
-        return Member(predictor, None, {"": nine_digits(min(max(whole, _LEAST_SPREAD), 1.0))})
     enough = [kind for kind, count in rows.items() if count >= _SCRATCH_ROWS and squares[kind] > 0]
     found = {kind: max(float(np.sqrt(squares[kind] / rows[kind])), _LEAST_SPREAD) for kind in enough}
     return Member(predictor, None, {kind: nine_digits(value) for kind, value in found.items()})

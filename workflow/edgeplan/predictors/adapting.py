@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.predictors.adapted import AdaptedPredictor, Member, fitted_to_models, old_member, scratch_member
+from edgeplan.predictors.adapted import AdaptedPredictor, fitted_to_models, old_member, scratch_member
 from edgeplan.predictors.calibration_line import KernelRows
 from edgeplan.predictors.card import Card
 from edgeplan.predictors.kernel_tables import KernelTables, ModelKernels
@@ -62,20 +62,10 @@ def adapt(new: NewDevice, olds: Sequence[DevicePredictor], scratch: DevicePredic
     """
     labels = read_labels(new.kernels) if len(new.kernels) else None
     members = [old_member(old, rows_of(old, labels), seed) for old in olds]
-    return joined(new, members, scratch, KernelTables.of(new.models))
-
-
-def joined(new: NewDevice, olds: Sequence[Member], scratch: DevicePredictor | None, models: KernelTables) -> AdaptedPredictor:
-    """Join old devices' predictors that were brought to a new one, and one from scratch, fitted to its whole models.
-
-    Args:
-        new: the device.
-        olds: old devices as members.
-        scratch: as of `adapt`.
-        models: kernels of the measured whole models.
-    """
-    members = [*olds, *([scratch_member(scratch)] if scratch is not None else [])]
-    return fitted_to_models(AdaptedPredictor.of(members, _card(new, olds[0].predictor.card)), models, new.measured_ms)
+    if scratch is not None:
+        members.append(scratch_member(scratch))
+    plain = AdaptedPredictor.of(members, _card(new, olds[0].card))
+    return fitted_to_models(plain, KernelTables.of(new.models), new.measured_ms)
 
 
 def from_scratch(new: NewDevice) -> DevicePredictor | None:
@@ -100,17 +90,12 @@ def rows_of(old: DevicePredictor, labels: Labels | None) -> KernelRows:
     if labels is None:
         none = np.zeros(0)
         return KernelRows(np.zeros(0, object), np.zeros((0, 0)), none, none, none, np.zeros(0, np.int64))
-    said = said_us(old, labels.frame)
+    factor = labels.frame["kind"].map(old.card.factors).fillna(1.0).to_numpy(float)
+    said = np.exp(Prior((old,), labels.frame).says(labels.frame)[:, 0]) * factor
     rows = KernelRows(
         labels.frame["kind"].to_numpy(object), labels.matrix, np.log(said), labels.latency, labels.weight, labels.group
     )
     return rows.take(np.isfinite(said))
-
-
-def said_us(old: DevicePredictor, kernels: pd.DataFrame) -> Floats:
-    """Return the latency of kernels on an old device with its factors of kinds, us (n,); NaN where it predicts nothing."""
-    factor = kernels["kind"].map(old.card.factors).fillna(1.0).to_numpy(float)
-    return np.asarray(np.exp(Prior((old,), kernels).says(kernels)[:, 0]) * factor, dtype=np.float64)
 
 
 def strata_of(old: DevicePredictor, models: Sequence[ModelKernels]) -> Strata:

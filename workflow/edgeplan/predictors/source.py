@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from edgeplan.devices.config import load_device
-from edgeplan.engines.registry import ENGINES
-from edgeplan.errors import FormatError, StoreError
+from edgeplan.engines.registry import ENGINES, engine_class
+from edgeplan.errors import DeviceError, FormatError, StoreError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.predictors.card import ADAPTED
 from edgeplan.predictors.distilled import load_distilled
@@ -108,7 +108,9 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
     kept = SHIPPED / device
     if results is None and (kept / _CARD).is_file():
         return _source(device, load_distilled(kept), read_rules(kept / "rules.json"), kept / "environment.json", shipped=True)
-    raise _no_predictors(device, folder, engine, checkout=(found.root / "Makefile").is_file())
+    adapt = f"edgeplan device adapt {name_or_path}" + (f" --results {results}" if results else "")
+    ways = [f"{adapt} (a minute),"] if _adaptable(name_or_path) else []
+    raise _no_predictors(device, folder, engine, ways, checkout=(found.root / "Makefile").is_file())
 
 
 def _loaded(folder: Path) -> DevicePredictor:
@@ -138,13 +140,23 @@ def _source(device: str, predictor: DevicePredictor, rules: FusionRules, environ
     return Source(device, predictor, rules, shipped, processor, here)
 
 
-def _no_predictors(device: str, folder: Path, engine: str, *, checkout: bool) -> FormatError:
+def _adaptable(name_or_path: str) -> bool:
+    """Tell whether `edgeplan device adapt` takes a device: one of this machine, whose engine is here and times its nodes."""
+    try:
+        device = load_device(name_or_path)
+        return device.board is None and engine_class(device.engine).reports_nodes
+    except DeviceError:
+        return False
+
+
+def _no_predictors(device: str, folder: Path, engine: str, ways: list[str], *, checkout: bool) -> FormatError:
     cards = {path.parent.parent.name: path for path in folder.glob(f"*/predictors/{_CARD}")}
     cards |= {path.parent.name: path for path in SHIPPED.glob(f"*/{_CARD}")}
     known = sorted(name for name, path in cards.items() if not engine or _engine(path) == engine)
     measured = (folder / device / "measurements").is_dir()  # rows that came with a clone suffice: the predictors are in no git
     make = f"dvc repro training@{device}" if measured else f"make reproduce DEVICE={device}"
     ways = [
+        *([] if measured else ways),
         make if checkout else f"{make}, in a checkout of edgeplan,",
         *([f"use one of: {', '.join(known)}"] if known else []),
     ]

@@ -10,12 +10,10 @@ LACKING = "lacking"
 FURTHER = "further"
 #: Name of convolutions beyond those of the prior's walks (`chapters/prediction/sampling/carriers_large_grouped.py`).
 BEYOND = "beyond"
-#: Name of kernels of shapes that files from elsewhere hold (`chapters/prediction/sampling/carriers_wider.py`).
-WIDER = "wider"
 #: Name of kernels in models of a single operator (`edgeplan.chapters.prediction.sampling.singles`).
 SINGLE = "single"
 #: Samplers whose rows the predictors of a device learn from.
-TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, BEYOND, WIDER, SINGLE, "isolated", LACKING)
+TRAINED_ON = ("adaptive", "random", "prior", "network", FURTHER, BEYOND, SINGLE, "isolated", LACKING)
 
 
 def trained_on(table: pd.DataFrame, mode: str | None) -> pd.Series:

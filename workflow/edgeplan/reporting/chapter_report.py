@@ -58,7 +58,6 @@ class ChapterReport(Generic[Evidence]):
         evidence: what is made of the name of a target, of `frames` and of `documents`, by their names.
         frames: stem of each Parquet file among the results, and the columns that it has to have.
         documents: stems of JSON files beside them.
-        dates: when the measurements behind a table were made, from the evidence and the table's id; None: its environment's.
         completed: adds to the page what only this chapter has, from the evidence, the tables and the figures of merit.
     """
 
@@ -79,7 +78,6 @@ class ChapterReport(Generic[Evidence]):
     documents: tuple[str, ...] = ("environment",)
     told: str = "Findings"
     shares: tuple[str, ...] = ()
-    dates: Callable[[Evidence, str], str] | None = None
     completed: Callable[[ChapterPage, Evidence, Mapping[str, pd.DataFrame], Mapping[str, Any]], ChapterPage] | None = None
 
     def read(self, target: str, folder: Path) -> Evidence:
@@ -116,7 +114,7 @@ class ChapterReport(Generic[Evidence]):
             chapter: file of the page.
         """
         tables, figures, found = make_or_explain(self.tables, evidence), draw(self.figures, evidence), self.metrics(evidence)
-        dates = {name: self.dates(evidence, name) if self.dates else _measured_at(evidence.environment) for name in tables}
+        dates = dict.fromkeys(tables, _measured_at(evidence.environment))
         write_tables(self.tables, tables, notes(self.tables, evidence, tables), dates, folder / "tables")
         write_figures(figures, folder / "figures")
         write_json(metrics, found)

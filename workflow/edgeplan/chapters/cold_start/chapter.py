@@ -74,5 +74,4 @@ CHAPTER = Chapter(
             "model",
         ),
     ),
-    estimate="edgeplan.chapters.cold_start.estimate:estimate",
 )

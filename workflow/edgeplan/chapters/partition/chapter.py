@@ -98,7 +98,6 @@ CHAPTER = Chapter(
     figures="edgeplan.chapters.partition.shown:FIGURES",
     named_devices=(Targets("partition.devices"),),
     named_pairs=(PAIRS, CHECKED_PAIRS),
-    estimate="edgeplan.chapters.partition.estimate:estimate",
     compared=(
         Compared(
             "results/pair-pocl/partition/tables/partition_table_03.csv",

@@ -324,7 +324,7 @@ class _Live:
         new = self._new(version)
         olds = [s.predictor for s in self.sources]
         predictor = adapt(new, olds, from_scratch(new) if scratch else None, _SEED)
-        spread, half_width = _judged(predictor, new)
+        spread, half_width = judged(predictor, new)
         told = Adapted(
             self.device.name,
             tuple(s.device for s in self.sources),
@@ -351,7 +351,7 @@ class _Live:
         return found[0], found[1]
 
 
-def _judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
+def judged(predictor: AdaptedPredictor, new: NewDevice) -> tuple[float, float]:
     """Return the spread of whole models' errors by factors of others, and the half width of a typical model's interval."""
     if len(new.measured_ms) < 3:
         return math.nan, math.nan

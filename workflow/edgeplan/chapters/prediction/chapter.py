@@ -133,17 +133,9 @@ EVALUATION = Stage(
         "sweeps": f"{_EVALUATION}/sweeps.parquet",
         "modes": f"{_EVALUATION}/modes.csv",
         "conv_fusion": f"{_EVALUATION}/conv_fusion.csv",
-        "dates": f"{_EVALUATION}/dates.json",
     },
-    paths={"results": _RESULTS, "zoo": "data/zoo", "rows": _ROWS},
-    reads=(
-        _measuring("fusion"),
-        _measuring("sampling"),
-        f"{_RESULTS}/fusion",
-        f"{_RESULTS}/measurements",
-        _PREDICTORS,
-        _PRINTED,
-    ),
+    paths={"results": _RESULTS, "zoo": "data/zoo"},
+    reads=(f"{_RESULTS}/fusion", f"{_RESULTS}/measurements", _PREDICTORS, _PRINTED),
     writes=(f"{_EVALUATION}/speed.json", f"{_RESULTS}/tables"),
     plots=(f"{_RESULTS}/figures",),
     metrics=(f"{_CHAPTERS}/prediction.json",),
@@ -178,13 +170,11 @@ TRANSFER = Stage(
         "target_models": "results/{target}/evaluation/models.parquet",
         "source_environment": "results/{source}/evaluation/environment.json",
         "target_environment": "results/{target}/evaluation/environment.json",
-        "source_dates": "results/{source}/evaluation/dates.json",
-        "target_dates": "results/{target}/evaluation/dates.json",
     },
     outputs={"csv": "results/transfer/table_11.csv", "chapter": "results/chapters/transfer/transfer.page.json"},
     paths={"source": "results/{source}/evaluation", "target": "results/{target}/evaluation"},
     reads=(_PRINTED,),
-    writes=("results/transfer/table_11.md",),  # the ladder of budgets has files of its own there
+    writes=("results/transfer/table_11.md",),
 )
 
 CHAPTER = Chapter(
@@ -207,5 +197,4 @@ CHAPTER = Chapter(
         )
         for device in ("cpu-onednn", "cpu-onnxruntime", "cpu-openvino")
     ),
-    estimate="edgeplan.chapters.prediction.estimate:estimate",
 )

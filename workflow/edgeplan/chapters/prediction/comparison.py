@@ -91,8 +91,8 @@ class Measured:
 
     @property
     def inside(self) -> bool | None:
-        """Tell whether the measured latency lies in the predicted interval; None without a prediction of the whole model."""
-        if self.prediction is None or self.prediction.coverage != 1:
+        """Tell whether the measured latency lies in the predicted interval; None without one, or one of the whole model."""
+        if self.prediction is None or self.prediction.interval is None or self.prediction.coverage != 1:
             return None
         return self.prediction.low_ms <= self.latency_ms <= self.prediction.high_ms
 

@@ -22,7 +22,8 @@ class KernelLatency:
         name: name of its anchor operator; for a conversion, the tensor that it converts.
         type: kinds of its operators, joined by "++"; "reorder" for a conversion.
         implementation: the engine's kernel, "" where the engine does not tell.
-        latency_ms, low_ms, high_ms: prediction and interval.
+        latency_ms: prediction.
+        low_ms, high_ms: its interval; None of a guess (`Prediction.unfamiliar`).
         share: share of the whole model's latency.
     """
 
@@ -30,8 +31,8 @@ class KernelLatency:
     type: str
     implementation: str
     latency_ms: float
-    low_ms: float
-    high_ms: float
+    low_ms: float | None
+    high_ms: float | None
     share: float
 
 
@@ -58,11 +59,13 @@ class Prediction:
         model, device: names.
         predicted_for: the machine that was measured.
         about: the same as a line of text; "" where it is this machine.
-        latency_ms, low_ms, high_ms: prediction and its interval.
-        interval: nominal coverage of the interval, of 1.
+        latency_ms: prediction.
+        low_ms, high_ms: its interval; with guesses among the kernels the least that it may be off, and no interval.
+        interval: nominal coverage of the interval, of 1; None where kernels are guesses.
         coverage: share of the kernels that have a predictor; below 1 the latency is that of the covered part.
         missing: nodes without a predictor.
-        unfamiliar: nodes unlike anything that was measured, each with why: the interval does not cover them.
+        unfamiliar: guesses: nodes unlike anything that was measured, each with why.
+        guess_share: share of the latency that these nodes take.
         stand_ins: nodes of a kind that was not measured: node, kind, and the other kind that they are predicted as, or "bytes"
             for those predicted by the bytes that they move.
         stand_in_share: share of the latency that these nodes take.
@@ -77,10 +80,11 @@ class Prediction:
     latency_ms: float
     low_ms: float
     high_ms: float
-    interval: float
+    interval: float | None
     coverage: float
     missing: tuple[str, ...]
     unfamiliar: tuple[tuple[str, str], ...]
+    guess_share: float
     stand_ins: tuple[tuple[str, str, str], ...]
     stand_in_share: float
     call_ms: float
@@ -105,8 +109,18 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
     predictor = source.predictor
     kernels = split(graph, source.rules)
     found = predictor.predict(kernel_table(graph, kernels), allow_partial=partial)
+    unfamiliar = (*found.unfamiliar, *_in_eight_bits(graph, kernels))
+    guesses = {node for node, _ in unfamiliar}
     lines = tuple(
-        KernelLatency(k.name, k.type, k.implementation, k.latency_us / 1e3, k.low_us / 1e3, k.high_us / 1e3, k.share)
+        KernelLatency(
+            k.name,
+            k.type,
+            k.implementation,
+            k.latency_us / 1e3,
+            None if k.name in guesses else k.low_us / 1e3,
+            None if k.name in guesses else k.high_us / 1e3,
+            k.share,
+        )
         for k in found.kernels
     )
     prediction = Prediction(
@@ -117,10 +131,11 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
         found.latency_ms,
         found.low_ms,
         found.high_ms,
-        predictor.card.interval.nominal,
+        None if guesses else predictor.card.interval.nominal,
         found.coverage,
         found.missing,
-        (*found.unfamiliar, *_in_eight_bits(graph, kernels)),
+        unfamiliar,
+        sum(line.share for line in lines if line.name in guesses),
         found.stand_ins,
         found.stand_in_share,
         found.call_us / 1e3,

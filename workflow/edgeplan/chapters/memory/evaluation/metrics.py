@@ -295,7 +295,7 @@ def bf16_error(e: MemoryEvidence) -> float:
 def runner_floor_mib(e: MemoryEvidence) -> float:
     """Resident memory of `edgeplan run`, threads started, no plan opened; the largest seen.
 
-    Where it was not measured (`workflow/scripts/process_peaks.py --keep`), that of the worker which runs the chapter's plans.
+    Where rows do not tell (they did at commit ec971165), that of the worker which runs the chapter's plans.
     """
     return float((e.floor if len(e.floor) else e.planned)["idle"].max() / MIB)
 

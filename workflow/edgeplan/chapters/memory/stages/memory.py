@@ -234,15 +234,6 @@ def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
     return key_of([by, name, seed, values], 16)
 
 
-def keep_floor(params: MemoryParams, rows: Path, floor: int) -> None:
-    """Keep the idle memory of `edgeplan run` on this machine (bytes) among the rows of the stage, as one of no model."""
-    row = _framed([{"model": "", "case": "floor", "idle": floor}]).assign(**{MACHINE: _machine()})
-    key = _key(_LAYOUTS, params.seed, params.memory, protocol("memory").name)
-    again = _kept_again(rows)
-    again.commit({f"{key}-floor-{time.time_ns()}": row})
-    again.merge()
-
-
 def _machine() -> str:
     """Return the name of this machine, as rows hold it."""
     here = environment()

@@ -1,7 +1,7 @@
 """Fits the baselines that know a model by two numbers: FLOPs, and FLOPs with memory access cost (sections 7.1 and 7.2.1).
 
 Each family is predicted by a linear regression over the models of all other families, as in the paper's k-fold experiment. The
-third baseline of the paper, a graph network, is trained by `workflow/scripts/graph_network.py`.
+third baseline of the paper, a graph network, stands in docs/prediction.md.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ class Evidence:
             transferred_ms, rebuilt_ms.
         speed: measured speeds: predict_process_s, predict_call_ms, batch_26000_s, tables_26000_s.
         speed_told: when and where, and of which predictors, as a sentence.
-        ranges: when each measuring stage measured (`dates.ranges`).
     """
 
     device: str
@@ -75,7 +74,6 @@ class Evidence:
     transfer: pd.DataFrame = field(default_factory=pd.DataFrame)
     speed: Mapping[str, float] = field(default_factory=dict)
     speed_told: str = ""
-    ranges: Mapping[str, str] = field(default_factory=dict)
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
         """Return the evaluated variants that have a value in some columns.

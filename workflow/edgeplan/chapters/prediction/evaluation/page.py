@@ -9,8 +9,6 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.prediction import paper
-from edgeplan.chapters.prediction.evaluation.analysis import findings
-from edgeplan.chapters.prediction.evaluation.dates import measured, together
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
 from edgeplan.chapters.prediction.evaluation.metrics import SAMPLERS, bars, later_repeats, metrics, sampling_bars
@@ -64,16 +62,13 @@ def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Grade
     return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
 
 
-def completed(
-    page: ChapterPage, evidence: Evidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any]
-) -> ChapterPage:
+def completed(page: ChapterPage, _: Evidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any]) -> ChapterPage:
     """Return the page with comparisons that are no figure against a bar: of samplers, baselines, the machine with itself."""
     told = str(metrics.get("measuring.grade", ""))
     steady = [Line("how steady the machine was", told, "good", "", PASS if told == "good" else MISS)] if told else []
     beaten = _baseline_lines(tables["table_baselines"]) if "family" in tables["table_baselines"] else []
     return replace(
         page,
-        measured_at=together(measured(TABLES[name], evidence.ranges) for name in tables),
         lines=(*page.lines, *_sampling_lines(metrics), *steady, *beaten),
         cards=(*page.cards[:3], *_sampling_card(metrics), *page.cards[3:]),
     )
@@ -123,10 +118,8 @@ def prediction_report(device: str) -> ChapterReport[Evidence]:
         tables={name: spec for name, spec in TABLES.items() if name != TRANSFERRED},
         figures=FIGURES,
         metrics=metrics,
-        findings=findings,
-        told="Where it misses and why",
+        findings=lambda evidence, *_: (evidence.speed_told,) if evidence.speed_told else (),
         grade=lambda evidence: machine_grade(evidence.models, evidence.environment),
-        dates=lambda evidence, name: measured(TABLES[name], evidence.ranges),
         completed=completed,
     )
 

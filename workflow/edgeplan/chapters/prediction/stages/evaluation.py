@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.dates import ranges
 from edgeplan.chapters.prediction.evaluation.evidence import read_evidence
 from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.chapters.prediction.model_tables import kernels_of, named_graphs
@@ -28,7 +26,6 @@ from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
 from edgeplan.reporting.metrics import accuracy
-from edgeplan.support.files import write_json
 from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
 from edgeplan.zoo import prior_models
 
@@ -36,13 +33,10 @@ from edgeplan.zoo import prior_models
 _LABELLED = ("kind", "type", "config", "sampler", "mode", "subject", "latency_us")
 
 
-def evaluate(
-    params: PredictionParams, *, device: str, results: Path, zoo: Path, rows: Path, metrics: Path, chapter: Path
-) -> None:
+def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path, metrics: Path, chapter: Path) -> None:
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
 
-    The figures of merit go to `metrics`, the page of the report to `chapter`. The stored rows of the device (below `rows`) are
-    asked only when they were measured.
+    The figures of merit go to `metrics`, the page of the report to `chapter`.
 
     Raises:
         FormatError: the measured models are not those of the zoo.
@@ -89,8 +83,6 @@ def evaluate(
         speed_told=speed.told(predictor),
         interval=predictor.card.interval.model_dump(),
     )
-    evidence = replace(evidence, ranges=ranges(evidence, rows, rules.provenance.measurements))
-    write_json(evaluation / "dates.json", evidence.ranges)
     prediction_report(device).show(evidence, folder=results, metrics=metrics, chapter=chapter)
 
 

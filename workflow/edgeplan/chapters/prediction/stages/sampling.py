@@ -17,7 +17,6 @@ import pandas as pd
 
 from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, CarrierSamples, within
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS, further_graphs
-from edgeplan.chapters.prediction.sampling.carriers_wider import wider_graphs
 from edgeplan.chapters.prediction.sampling.isolated import (
     Boundary,
     chains,
@@ -45,7 +44,7 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.records import Measurement, Subject
-from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, SINGLE, WIDER, trained_on
+from edgeplan.predictors.training_rows import BEYOND, FURTHER, LACKING, SINGLE, trained_on
 from edgeplan.progress import spending
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import check_parquet, write_parquet
@@ -86,16 +85,13 @@ def sample_kernels(
         bench.limit(settings.stage_seconds)
         sampler = CarrierSampler(bench, settings, ConvPrior(read_prior(prior)), read_rules(rules), params.seed)
         if mode == "in_situ":
-            _in_carriers(
-                sampler, found, beyond_seconds, singles=settings.singles_on(file.name), wider=settings.wider_on(file.name)
-            )
+            _in_carriers(sampler, found, beyond_seconds, singles=settings.singles_on(file.name))
         budget = settings.mode_seconds if mode == "in_situ" else settings.budget_seconds
         if budget:
             alone = mode != "in_situ"
             further = list(further_graphs(params.seed)) if alone else ()
-            wider = list(wider_graphs(params.seed, settings.wider_on(file.name))) if alone else ()
             singles = list(single_graphs(params.seed, settings.singles_on(file.name))) if alone else ()
-            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further, singles, wider)
+            _isolated(bench, sampler, read_rules(rules), budget, params.seed, found, further, singles)
         if mode == "in_situ":
             carriers = found.adaptive.graphs
             seconds = measure_lacking(bench, read_rules(rules), params.seed, found.rows, carriers, chains_known=budget > 0)
@@ -186,15 +182,15 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in seconds.items()}
 
 
-def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, *, singles: int, wider: int) -> None:
+def _in_carriers(sampler: CarrierSampler, found: _Found, beyond_seconds: float, *, singles: int) -> None:
     """Sample in carriers: the adaptive sampler and its baselines, what of each its budget holds, and the fixed sets."""
     settings = sampler.settings
     measured = {"adaptive": sampler.adaptive()}
-    fixed_sets = {FURTHER: list(further_graphs(sampler.seed))}
-    wide = list(wider_graphs(sampler.seed, wider)) if wider else []
-    if wide and (not stored_rows_only() or any(sampler.bench.is_stored(Subject(graph, profiled=True)) for graph in wide)):
-        fixed_sets[WIDER] = wide  # shipped rows may be older than the device's wish for these
-    fixed_sets |= {SWEEP: list(sweep_graphs()), CONV_CHECK: list(check_graphs())}
+    fixed_sets = {
+        FURTHER: list(further_graphs(sampler.seed)),
+        SWEEP: list(sweep_graphs()),
+        CONV_CHECK: list(check_graphs()),
+    }
     if singles:
         fixed_sets[SINGLE] = list(single_graphs(sampler.seed, singles))
     if settings.network_gmacs:
@@ -259,12 +255,11 @@ def _isolated(
     found: _Found,
     further: Sequence[Graph] = (),
     singles: Sequence[Graph] = (),
-    wider: Sequence[Graph] = (),
 ) -> None:
     """Measure kernels alone until the budget is spent: those that the rules find in carriers of the prior.
 
-    The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers,
-    those of wider shapes and the models of a single operator have.
+    The chains that tell the boundary cost are part of the budget, and so are the kernels that only the further carriers
+    and the models of a single operator have.
     What was measured beyond it is not kept.
     """
     boundary, of_chains = _boundary(bench, seed)
@@ -275,7 +270,7 @@ def _isolated(
     measured: list[Measurement] = []
     known: set[str] = set()
     of_prior = (("isolated", None, batch) for batch in sampler.prior_batches("isolated"))
-    fixed = [("isolated", KINDS, further), (WIDER, None, wider), (SINGLE, None, singles)]
+    fixed = [("isolated", KINDS, further), (SINGLE, None, singles)]
     batches = itertools.chain([one for one in fixed if one[2]], of_prior)
     while spent < budget or not rows:
         alone: list[tuple[Graph, Kernel]] = []
@@ -359,7 +354,7 @@ def measure_lacking(
         Seconds of measuring; 0 where nothing was lacking.
     """
     table = pd.DataFrame(rows)
-    shown = set(table.loc[trained_on(table, "in_situ") & ~table["sampler"].isin([FURTHER, WIDER, SINGLE]), "kind"])
+    shown = set(table.loc[trained_on(table, "in_situ") & ~table["sampler"].isin([FURTHER, SINGLE]), "kind"])
     lacking: dict[str, dict[str, tuple[Graph, Kernel]]] = {}
     for graph in (*(simplify(build()) for build in prior_models().values()), *carriers):
         for kernel in split(graph, rules):

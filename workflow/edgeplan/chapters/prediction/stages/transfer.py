@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.prediction.evaluation.dates import of_device
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.page import transfer_page
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
@@ -28,7 +27,7 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
 
     Args:
         params: names the two devices.
-        source: folder `evaluation` of the device whose predictors are tried: models.parquet, environment.json, dates.json.
+        source: folder `evaluation` of the device whose predictors are tried: models.parquet, environment.json.
         target: the same of the device that they are tried on.
         csv: Table 11.
         chapter: where the report finds its page.
@@ -51,12 +50,12 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
     table = TABLES["table_11"]
     about = f"Source {names.source}, target {names.target}, {len(frame)} models of both."
     folders = {names.source: source, names.target: target}
-    note = different_machines({name: read_document(folder / "environment.json") for name, folder in folders.items()})
+    environments = {name: read_document(folder / "environment.json") for name, folder in folders.items()}
+    note = different_machines(environments)
     if frame.empty:  # the two devices were evaluated with other params
         note = "the two devices were evaluated on no common model: run both with the same params"
     made = pd.DataFrame({"note": [note]}) if note else table.make(Evidence(device=names.target, transfer=frame))
-    dates = ((names.source, source, ("fusion", "sampling")), (names.target, target, ("fusion", "sampling", "truth")))
-    text = "; ".join(of_device(name, read_document(folder / "dates.json"), stages) for name, folder, stages in dates)
+    text = "; ".join(f"{name} {about.get('measured_at', 'unknown')}" for name, about in environments.items())
     write_table(made, csv.with_suffix(""), table.title, about, text)
     write_chapter(transfer_page(about, text, made), chapter, tables=csv.parent, figures=csv.parent)
 

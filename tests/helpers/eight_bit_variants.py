@@ -9,21 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnxruntime as ort
+from onnxruntime import quantization
 
-from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
 
-if TYPE_CHECKING:
-    import onnxruntime as ort
-    from onnxruntime import quantization
-else:  # it takes a second to import
-    ort, quantization = lazily("onnxruntime"), lazily("onnxruntime.quantization")
-
-#: Families of the zoo whose published models have variants in eight bits.
-QUANTISED_FAMILIES = ("resnet", "mobilenetv2", "mobilenetv3", "squeezenet", "googlenet", "mnasnet")
 _IMAGES = 8
 
 

@@ -1,1 +1,0 @@
-"""Adapts predictors to a new device in a minute, from the predictor of an old one."""

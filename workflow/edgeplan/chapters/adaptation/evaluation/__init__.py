@@ -1,1 +1,0 @@
-"""The chapter's tables, figures and page are made from the ladder."""

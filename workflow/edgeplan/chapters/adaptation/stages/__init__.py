@@ -1,1 +1,0 @@
-"""Runs the stages of the chapter on adaptation."""
