@@ -51,7 +51,7 @@ PLANS: Mapping[str, int] = MappingProxyType(
     }
 )
 STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
-_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "mnn": 4, "litert": 5})
+_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "litert": 5})
 #: What tells settings of one engine apart, in their names: the first found counts.
 _VARIANTS: Mapping[str, int] = MappingProxyType(
     {
