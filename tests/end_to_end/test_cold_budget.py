@@ -31,7 +31,6 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
         "profile_blocks": 2,
         "checked_choices": 2,
         "budget_seconds": 1.0,
-        "energy_runs": 1,
     }
     params = params.model_copy(update={"cold_start": params.cold_start.model_copy(update=changes)})
     folders = {name: tmp_path / name for name in ("predictors", "rows", "work", "measured")}

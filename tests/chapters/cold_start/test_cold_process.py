@@ -169,7 +169,9 @@ def test_a_process_that_hangs_is_ended(model: Path) -> None:
 
 @pytest.mark.long
 def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
-    knobs = ColdSettings(settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), states=("cached",), repeats=2, warm_runs=1)
+    knobs = ColdSettings(
+        settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), states=("cached",), repeats=2, warm_runs=1
+    )
     store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
     models = [ColdModel("tiny", model, INPUTS)]
     first = measure(models, knobs, store, journal)

@@ -55,7 +55,6 @@ class ColdStartSettings(Section):
             left out is in the notes, with its reason.
         checked_choices: outputs are compared with the k-th candidate in every step for k up to this; 0: for all k.
         load_percents: background loads on one core; empty leaves Figure 11 out.
-        energy_runs: processes whose energy is counted, where the machine can; 0 leaves Figure 12 out.
         run_timeout_seconds: bound on one process.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -79,7 +78,6 @@ class ColdStartSettings(Section):
     budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
     checked_choices: Annotated[int, Field(ge=0, le=100)]
     load_percents: tuple[Annotated[int, Field(ge=0, le=100)], ...]
-    energy_runs: Annotated[int, Field(ge=0, le=100)]
     run_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
     lock_timeout_seconds: Annotated[float, Field(ge=0, le=86400)]
 
