@@ -89,7 +89,6 @@ _HOLDERS = {
     "profiling/disk.py": "the disk",
     "profiling/profiler.py": "stages of kernels",
     "chapters/partition/api.py": "a model's own steps on a pair, and all ways to run it",
-    "profiling/reprofile.py": "stages of kernels, beside each other",
 }
 
 

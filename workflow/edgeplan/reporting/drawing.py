@@ -45,7 +45,6 @@ PLANS: Mapping[str, int] = MappingProxyType(
         "K": 5,
         "continuous": 6,
         "warm": 7,
-        "nnv12-reprofiled": 1,
         "asymmetric": 2,
         "asymmetric-nnv12": 5,
     }

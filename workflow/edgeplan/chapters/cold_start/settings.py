@@ -16,7 +16,6 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 PlanName = Literal[
     "evicted",
     "nnv12",
-    "nnv12-reprofiled",
     "warm",
     "K",
     "K+C",
@@ -40,7 +39,7 @@ class ColdStartSettings(Section):
         repeats: fresh processes for each combination.
         further_repeats: the same, if fewer, of plans for an asymmetric chip, and under load.
         warm_runs: runs after the cold one in each process; 4 are needed for Figure 14.
-        plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1 without and with re-profiling,
+        plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1,
             the ablation (warm, K, K+C), from predicted costs, for continuous inference, and on an asymmetric chip stood for by
             waiting.
         little_ratio: on that chip a preparation takes this many times as long on the little core.
