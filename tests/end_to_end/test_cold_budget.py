@@ -24,14 +24,13 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
     params = load_params(ROOT / "params.yaml")
     changes = {
         "models": ("squeezenet",),
-        "settings": (_STOCK, "openvino-cached"),
+        "settings": (_STOCK, "onnxruntime-prepacked"),
         "threads": (1, 2),
         "repeats": 2,
         "further_repeats": 2,
         "profile_blocks": 2,
         "checked_choices": 2,
         "budget_seconds": 1.0,
-        "energy_runs": 1,
     }
     params = params.model_copy(update={"cold_start": params.cold_start.model_copy(update=changes)})
     folders = {name: tmp_path / name for name in ("predictors", "rows", "work", "measured")}
@@ -45,7 +44,7 @@ def test_a_stage_without_time_ends_with_a_plan_and_a_figure(tmp_path: Path, monk
     good = runs[runs["reason"] == ""]
     assert {(s, t) for s, t in zip(good["setting"], good["threads"], strict=True)} == {(OWN, 2), (_STOCK, 2)}
     assert set(good["repeat"]) == {0}
-    over = runs[runs["setting"] == "openvino-cached"]["reason"]
+    over = runs[runs["setting"] == "onnxruntime-prepacked"]["reason"]
     assert over.str.contains("the time for measuring cold starts was over").all()
     assert (read["checks"]["error"] < 1e-3).all()
     assert len(read["checks"]) == 1

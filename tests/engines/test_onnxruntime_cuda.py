@@ -13,9 +13,8 @@ import pytest
 from depth import MANY
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.singles import single_graphs
-from edgeplan.devices.config import load_device
 from edgeplan.engines.base import Engine, EngineSettings
-from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession, chosen_options
+from edgeplan.engines.onnxruntime_cuda.session import OnnxRuntimeOnGpu, _CudaSession
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.references import References
@@ -192,14 +191,3 @@ def test_loads_of_the_processor_follow_it() -> None:
     assert engine.reference_loads() == engine.reference_loads()
     found = References(engine.reference_loads()).time(2)
     assert min(found.compute_us, found.bandwidth_us) > 100
-
-
-def test_the_device_file_says_how_models_are_run() -> None:
-    device = load_device("onnxruntime-cuda-h200")
-    assert chosen_options(device.options) == {
-        "device": "0",
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "enable_cuda_graph": "1",
-    }
-    given = _OnTheCpu(EngineSettings(options=device.options))._provider_options(recorded=True)
-    assert given["use_tf32"] == "0"

@@ -176,8 +176,6 @@ def evidence(**changes: Any) -> ColdEvidence:
             [{"model": m, "layout": "nhwc", "choice": k, "error": 1e-6 * (k + 1)} for m in MODELS for k in range(2)]
         ),
         "spans": pd.DataFrame(span_rows()),
-        "energy": pd.DataFrame(columns=["model", "setting", "repeat", "joules"]),
-        "notes": {"energy": "this machine exposes no energy counters (RAPL)"},
         "environment": {"measured_at": "2024-05-06"},
     }
     return ColdEvidence("cpu-test", **(parts | changes))

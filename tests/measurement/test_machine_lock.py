@@ -71,7 +71,6 @@ def test_the_path_follows_no_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 _PACKAGE = Path(lock.__file__).parents[1]
 #: What holds the machine, and what it takes the time of meanwhile.
 _HOLDERS = {
-    "chapters/cold_start/measuring/energy.py": "joules of fresh processes",
     "chapters/cold_start/measuring/runs.py": "cold starts",
     "chapters/cold_start/stages/cold_gpu.py": "cold starts on a GPU",
     "chapters/partition/stages/partition_checked.py": "plans again, later",
@@ -87,7 +86,6 @@ _HOLDERS = {
     "profiling/disk.py": "the disk",
     "profiling/profiler.py": "stages of kernels",
     "chapters/partition/api.py": "a model's own steps on a pair, and all ways to run it",
-    "profiling/reprofile.py": "stages of kernels, beside each other",
 }
 
 

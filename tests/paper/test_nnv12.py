@@ -103,28 +103,3 @@ def test_outer_loop_is_exhaustive_up_to_its_limit() -> None:
     profile = Profile("three", "nchw", 1, 1, 1.0, layers)
     assert nnv12(profile).note == "all 27 combinations"
     assert nnv12(profile, exhaustive=26).note.startswith("coordinate descent")
-
-
-def test_reprofiling_while_planning_changes_the_plan() -> None:
-    """Line 5: a combination measured slower than its profile is given up."""
-    profile = Profile("three", "nchw", 1, 1, 1.0, pareto(_table_2()).layers * 3)
-    seen: list[tuple[int, ...]] = []
-
-    def reprofile(before: Profile, combination: tuple[int, ...]) -> Profile:
-        seen.append(combination)
-        assert len(before.layers) == len(combination)
-        return slow
-
-    def slower(c: Candidate) -> Candidate:
-        factor = 100.0 if c.implementation.startswith("3x3s1-winograd") else 1.0
-        return Candidate(c.implementation, c.source, c.read_ms, c.create_ms, c.transform_ms, {1: c.execute_ms[1] * factor})
-
-    slow = Profile(
-        "three", "nchw", 1, 1, 1.0, tuple(Layer(x.name, x.members, tuple(map(slower, x.candidates))) for x in profile.layers)
-    )
-    plain, calibrated = nnv12(profile), nnv12(profile, reprofile=reprofile)
-    assert len(seen) == 27
-    assert plain.schedule.choice != calibrated.schedule.choice
-    names = [layer.candidates[o].implementation for layer, o in zip(slow.layers, calibrated.schedule.choice, strict=True)]
-    assert names == ["3x3s1"] * 3
-    assert calibrated.profile == slow

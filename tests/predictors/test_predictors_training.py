@@ -334,16 +334,3 @@ def test_dispatch_is_learnt_in_spite_of_rare_implementations() -> None:
     learnt = learn_dispatch("conv", labels, matrix, SETTINGS)
     assert learnt is not None
     assert learnt[0].accuracy > 0.98
-
-
-def test_predictors_of_kernels_without_a_model_around_are_told_of_none() -> None:
-    """A model's size is none that they have learnt anything of."""
-    table = rows(150)
-    known = [replace(KernelConfig.from_json(text), model_bytes=1 << 20 + n % 5) for n, text in enumerate(table["config"])]
-    with_models = table.assign(config=[config.to_json() for config in known])
-    alone, around = (train_predictor(t, SETTINGS, **ABOUT)[0] for t in (table, with_models))
-    assert (alone.card.alone, around.card.alone) == (True, False)
-    small, large = model(), model()
-    large = replace(large, configs=tuple(replace(c, model_bytes=1 << 30, arena_bytes=1 << 29) for c in large.configs))
-    assert alone.predict(large) == alone.predict(small)
-    assert around.predict(large) != around.predict(small)

@@ -14,7 +14,7 @@ import pytest
 from bare_card import bare_card
 from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 
-from edgeplan.chapters.cold_start.planners.registry import Options, plan
+from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.errors import FormatError, ModelError, NoiseError, StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.model_file import model_sha256
@@ -32,8 +32,6 @@ from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.profiler import profile_model
-from edgeplan.profiling.reprofile import Reprofiler
-from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Constants, ProfileStore, Row, identity, read_rows
 from edgeplan.profiling.target import target_of
@@ -118,27 +116,6 @@ def test_plans_from_a_profile_fit(dnnl: Dnnl, measured: tuple[Path, tuple[Profil
     assert planned.makespan_ms >= planned.lower_bound_ms > 0
     with pytest.raises(FormatError, match="isa"):
         check_fits(planned, replace(target, isa="other"), ())
-
-
-@pytest.mark.long
-def test_reprofiling_measures_each_candidate_once(dnnl: Dnnl, measured: tuple[Path, tuple[Profile, ...], Path]) -> None:
-    model, profiles, rows = measured
-    store = ProfileStore(rows, identity(dnnl.info, QUICK, cores()))
-    with Reprofiler(ModelToProfile.of(dnnl, model, tiny()), QUICK, cores(), store) as again:
-        first = tuple(0 for _ in profiles[0].layers)
-        calibrated = again(profiles[0], first)
-        assert again.measured == len({*_signed(profiles[0])})
-        assert again(calibrated, first) is calibrated
-        check(calibrated)
-        assert calibrated.layers[0].candidates[0] != profiles[0].layers[0].candidates[0]
-        assert calibrated.layers[0].candidates[-1] == profiles[0].layers[0].candidates[-1]
-        assert again(profiles[0], first) == calibrated, "whoever starts over gets what is known by now"
-        done = plan(profiles, "nnv12", target_of(model, dnnl, len(cores().big)), options=Options(exhaustive=1, reprofile=again))
-    assert done.planner == "nnv12"
-
-
-def _signed(profile: Profile) -> list[str]:
-    return ["equal" if layer.name in ("c1", "c2") else layer.name for layer in profile.layers]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100])

@@ -181,8 +181,6 @@ def test_the_command_refuses_models(
     ("arguments", "message"),
     [
         (["--planner", "best"], "no planner"),
-        (["--reprofile"], "does not profile again"),
-        (["--reprofile", "--planner", "nnv12", "--costs", "predicted"], "neither before nor while planning"),
         (["--layouts", "nwch"], "no layout"),
         (["--costs", "predicted"], "no predictors"),
     ],

@@ -25,11 +25,10 @@ from edgeplan.chapters.cold_start.measuring.runs import ColdResults, ColdSetting
 from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.stages.cold_start import DOCUMENTS, measure_cold_start, table2_graph
 from edgeplan.chapters.params import load_params
-from edgeplan.errors import DeviceError, StoreError
+from edgeplan.errors import StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process.background import background_load
-from edgeplan.measurement.process.energy import Counter, counters, read_uj, spent_joules
 from edgeplan.measurement.process.job import PrepareResult
 from edgeplan.planning.document import Target
 from edgeplan.planning.optimal import Search
@@ -234,25 +233,6 @@ def test_background_load_ends_with_its_block() -> None:
     assert mark not in children()
     with background_load(0, 0):
         assert "edgeplan.measurement.process.background 0 0" not in children()
-
-
-def test_energy_counters_wrap_around(tmp_path: Path) -> None:
-    for name, value in (("intel-rapl:0", "900"), ("intel-rapl:0:0", "5"), ("intel-rapl:1", "10")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "energy_uj").write_text(value)
-        (tmp_path / name / "max_energy_range_uj").write_text("999")
-    found = counters(tmp_path)
-    assert [c.path.parent.name for c in found] == ["intel-rapl:0", "intel-rapl:1"]  # packages, not parts of them
-    before = read_uj(found)
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100")
-    assert spent_joules(found, before, read_uj(found)) == pytest.approx(200e-6)
-
-
-def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="no energy counters"):
-        counters(tmp_path)
-    with pytest.raises(DeviceError, match="cannot be read"):
-        read_uj((Counter(tmp_path / "energy_uj", 1),))
 
 
 def test_the_convolution_of_table_2() -> None:

@@ -93,12 +93,11 @@ def test_a_killed_worker_names_its_signal(model: Path, tmp_path: Path, monkeypat
 
 
 def test_a_cache_that_the_engine_rejects_does_not_count_as_used(model: Path, tmp_path: Path) -> None:
-    job = PrepareJob(setting="openvino-cached", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
+    job = PrepareJob(setting="litert-cached", threads=1, model=model, inputs=INPUTS, folder=tmp_path)
     artefact = prepare_offline(job).artefact
     assert artefact is not None
-    for blob in artefact.companions["cache"].glob("*.blob"):
-        blob.write_bytes(b"")
-    run = RunJob(setting="openvino-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached")
+    artefact.companions["cache"].write_bytes(b"")
+    run = RunJob(setting="litert-cached", threads=1, artefact=artefact, inputs=INPUTS, state="cached")
     result = run_cold(run)
     assert result.cold_ms is None
     assert "cache" in result.reason or "again" in result.reason
@@ -170,7 +169,9 @@ def test_a_process_that_hangs_is_ended(model: Path) -> None:
 
 @pytest.mark.long
 def test_a_measuring_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
-    knobs = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1,), states=("cached",), repeats=2, warm_runs=1)
+    knobs = ColdSettings(
+        settings=("onnxruntime", "onnxruntime-optimised"), threads=(1,), states=("cached",), repeats=2, warm_runs=1
+    )
     store, journal = ArtefactStore(tmp_path / "store"), tmp_path / "journal.jsonl"
     models = [ColdModel("tiny", model, INPUTS)]
     first = measure(models, knobs, store, journal)

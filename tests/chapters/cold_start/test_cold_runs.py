@@ -20,7 +20,7 @@ from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.process import undisturbed_start as attempts
 from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult
 
-KNOBS = ColdSettings(settings=("onnxruntime", "openvino-cached"), threads=(1, 2), repeats=3)
+KNOBS = ColdSettings(settings=("onnxruntime", "onnxruntime-prepacked"), threads=(1, 2), repeats=3)
 ARTEFACT = Artefact(main=Path("m"), files=(Path("m"),))
 
 
@@ -78,7 +78,7 @@ def _record(name: str, threads: int, cold_ms: float, *, repeat: int = 0, **chang
 
 PREPARED = {
     ("a", name, threads): PrepareResult(engine_version="1", artefact=ARTEFACT, prepare_ms=7.0)
-    for name in ("onnxruntime", "openvino", "openvino-cached")
+    for name in ("onnxruntime", "openvino", "onnxruntime-prepacked")
     for threads in (1, 2)
 }
 

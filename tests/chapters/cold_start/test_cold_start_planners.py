@@ -272,37 +272,6 @@ def test_the_best_layout_is_kept(planner: str) -> None:
         assert best.gap <= 0.002
 
 
-def test_the_bound_after_reprofiling_counts_candidates_that_the_filter_had_dropped() -> None:
-    """In the profile `quick` beats `steady` in both stages; measured again it is slower. `steady` stays as it was."""
-    none = {"big": 0.0}
-
-    def candidate(name: str, prepare: float, execute: float) -> Candidate:
-        return Candidate(name, "raw", {"big": prepare}, none, none, {1: execute, 2: execute / 2})
-
-    quick, steady, slower = candidate("quick", 1.0, 4.0), candidate("steady", 2.0, 6.0), candidate("quick", 10.0, 40.0)
-    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("a", (), (steady, quick)), Layer("b", (), (quick, steady))), start_ms=0.5)
-    measured: list[tuple[str, ...]] = []
-
-    def reprofile(before: Profile, combination: tuple[int, ...]) -> Profile:
-        chosen = [layer.candidates[o].implementation for layer, o in zip(before.layers, combination, strict=True)]
-        measured.append(tuple(chosen))
-        again = {"quick": slower, "steady": steady}
-        layers = [
-            replace(x, candidates=tuple(again[c.implementation] if c.implementation == name else c for c in x.candidates))
-            for x, name in zip(before.layers, chosen, strict=True)
-        ]
-        return replace(before, layers=tuple(layers))
-
-    made = plan([profile], "nnv12", TARGET, options=Options(reprofile=reprofile))
-    assert measured == [("quick", "quick")]  # line 1 of Algorithm 1 left no other
-    recalibrated = replace(profile, layers=tuple(replace(x, candidates=(slower, steady)) for x in profile.layers))
-    best = outcomes([recalibrated], "optimal")["nhwc"]
-    assert {c.implementation for c in best.chosen} == {"steady"}
-    assert made.lower_bound_ms <= best.makespan_ms < made.makespan_ms
-    assert made.lower_bound_ms == pytest.approx(lower_bound_ms([recalibrated]))
-    assert made.makespan_ms >= 10.5
-
-
 def test_sizes_of_a_choice() -> None:
     def sized(name: str, read: int, cached: int) -> Candidate:
         source = "cached_read" if cached else "raw"

@@ -7,13 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.params import load_params
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
-from edgeplan.chapters.prediction.stages.fusion import detect_fusion
 from edgeplan.errors import DeviceError
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
 from edgeplan.workspace import SHIPPED
@@ -110,33 +107,3 @@ def test_only_rules_with_a_prior_name_one(tmp_path: Path, prior: str) -> None:
     assert read_rules(tmp_path / "rules.json") == rules
     document: dict[str, Any] = pd.read_json(tmp_path / "rules.json", typ="series").to_dict()
     assert ("prior" in document["provenance"]) == bool(prior)
-
-
-def test_rules_that_are_taken_are_the_shipped_ones_and_nothing_is_timed(tmp_path: Path) -> None:
-    """The device need not be here."""
-    device = DEVICES / "onnxruntime-cuda-h200.yaml"
-    params = load_params(PARAMS_FILE)
-    given = params.model_copy(update={"fusion": params.fusion.model_copy(update={"taken_from": "cpu-onnxruntime"})})
-    names = ("rules", "test_cases", "skipped", "verification")
-    paths = {name: tmp_path / name for name in names}
-    detect_fusion(given, device=device, models=tmp_path / "models", rows=tmp_path / "rows", **paths)
-    found, shipped = read_rules(paths["rules"]), read_rules(SHIPPED / "cpu-onnxruntime" / "rules.json")
-    told = found.provenance
-    assert found.model_copy(update={"provenance": shipped.provenance}) == shipped
-    assert (told.device, told.engine) == ("onnxruntime-cuda-h200", "onnxruntime_cuda")
-    assert (told.measurements, told.cases) == ("", 0), "none are its own"
-    assert told.prior == f"cpu-onnxruntime, onnxruntime {shipped.provenance.version}"
-    assert list(pd.read_csv(paths["test_cases"]).columns) == list(COLUMNS)
-    assert not any(len(pd.read_csv(paths[name])) for name in names[1:])
-    assert not (tmp_path / "rows").exists()
-
-
-def test_rules_are_taken_of_devices_that_are_shipped_alone(tmp_path: Path) -> None:
-    params = load_params(PARAMS_FILE)
-    given = params.model_copy(update={"fusion": params.fusion.model_copy(update={"taken_from": "elsewhere"})})
-    device, paths = (
-        DEVICES / "onnxruntime-cuda-h200.yaml",
-        dict.fromkeys(("rules", "test_cases", "skipped", "verification"), tmp_path),
-    )
-    with pytest.raises(DeviceError, match="ships nothing of a device 'elsewhere'"):
-        detect_fusion(given, device=device, models=tmp_path, rows=tmp_path, **paths)

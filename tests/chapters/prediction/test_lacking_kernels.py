@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone  # noqa: F401  a fixture
@@ -20,12 +18,10 @@ from edgeplan.chapters.prediction.stages import sampling
 from edgeplan.chapters.prediction.stages.sampling import measure_lacking
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
-from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
 from edgeplan.predictors.training_rows import LACKING, trained_on
-from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.zoo import prior_models
 
 ROOT = Path(__file__).parents[3]
@@ -88,39 +84,3 @@ def test_a_device_that_tells_no_nodes_learns_the_kinds_that_no_family_has(tmp_pa
         sampling._isolated(bench, CarrierSampler(bench, settings, prior, RULES, 7), RULES, 0.01, 7, found, graphs)
         assert bench.measured - chains == len(alone) > 1
     assert [row["kind"] in KINDS for row in found.rows] == [True], "what the budget holds"
-
-
-def test_copies_tell_of_no_model_around(tmp_path: Path) -> None:
-    """A kernel by itself names its own model's size, which is that of no model that it is predicted in."""
-    graph = next(iter(further_graphs(7)))
-    kernels = [(graph, kernel) for kernel in split(graph, RULES)][:2]
-    boundary, found = np.array([0.0, 0.0, 0.0]), {}
-    with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
-        for copies in (1, 6):
-            rows: list[dict[str, object]] = []
-            sampling._measured_alone(bench, kernels, boundary, "isolated", rows, copies)
-            found[copies] = [KernelConfig.from_json(str(row["config"])) for row in rows]
-            assert all(float(str(row["latency_us"])) > 0 for row in rows)
-    assert all(config.model_bytes > 0 for config in found[1])
-    assert found[6] == [replace(config, model_bytes=0, arena_bytes=0) for config in found[1]]
-
-
-def test_copies_that_the_time_did_not_reach_are_left_out_then_and_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stored rows give what was measured, and end where it ended, though the budget was not spent."""
-    settings = load_params(PARAMS_FILE).sampling.model_copy(update={"copies": 3})
-    prior, graphs = ConvPrior(conv_shapes([prior_models()["resnet18"]()])), list(further_graphs(7))[:2]
-
-    def sampled(*, limit: float) -> list[dict[str, object]]:
-        found = sampling._Found()
-        with Bench(DEVICE, SETTINGS, tmp_path / "rows" / "dev") as bench:
-            sampler = CarrierSampler(bench, settings, prior, RULES, 7)
-            bench.limit(limit)
-            sampling._isolated(bench, sampler, RULES, 1e6, 7, found, graphs)
-        return found.rows
-
-    first = sampled(limit=1e-9)
-    assert len(first) == SETTINGS.batch_size, "a batch is measured to its end"
-    monkeypatch.setenv(STORED_ROWS_ONLY, "1")
-    assert sampled(limit=0.0) == first

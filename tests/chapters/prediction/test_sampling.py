@@ -17,14 +17,7 @@ from edgeplan.chapters.prediction.sampling.adaptive import CarrierSampler, Carri
 from edgeplan.chapters.prediction.sampling.carriers import build_carrier
 from edgeplan.chapters.prediction.sampling.carriers_detection_text import further_graphs
 from edgeplan.chapters.prediction.sampling.carriers_large_grouped import beyond_carriers
-from edgeplan.chapters.prediction.sampling.isolated import (
-    chains,
-    copied_label,
-    extract,
-    fit_boundary,
-    isolated_label,
-    side_by_side,
-)
+from edgeplan.chapters.prediction.sampling.isolated import chains, extract, fit_boundary, isolated_label
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, label_rows, node_labels
 from edgeplan.chapters.prediction.sampling.prior import (
     TABLE5_IN_CHANNELS,
@@ -46,7 +39,7 @@ from edgeplan.chapters.prediction.sampling.sources import (
     UniformSource,
 )
 from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, sweep_graphs, sweep_of
-from edgeplan.engines.base import EngineNode, random_inputs
+from edgeplan.engines.base import EngineNode
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
@@ -57,7 +50,6 @@ from edgeplan.graph.simplify import simplify
 from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import ReferenceTimes
 from edgeplan.measurement.settings import ReferenceExponents
-from edgeplan.testing.engines import reference_outputs
 
 PRIOR = ConvPrior(
     Counter(
@@ -349,32 +341,3 @@ def test_the_boundary_is_what_longer_chains_do_not_repeat() -> None:
 def test_a_kernel_never_costs_less_than_a_share_of_what_was_timed() -> None:
     (single, _), *_ = chains(1, seed=5)
     assert isolated_label(single, _measured(10.0, [1.0]), np.array([1e6, 0.0, 0.0])) == pytest.approx(0.5)
-
-
-def test_copies_of_a_kernel_share_nothing_and_each_computes_what_it_does() -> None:
-    (single, _), *_ = chains(1, seed=5)
-    together, count = side_by_side(single, 3)
-    assert count == 3
-    assert [len(names) for names in (together.inputs, together.outputs, together.operators)] == [3, 3, 6]
-    assert len(together.tensors) == 3 * len(single.tensors)
-    found, inputs = reference_outputs(together), random_inputs(together)
-    (one,) = single.inputs
-    assert all(np.ptp(inputs[name]) > 0 for name in together.inputs)
-    assert {together.shape(name) for name in together.inputs} == {single.shape(one)}
-    values = [found[name] for name in together.outputs]
-    assert {value.shape for value in values} == {single.shape(single.outputs[0])}
-    assert not np.allclose(values[0], values[1]), "each has weights of its own"
-
-
-def test_large_kernels_have_few_copies() -> None:
-    b = GraphBuilder("large", (1, 64, 1024, 512))
-    graph = b.build(b.relu(b.input))
-    assert side_by_side(graph, 24) == (graph, 1)
-    b = GraphBuilder("smaller", (1, 64, 128, 512))
-    assert side_by_side(b.build(b.relu(b.input)), 24)[1] == 8
-
-
-def test_the_label_of_copies_is_the_share_of_one() -> None:
-    boundary = np.array([6.0, 1.0, 1.0])
-    assert copied_label(_measured(246.0, [1.0]), 24, boundary) == pytest.approx(10.0)
-    assert copied_label(_measured(10.0, [1.0]), 2, np.array([1e6, 0.0, 0.0])) == pytest.approx(0.25)

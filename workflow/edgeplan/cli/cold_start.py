@@ -47,7 +47,6 @@ def plan_cold_start(
         bool,
         typer.Option(help="Let idle cores prepare the kernels that are fastest for the inferences after the first."),
     ] = False,
-    reprofile: Annotated[bool, typer.Option(help="Measure each plan that is tried while planning (--planner nnv12).")] = False,
     cache_limit: Annotated[
         float | None,
         typer.Option(
@@ -78,7 +77,7 @@ def plan_cold_start(
     """Plan the fastest first inference of a model: kernels, cached weights, and which core does what when."""
     if (gpu := gpu_device(device)) is not None:
         refuse_for_gpu({
-            "--costs": costs != "profiled", "--layouts": bool(layouts), "--continuous": continuous, "--reprofile": reprofile,
+            "--costs": costs != "profiled", "--layouts": bool(layouts), "--continuous": continuous,
             "--cache-limit": cache_limit is not None, "--on-noise": on_noise != "keep",
             "--budget-seconds": budget_seconds is not None, "--rows": rows is not None, "--results": results is not None,
         })  # fmt: skip
@@ -93,7 +92,6 @@ def plan_cold_start(
         planner=planner,
         layouts=tuple(filter(None, layouts.split(","))),
         continuous=continuous,
-        reprofile=reprofile,
         cache_limit=cache_limit,
         on_noise=on_noise,
         budget_seconds=budget_seconds,

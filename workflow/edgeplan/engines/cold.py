@@ -115,13 +115,6 @@ def model_files(model: Path) -> tuple[Path, ...]:
     return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
 
 
-def beside(path: Path, model: Path, folder: Path) -> Path:
-    """Return the place of a model's file in another folder, at the same depth below it, and make its parent."""
-    place = folder / path.relative_to(model.parent)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
-
-
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:
     """Return the names and static shapes of the outputs of an ONNX file, in its order.
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 #: The group of entry points by which other packages bring engines.
 GROUP = "edgeplan.engines"
 #: Engines of this package: a folder each, whose `ENGINE` describes it. In the order of the tables.
-_OWN = ("onnxruntime", "openvino", "mnn", "ncnn", "litert", "onednn", "opencl", "cuda", "onnxruntime_cuda")
+_OWN = ("onnxruntime", "openvino", "ncnn", "litert", "onednn", "opencl", "cuda", "onnxruntime_cuda")
 T = TypeVar("T")
 
 

@@ -25,7 +25,6 @@ class Outcome:
         lower_bound_ms: what no schedule of this layout beats, if the planner proved something; beside a faster layout planned
             before, no more than is needed to give this one up.
         disk: where the weights come from, if not from memory.
-        calibrated: all candidates, none filtered out, with their costs as measured while planning; None where nothing was.
     """
 
     profile: Profile
@@ -34,7 +33,6 @@ class Outcome:
     note: str
     lower_bound_ms: float | None = None
     disk: Disk | None = None
-    calibrated: Profile | None = None
 
     @property
     def chosen(self) -> tuple[Candidate, ...]:

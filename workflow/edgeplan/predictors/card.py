@@ -141,7 +141,6 @@ class Card(_Strict):
         dispatch_numbers: numbers of the device that launches of kernels follow from (`edgeplan.predictors.launches`), whose
             features the trees also see; none for an engine that does not dispatch.
         launch_version: version of these features; 0 without.
-        alone: whether all kernels were measured with no model around: then predictors are told of none.
         work_version: how the features count work (`edgeplan.predictors.features`).
     """
 
@@ -166,7 +165,6 @@ class Card(_Strict):
     factors: dict[str, Annotated[Finite, Field(gt=0)]] = {}
     dispatch_numbers: dict[str, int] = {}
     launch_version: int = 0
-    alone: bool = False
     work_version: int = 0
 
     def files(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.graph.kernels import CONTEXT, KernelConfig
+from edgeplan.graph.kernels import KernelConfig
 
 Integers = npt.NDArray[np.int64]
 
@@ -58,11 +58,6 @@ class ConfigTable:
             {name: column[index] for name, column in self.codes.items()},
             self.words,
         )
-
-    def alone(self) -> ConfigTable:
-        """Return the configurations with no model around them."""
-        nothing = np.zeros(len(self), dtype=np.int64)
-        return ConfigTable({**self.numbers, **dict.fromkeys(CONTEXT, nothing)}, self.codes, self.words)
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
         """Return a numeric field as floats (n,)."""

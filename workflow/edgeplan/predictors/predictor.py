@@ -201,7 +201,7 @@ class DevicePredictor:
     def _kernels(self, tables: KernelTables, near: StandIns, *, every_kind: bool) -> tuple[Layouts, _Costs]:
         """Return layouts and costs of all kernels; `every_kind`: of bandwidth-bound kinds that were not measured, too."""
         evaluator, states = self._evaluator, self.card.states
-        asked, tables = tables, replace(tables, configs=near.table.alone() if self.card.alone else near.table)
+        asked, tables = tables, replace(tables, configs=near.table)
         layouts = propagate(tables, evaluator.layouts(tables.configs))
         code = {name: i for i, name in enumerate(self.card.implementations)}
         # Choice -1 (no predictor) reads the appended last entry.

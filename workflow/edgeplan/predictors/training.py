@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from edgeplan.errors import FormatError
-from edgeplan.graph.kernels import CONTEXT, KernelConfig
+from edgeplan.graph.kernels import KernelConfig
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
 from edgeplan.predictors.bandwidth import Bandwidth, fit_bandwidth
 from edgeplan.predictors.card import Card, Regressor
@@ -114,7 +114,6 @@ def train_predictor(
         interval=calibrate(residual, effective, settings.interval),
         dispatch_numbers=settings.dispatch_numbers,
         launch_version=LAUNCH_VERSION * launched,
-        alone=not any(matrix[kept, features.index(name)].any() for name in CONTEXT),
         work_version=labels.work_version,
     )
     texts = {name: text for k in kinds.values() for name, text in k.texts.items()}

@@ -45,13 +45,12 @@ PLANS: Mapping[str, int] = MappingProxyType(
         "K": 5,
         "continuous": 6,
         "warm": 7,
-        "nnv12-reprofiled": 1,
         "asymmetric": 2,
         "asymmetric-nnv12": 5,
     }
 )
 STATES: Mapping[str, int] = MappingProxyType({"page cache warm": 0, "page cache evicted": 5})
-_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "mnn": 4, "litert": 5})
+_ENGINES: Mapping[str, int] = MappingProxyType({"edgeplan": 0, "onnx": 1, "openvino": 2, "ncnn": 3, "litert": 5})
 #: What tells settings of one engine apart, in their names: the first found counts.
 _VARIANTS: Mapping[str, int] = MappingProxyType(
     {

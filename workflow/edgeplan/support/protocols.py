@@ -152,7 +152,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
-        "cold/mnn": _started("mnn", "e970d715eb4c4ec2"),
         "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
         "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
         "cold/onednn": _started("onednn", "21273a43a0c6e429"),

@@ -63,7 +63,6 @@ def plan_cold_start(
     planner: str = "optimal",
     layouts: Sequence[str] = (),
     continuous: bool = False,
-    reprofile: bool = False,
     cache_limit: float | None = None,
     on_noise: OnNoise = "keep",
     budget_seconds: float | None = None,
@@ -84,7 +83,6 @@ def plan_cold_start(
         planner: a name in `edgeplan.chapters.cold_start.planners.registry.PLANNERS`.
         layouts: home layouts to plan; without, those that may be best, and in a thorough profile all.
         continuous: more inferences follow the first: idle cores prepare the kernels that are fastest when warm.
-        reprofile: planner nnv12: measure what it tries again while it plans.
         cache_limit: most MB of weights in the cache.
         on_noise: on a busy machine keep what is measured and say how noisy it is, or refuse to plan from it.
         budget_seconds: seconds of measuring, beyond which only what must be known is measured; 0: unbounded and thorough.
@@ -108,7 +106,7 @@ def plan_cold_start(
     settings = settings.model_validate({**settings.model_dump(), **changes})
     homes = tuple(layouts) or (HOMES if settings.thorough else LIKELY)
     require_known("layout", homes, HOMES, "--layouts")
-    _check_cold_start(costs, planner, cache_limit, reprofile=reprofile)
+    _check_cold_start(costs, planner, cache_limit)
     found = planning_device(device)
     measured = Path(rows or own_rows()) / found.name / "cold"
     shared = Path(rows or workspace().rows) / found.name / "cold_start" / "profiles"
@@ -119,7 +117,7 @@ def plan_cold_start(
     require_writable(Path(output), instead="choose another folder with -o")
     require_writable(state_folder())
     require_writable(measured, instead="choose another folder with --rows")
-    request = Request(found, costs, planner, homes, measured, shared, predictors, reprofile, settings)
+    request = Request(found, costs, planner, homes, measured, shared, predictors, settings)
     out = Path(output)
     source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), out.with_name(f"{out.name}.onnx"))
     planned = plan_model(source, request)
@@ -131,22 +129,10 @@ def plan_cold_start(
     return ColdStartPlan(folder, made, planned.profiles, program, steps, limit_bytes, planned.about)
 
 
-def _check_cold_start(costs: str, planner: str, cache_limit: float | None, *, reprofile: bool) -> None:
+def _check_cold_start(costs: str, planner: str, cache_limit: float | None) -> None:
 
     require_known("kind of costs", [costs], get_args(Costs), "--costs")
     require_known("planner", [planner], PLANNERS, "--planner")
-    if reprofile and planner != "nnv12":
-        raise ParamsError(
-            f"the planner {planner!r} does not profile again while it plans",
-            where="--reprofile",
-            next_step="leave the option out, or add --planner nnv12",
-        )
-    if reprofile and costs == "predicted":
-        raise ParamsError(
-            "predicted costs are measured neither before nor while planning",
-            where="--reprofile",
-            next_step="leave the option out, or plan from measured costs: --costs profiled",
-        )
     if cache_limit is not None and not 0 <= cache_limit <= _LARGEST_MB:
         raise ParamsError(
             f"{cache_limit:g} MB is no limit for a cache",

@@ -7,7 +7,7 @@ from edgeplan.chapters.cold_start.settings import ColdStartParams
 
 _TARGETS = Targets("cold_start.devices")
 _RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
-_FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans", "energy")
+_FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     name: f"{_MEASURED}/{name}.json" for name in ("notes", "environment")
 }

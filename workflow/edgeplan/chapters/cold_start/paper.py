@@ -147,8 +147,6 @@ FIGURE11_WITHOUT_STEALING = 2.1
 FIGURE11_WITH_STEALING = 75 / 50
 #: The same of ncnn, which executes on big cores alone.
 FIGURE11_STOCK = "none with little cores loaded, more with big ones"
-#: Section 4.2, Figure 12: energy relative to ncnn, least and largest.
-FIGURE12_ENERGY_OVER_NCNN = (0.2, 0.6)
 #: Section 4.3, Figure 13: ResNet-50 on a Jetson TX2, in ms: vanilla ncnn, then each technique added.
 FIGURE13_TX2_MS: Mapping[str, float] = MappingProxyType({"warm": 8272.0, "K": 2300.0, "K+C": 555.0, "K+C+P": 240.0})
 #: Section 4.5, Figure 14: latency over ncnn's in the second inference, and from the third on.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -22,8 +21,6 @@ from edgeplan.profiling.forms import require_exact
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.preparation_costs import PreparationCosts
 from edgeplan.profiling.profiler import LOCK_SECONDS, is_known, profile_model
-from edgeplan.profiling.reprofile import Reprofiler
-from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import FAST, Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, alternatives, identity
 from edgeplan.profiling.subjects import signatures
@@ -46,7 +43,6 @@ class Request:
         rows: folder of profiled rows.
         shared: folder of the pipeline's, which are read, too.
         predictors: predictors of the device, for predicted costs.
-        reprofile: whether the planner nnv12 measures again what it tries.
         settings: settings of the profile.
     """
 
@@ -57,7 +53,6 @@ class Request:
     rows: Path
     shared: Path
     predictors: Source | None = None
-    reprofile: bool = False
     settings: ProfileSettings = FAST
 
 
@@ -127,13 +122,9 @@ def _plan(model: Path, graph: Graph, request: Request) -> Planned:
             dnnl, model, graph, settings,
             cores=cores, name=name, store=store, layouts=request.layouts, lock_timeout_seconds=LOCK_SECONDS,
         )  # fmt: skip
-    with ExitStack() as stack:
-        options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
-        if request.reprofile:
-            reprofiler = Reprofiler(ModelToProfile.of(dnnl, model, graph), settings, cores, store)
-            options = replace(options, reprofile=stack.enter_context(reprofiler))
-        costs = cast("Literal['profiled', 'predicted']", request.costs)
-        return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
+    options = Options(disk=_disk(model, predicted=predicted) if request.planner == EVICTED else None)
+    costs = cast("Literal['profiled', 'predicted']", request.costs)
+    return Planned(plan(profiles, request.planner, target, costs=costs, options=options), profiles, dnnl, about)
 
 
 def _stored(request: Request, dnnl: Dnnl, graph: Graph, cores: Cores) -> tuple[ProfileSettings, ProfileStore]:

@@ -16,7 +16,6 @@ from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 PlanName = Literal[
     "evicted",
     "nnv12",
-    "nnv12-reprofiled",
     "warm",
     "K",
     "K+C",
@@ -40,7 +39,7 @@ class ColdStartSettings(Section):
         repeats: fresh processes for each combination.
         further_repeats: the same, if fewer, of plans for an asymmetric chip, and under load.
         warm_runs: runs after the cold one in each process; 4 are needed for Figure 14.
-        plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1 without and with re-profiling,
+        plans: plans to execute beside the optimal one: for an evicted page cache, Algorithm 1,
             the ablation (warm, K, K+C), from predicted costs, for continuous inference, and on an asymmetric chip stood for by
             waiting.
         little_ratio: on that chip a preparation takes this many times as long on the little core.
@@ -55,7 +54,6 @@ class ColdStartSettings(Section):
             left out is in the notes, with its reason.
         checked_choices: outputs are compared with the k-th candidate in every step for k up to this; 0: for all k.
         load_percents: background loads on one core; empty leaves Figure 11 out.
-        energy_runs: processes whose energy is counted, where the machine can; 0 leaves Figure 12 out.
         run_timeout_seconds: bound on one process.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
     """
@@ -79,7 +77,6 @@ class ColdStartSettings(Section):
     budget_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
     checked_choices: Annotated[int, Field(ge=0, le=100)]
     load_percents: tuple[Annotated[int, Field(ge=0, le=100)], ...]
-    energy_runs: Annotated[int, Field(ge=0, le=100)]
     run_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
     lock_timeout_seconds: Annotated[float, Field(ge=0, le=86400)]
 

@@ -14,7 +14,6 @@ ENGINE = Description(
     MappingProxyType(
         {
             "openvino": Setting(f"{_COLD}:OpenVinoBaseline", "openvino", "OpenVINO"),
-            "openvino-cached": Setting(f"{_COLD}:OpenVinoCached", "openvino", "OpenVINO, model cache", stores_work=True),
             "openvino-mapped": Setting("edgeplan.engines.openvino.mapped:OpenVinoMapped", "openvino", "OpenVINO, mapped"),
         }
     ),

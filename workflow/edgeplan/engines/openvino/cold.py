@@ -1,15 +1,13 @@
-"""Starts OpenVINO cold on the CPU, held to f32 (its default on this hardware is bf16), with and without its model cache."""
+"""Starts OpenVINO cold on the CPU, held to f32 (its default on this hardware is bf16)."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, beside, model_files
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
 
 
 class OpenVinoBaseline(Baseline):
@@ -35,34 +33,6 @@ class OpenVinoBaseline(Baseline):
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         return _Session(self._ov, self._core.compile_model(str(artefact.main), "CPU", self._config(threads)), inputs)
-
-
-class OpenVinoCached(OpenVinoBaseline):
-    """This setting compiles once; every start imports the blob from the folder of the cache."""
-
-    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-        del inputs
-        # The cache knows a model by its path and time stamp: a copy of our own keeps both when the model is written again. No
-        # hard link: it changes the ctime of the model, by which plan folders know it, and each of their starts would hash it.
-        files = tuple(Path(shutil.copy2(path, beside(path, model, folder))) for path in model_files(model))
-        cache = folder / "cache"
-        self._core.compile_model(str(files[0]), "CPU", self._cached_config(threads, cache))
-        blobs = tuple(sorted(path for path in cache.rglob("*") if path.is_file()))
-        if not blobs:
-            raise UnsupportedError("OpenVINO stored nothing in its cache for this model")
-        # the ONNX file may be looked at beside the blob, so it belongs to what is evicted
-        return Artefact(main=files[0], files=(*files, *blobs), companions={"cache": cache})
-
-    def _cached_config(self, threads: int, cache: Path) -> dict[str, Any]:
-        # OPTIMIZE_SIZE leaves the weights out and then compiles ONNX models again
-        return self._config(threads) | {"CACHE_DIR": str(cache), "CACHE_MODE": "OPTIMIZE_SPEED"}
-
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        config = self._cached_config(threads, artefact.companions["cache"])
-        compiled = self._core.compile_model(str(artefact.main), "CPU", config)
-        if not compiled.get_property("LOADED_FROM_CACHE"):  # microseconds
-            raise UnsupportedError("OpenVINO compiled the model again instead of taking it from its cache")
-        return _Session(self._ov, compiled, inputs)
 
 
 class _Session(BaselineSession):

@@ -57,7 +57,6 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     "models": ("model", "parameters", "model_bytes", "macs"),
     "checks": ("model", "layout", "choice", "error"),
     "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
-    "energy": ("model", "setting", "joules"),
 }
 
 
@@ -82,7 +81,6 @@ class ColdEvidence:
             step takes), error.
         spans: the optimal plans: model, plan, threads, kind (planned), core, step, stage, start_ms, end_ms.
         notes: why something was not measured, by topic.
-        energy: model, setting, joules of a process; empty where the machine counts none.
         environment: the captured environment, with `measured_at`.
     """
 
@@ -94,7 +92,6 @@ class ColdEvidence:
     models: pd.DataFrame
     checks: pd.DataFrame
     spans: pd.DataFrame
-    energy: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Tabulates cold starts as measured: speed-ups, load, energy, ablation, continuous inference."""
+"""Tabulates cold starts as measured: speed-ups, load, ablation, continuous inference."""
 
 from __future__ import annotations
 
@@ -196,20 +196,6 @@ def figure_11(e: ColdEvidence) -> pd.DataFrame:
             "paper_slow_down": np.where(own, told, stock),
         }
     )[["model", "setting", "plan", "load_core", "load_percent", "cold_ms", "slow_down", "runs", "paper_slow_down"]]
-
-
-def figure_12(e: ColdEvidence) -> pd.DataFrame:
-    """Tabulate the energy of a process that starts cold, over the default engine's."""
-    if e.energy.empty:
-        low, high = paper.FIGURE12_ENERGY_OVER_NCNN
-        raise NotMeasuredError(f"{e.notes.get('energy', 'energy was not measured')} (the paper: {low} to {high} times ncnn's)")
-    wide = e.energy.pivot_table(index="model", columns="setting", values="joules", aggfunc="median")
-    fewest = e.energy.groupby(["model", "setting"])["joules"].count().groupby("model").min()
-    frame = wide.add_suffix("_j").reset_index()
-    low, high = paper.FIGURE12_ENERGY_OVER_NCNN
-    for setting in wide.columns.drop(OWN, errors="ignore"):
-        frame[f"own_over_{setting}"] = frame[f"{OWN}_j"] / frame[f"{setting}_j"]
-    return frame.assign(runs=frame["model"].map(fewest), paper_over_ncnn=f"{low} to {high}")
 
 
 def figure_13(e: ColdEvidence) -> pd.DataFrame:

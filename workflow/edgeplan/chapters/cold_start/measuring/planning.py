@@ -132,9 +132,8 @@ class Planning:
             except EdgeplanError as error:
                 found.notes[f"predicted.{model.name}"] = error.what
                 return None
-        reprofiler = (lambda: self._tools.reprofiler(model.path, graph)) if variant.reprofile else None
         target = target_of(model.path, self._tools.dnnl, threads)
-        made = planned_once(self._plans, self._search, name, costs, target, reprofiler, disk if variant.disk else None)
+        made = planned_once(self._plans, self._search, name, costs, target, disk if variant.disk else None)
         if variant.continuous:
             made = with_warm_kernels(made, known)
         stem = f"{model.name}-{name}-{threads}"

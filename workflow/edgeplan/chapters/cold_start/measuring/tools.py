@@ -22,8 +22,6 @@ from edgeplan.planning.profile import Profile
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.profiler import is_known, profile_model
-from edgeplan.profiling.reprofile import Reprofiler
-from edgeplan.profiling.rounds import ModelToProfile
 from edgeplan.profiling.settings import Cores, ProfileSettings, cores_of
 from edgeplan.profiling.store import ProfileStore, identity
 from edgeplan.profiling.subjects import signatures
@@ -107,10 +105,6 @@ class Tools:
             cores=self.cores, name=name, store=self._store, predictor=DevicePredictor.load(predictors),
         )  # fmt: skip
         return profiles
-
-    def reprofiler(self, model: Path, graph: Graph) -> Reprofiler:
-        """A reprofiler measures again what a planner tries (Algorithm 1, line 5); while open, it holds the machine."""
-        return Reprofiler(ModelToProfile.of(self.dnnl, model, graph), self._profile_settings, self.cores, self._store)
 
     def plan_folder(self, model: ColdModel, plan: Plan, folder: Path) -> PrepareResult:
         """Return a plan folder as a run takes it, built unless it is there for this very plan, model file and runtime.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from edgeplan.chapters.cold_start.planners.later import profile_for
-from edgeplan.chapters.cold_start.planners.nnv12 import Reprofile
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
 from edgeplan.planning.document import Plan, Target, plan_of, plan_text
 from edgeplan.planning.machine import MAIN, KernelSchedule, Span, simulate
@@ -25,8 +23,6 @@ from edgeplan.support.table_store import TableStore
 
 #: Of kept plans: the document is JSON.
 PLAN_COLUMNS = ("document",)
-#: Opens what measures a combination again.
-Reprofiling = Callable[[], AbstractContextManager[Reprofile]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,6 @@ class PlanVariant:
         uneven: whether it is for one big and one little core, the little one stood for by waiting.
         continuous: whether it has the kernels for later runs beside it (section 3.5).
         disk: whether its weights come from the disk.
-        reprofile: whether what the planner tries is measured again while it plans (Algorithm 1, line 5).
     """
 
     planner: str
@@ -47,7 +42,6 @@ class PlanVariant:
     uneven: bool = False
     continuous: bool = False
     disk: bool = False
-    reprofile: bool = False
 
 
 #: Plans by the name that they have in tables and in params.yaml.
@@ -56,7 +50,6 @@ VARIANTS: Mapping[str, PlanVariant] = MappingProxyType(
         "optimal": PlanVariant("optimal"),
         "evicted": PlanVariant("evicted", disk=True),
         "nnv12": PlanVariant("nnv12"),
-        "nnv12-reprofiled": PlanVariant("nnv12", reprofile=True),
         "warm": PlanVariant("warm"),
         "K": PlanVariant("K"),
         "K+C": PlanVariant("K+C"),
@@ -85,7 +78,6 @@ def planned_once(
     name: str,
     profiles: Sequence[Profile],
     target: Target,
-    reprofiler: Reprofiling | None = None,
     disk: Disk | None = None,
 ) -> Plan:
     """Plan a variant, once: plans decide which runs count, and a search with a time limit may end differently.
@@ -96,20 +88,19 @@ def planned_once(
         name: name of the variant in `VARIANTS`.
         profiles: of one model, one a home layout, on the cores that the variant is for.
         target: model, library and machine that the plan is for.
-        reprofiler: opens what measures again while planning; only asked when the plan is not there yet.
         disk: the disk that weights come from, for the variant that asks for it.
     """
     variant = VARIANTS[name]
     costs = to_frame(profiles).to_json(orient="split", double_precision=12)
     come = [disk.mb_per_s, disk.latency_ms] if disk is not None else None
-    parts: list[object] = [variant.planner, come, variant.costs, variant.reprofile, (search.gap, search.time_limit_s), costs]
+    # False: that nothing is measured while planning, as the keys of all stored plans say
+    parts: list[object] = [variant.planner, come, variant.costs, False, (search.gap, search.time_limit_s), costs]
     parts += [{field: getattr(target, field) for field in target.__slots__}, protocol("plan").name]
     key = f"{Path(target.model).stem}-{name}-{target.threads}-{key_of(parts)}"
     if (found := plans.get(key)) is not None:
         return plan_of(found["document"].iloc[0], key)
-    with reprofiler() if reprofiler is not None else nullcontext() as reprofile:
-        options = Options(search=search, reprofile=reprofile, disk=disk)
-        made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
+    options = Options(search=search, disk=disk)
+    made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
     plans.commit({key: pd.DataFrame({"document": [plan_text(made)]})})
     return made
 

@@ -4,6 +4,7 @@ As written, except where the text is ambiguous or would not end:
 
 * Line 1, the filter, is `planning.dominance.pareto`. The create time of a kernel, which the paper has for GPUs only, belongs
   to its preparation.
+* Line 5, which measures each combination again, is left out: its plans took longer (docs/cold-start.md).
 * Line 6 loops for ever when the big cores are the busier ones, when no preparation passes line 9, or when there are fewer
   preparations than little cores: the loop also ends when a round has moved nothing.
 * Lines 10 and 12 with s := i would insert i again and would leave steps that line 9 passed over, and step 2 at first, on no
@@ -23,7 +24,6 @@ As written, except where the text is ambiguous or would not end:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,7 +33,6 @@ from edgeplan.planning.machine import MAIN, CostArrays, KernelSchedule, costs_of
 from edgeplan.planning.profile import Profile
 
 Combination = tuple[int, ...]
-Reprofile = Callable[[Profile, Combination], Profile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +40,25 @@ class Heuristic:
     """Holds a heuristic's result: the schedule of Algorithm 1.
 
     Attributes:
-        profile: with the costs as calibrated while planning.
         schedule: the best combination, balanced.
         makespan_ms: its predicted makespan.
         note: how many combinations were tried, and how.
     """
 
-    profile: Profile
     schedule: KernelSchedule
     makespan_ms: float
     note: str
 
 
-def nnv12(
-    profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12, reprofile: Reprofile | None = None
-) -> Heuristic:
+def nnv12(profile: Profile, *, epsilon_ms: float = 0.05, exhaustive: int = 2**12) -> Heuristic:
     """Plan a cold start by Algorithm 1.
 
     Args:
         profile: filtered (line 1).
         epsilon_ms: differences of loads that count as balanced.
         exhaustive: the largest number of combinations that are all tried.
-        reprofile: measures a combination and returns the profile with its costs updated (line 5); candidates stay as they are.
     """
-    state = _State(profile, costs_of(profile), epsilon_ms, reprofile)
+    state = _State(costs_of(profile), epsilon_ms)
     counts = [len(layer.candidates) for layer in profile.layers]
     total = math.prod(counts)
     if total <= exhaustive:
@@ -75,24 +69,20 @@ def nnv12(
         _descend(state, counts)
         how = f"coordinate descent, {state.visited} of 10^{math.log10(total):.0f} combinations"
     schedule, _ = state.best  # 22
-    return Heuristic(state.profile, schedule, makespan_ms(state.costs, schedule), how)
+    return Heuristic(schedule, makespan_ms(state.costs, schedule), how)
 
 
 class _State:
-    """Keeps the outer loop's memory: costs as calibrated so far, the best combination so far."""
+    """Keeps the outer loop's memory: the best combination so far."""
 
-    def __init__(self, profile: Profile, costs: CostArrays, epsilon_ms: float, reprofile: Reprofile | None) -> None:
-        self.profile, self.costs, self.epsilon_ms, self.reprofile = profile, costs, epsilon_ms, reprofile
+    def __init__(self, costs: CostArrays, epsilon_ms: float) -> None:
+        self.costs, self.epsilon_ms = costs, epsilon_ms
         self.visited = 0
         self.best = (KernelSchedule((), (), 0), math.inf)
 
     def visit(self, combination: Combination) -> bool:
         """Schedule a combination, and tell whether it is the best so far."""
         self.visited += 1
-        if self.reprofile is not None:  # 5
-            calibrated = self.reprofile(self.profile, combination)
-            if calibrated is not self.profile:
-                self.profile, self.costs = calibrated, costs_of(calibrated)
         choice = np.asarray(combination)
         place = np.asarray(balanced(self.costs, combination, self.epsilon_ms))
         makespans = makespans_ms(self.costs, choice, place)  # 21

@@ -10,11 +10,11 @@ from typing import Literal
 
 from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.later import fastest_warm
-from edgeplan.chapters.cold_start.planners.nnv12 import Combination, Reprofile, nnv12
+from edgeplan.chapters.cold_start.planners.nnv12 import nnv12
 from edgeplan.chapters.cold_start.planners.streamed import streamed
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.dominance import pareto, restricted, selected, undominated
+from edgeplan.planning.dominance import pareto, restricted, selected
 from edgeplan.planning.machine import (
     costs_of,
     makespan_ms,
@@ -33,7 +33,6 @@ class Options:
         search: of the optimal planner, and of the bound that every plan carries.
         epsilon_ms: loads that differ by less count as balanced (Algorithm 1).
         exhaustive: largest number of kernel combinations that Algorithm 1 tries one by one.
-        reprofile: measures a combination while Algorithm 1 plans, None to trust the profile.
         beat_ms: the best makespan of another layout; only faster plans are of interest.
         disk: where the weights are when the page cache is evicted, for the planner of that name.
     """
@@ -41,7 +40,6 @@ class Options:
     search: Search = field(default_factory=Search)
     epsilon_ms: float = 0.05
     exhaustive: int = 2**12
-    reprofile: Reprofile | None = None
     beat_ms: float = math.inf
     disk: Disk | None = None
 
@@ -77,35 +75,10 @@ def _from_one_file(profile: Profile) -> Profile:
     return pareto(selected(profile, kept), disk=True)
 
 
-class _Calibration:
-    """Re-profiles with the candidates that the filter dropped, too: once costs have changed, one of them may be better.
-
-    Algorithm 1 still chooses among those that its first line left. The bound must not: it is stated for all of them.
-    """
-
-    def __init__(self, profile: Profile, reprofile: Reprofile) -> None:
-        self.profile, self._reprofile = profile, reprofile
-        self._kept = undominated(profile)
-
-    def __call__(self, filtered: Profile, combination: Combination) -> Profile:
-        positions = tuple(kept[o] for kept, o in zip(self._kept, combination, strict=True))
-        calibrated = self._reprofile(self.profile, positions)
-        if calibrated is self.profile:
-            return filtered
-        self.profile = calibrated
-        return selected(calibrated, self._kept)
-
-
 def _nnv12(profile: Profile, options: Options) -> Outcome:
-    again = _Calibration(profile, options.reprofile) if options.reprofile is not None else None
-    found = nnv12(pareto(profile), epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive, reprofile=again)
-    return Outcome(
-        found.profile,
-        found.schedule,
-        profile.start_ms + found.makespan_ms,
-        found.note,
-        calibrated=again.profile if again is not None else None,
-    )
+    filtered = pareto(profile)
+    found = nnv12(filtered, epsilon_ms=options.epsilon_ms, exhaustive=options.exhaustive)
+    return Outcome(filtered, found.schedule, profile.start_ms + found.makespan_ms, found.note)
 
 
 def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Outcome:
@@ -226,8 +199,8 @@ def plan(
     planning_ms = (time.monotonic() - started) * 1e3
     bounds = [o.lower_bound_ms for o in planned.values()]
     proven = [b for b in bounds if b is not None]
-    if len(proven) < len(bounds):  # a heuristic proves nothing; its reprofiling may have changed the costs
-        proven = [lower_bound_ms((planned[p.layout].calibrated or p for p in profiles), options.search)]
+    if len(proven) < len(bounds):  # a heuristic proves nothing
+        proven = [lower_bound_ms(profiles, options.search)]
     bound_ms = min(proven)
     return document(best, planner, target, costs=costs, bound_ms=bound_ms, planning_ms=planning_ms)
 

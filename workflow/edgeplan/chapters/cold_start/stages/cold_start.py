@@ -16,7 +16,6 @@ from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, Cold
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
-from edgeplan.chapters.cold_start.measuring.energy import energy_or_reason
 from edgeplan.chapters.cold_start.measuring.planning import Planning, PlanningResult
 from edgeplan.chapters.cold_start.measuring.tools import Tools
 from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
@@ -117,9 +116,6 @@ class _Stage:
             self._notes["runs"] = f"{left_out} runs were left out: {self._no_time}"
             if not len(runs[(runs["load_core"] != "") & (runs["reason"] == "")]):
                 self._notes["load"] = self._no_time
-        energy, reason = energy_or_reason(bench, models, planned.folders, self._rows / "energy.jsonl")
-        if reason:
-            self._notes["energy"] = reason
         if not self._settings.load_percents:
             self._notes["load"] = "cold_start.load_percents is empty"
         every = [p for model in models for p in profiles[model.name]] + list(alone)
@@ -131,7 +127,6 @@ class _Stage:
             "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
             "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
             "spans": _spans(planned, profiles, max(self._settings.threads)),
-            "energy": energy,
         }
         for kept in (self._plans, self._checked):
             kept.merge()

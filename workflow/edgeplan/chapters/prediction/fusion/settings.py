@@ -29,7 +29,6 @@ class FusionSettings(BaseModel):
         small_elements: elements of those small tensors.
         rows, features: size of the two-dimensional activations of fully connected layers.
         stage_seconds: what is not measured by then is undecided; 0: no limit.
-        taken_from: a shipped device whose rules stand as they are, nothing is timed: one of an engine with the same optimiser.
         prior: shipped devices; the rules of the first with the same engine stand where timing decides nothing.
     """
 
@@ -50,7 +49,6 @@ class FusionSettings(BaseModel):
     rows: Annotated[int, Field(ge=1)] = 4
     features: Annotated[int, Field(ge=1)] = 64
     stage_seconds: Annotated[float, Field(ge=0, le=86400)] = 0.0
-    taken_from: str = ""
     prior: Annotated[tuple[str, ...], Field(max_length=20)] = ()
 
     @model_validator(mode="after")

@@ -3,15 +3,11 @@
 A kernel measured alone pays for the call and, on engines with blocked layouts, for converting its input and output. Chains
 of one and three equal kernels tell these apart: the boundary is `T1 - (T3 - T1) / 2`. It is fitted as a constant plus a cost
 per byte in and out, and taken off every isolated time.
-
-Where caches are large, a kernel alone finds all that it reads in them, and most of its few microseconds are the boundary's.
-There many copies of a kernel are measured in one model, each with inputs and weights of its own: a copy's share is its time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from types import MappingProxyType
 
@@ -20,7 +16,7 @@ import numpy.typing as npt
 import scipy
 
 from edgeplan.graph.builder import GraphBuilder
-from edgeplan.graph.ir import Graph, Operator, Tensor
+from edgeplan.graph.ir import Graph
 from edgeplan.graph.kernels import Kernel, KernelConfig
 from edgeplan.measurement.records import Measurement
 
@@ -29,8 +25,6 @@ Boundary = npt.NDArray[np.float64]
 _CHAIN = (1, 3)
 _CHAIN_SIZES = (56, 28, 14, 7)
 _BYTES = 4
-#: Copies of a kernel are so large together at most: several times what caches hold, and quickly written.
-_MOST_BYTES = 1 << 28
 #: A kernel costs at least this share of its isolated time, however large the boundary fitted for it.
 _LEAST_SHARE = 0.05
 
@@ -42,42 +36,6 @@ def extract(graph: Graph, kernel: Kernel) -> Graph:
     names = {n for op in ops for n in (*op.inputs, *op.outputs, *op.weights)}
     tensors = {name: graph.tensors[name] for name in sorted(names)}
     return Graph(kernel.config.kind, ops, kernel.inputs, kernel.outputs, MappingProxyType(tensors))
-
-
-def side_by_side(graph: Graph, wanted: int) -> tuple[Graph, int]:
-    """Return a graph of copies of another, which share nothing, and how many there are: fewer of a large one.
-
-    Args:
-        graph: of one kernel.
-        wanted: copies, at most.
-    """
-    size = _BYTES * sum(tensor.elements for tensor in graph.tensors.values())
-    count = max(1, min(wanted, _MOST_BYTES // max(1, size)))
-    if count == 1:
-        return graph, 1
-    tensors: dict[str, Tensor] = {}
-    operators: list[Operator] = []
-    for number in range(count):
-        named = {name: f"{name}@{number}" for name in graph.tensors}
-        tensors |= {named[name]: replace(tensor, name=named[name]) for name, tensor in graph.tensors.items()}
-        operators += [
-            replace(
-                op,
-                name=f"{op.name}@{number}",
-                inputs=tuple(named[name] for name in op.inputs),
-                outputs=tuple(named[name] for name in op.outputs),
-                weights=tuple(named[name] for name in op.weights),
-            )
-            for op in graph.operators
-        ]
-    inputs, outputs = (tuple(f"{name}@{k}" for k in range(count) for name in of) for of in (graph.inputs, graph.outputs))
-    return Graph(graph.name, tuple(operators), inputs, outputs, MappingProxyType(tensors)), count
-
-
-def copied_label(measurement: Measurement, count: int, boundary: Boundary) -> float:
-    """Return the time of one of several copies of a kernel, the constant cost of their model taken off, microseconds."""
-    whole = measurement.latency_us
-    return max(whole - float(boundary[0]), _LEAST_SHARE * whole) / count
 
 
 def chains(count: int, seed: int) -> list[tuple[Graph, Graph]]:

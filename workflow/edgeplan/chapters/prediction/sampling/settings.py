@@ -34,8 +34,6 @@ class SamplingSettings(BaseModel):
         singles: models of each operator that is measured in one of its own (`singles.py`): all that is known of kinds that no
             carrier shows; 0: none. Their rows have ids of their own: all others stay.
         without_singles: devices that none of these is measured on, since their rows are older.
-        copies: copies of a kernel that are measured side by side in one model, where kernels are measured alone; rows of them,
-            and what is predicted from these, tell of no model around a kernel. 1: a kernel by itself.
         stage_seconds: the stage measures for about so long by the clock; fixed sets are cut short and baselines left out beyond
             it; 0: no limit.
         mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
@@ -60,7 +58,6 @@ class SamplingSettings(BaseModel):
     beyond_seconds: dict[str, Annotated[float, Field(ge=0, le=86400)]]
     singles: Annotated[int, Field(ge=0, le=1000)] = 0
     without_singles: list[str] = Field(default_factory=list)
-    copies: Annotated[int, Field(ge=1, le=100)] = 1
     stage_seconds: Annotated[float, Field(ge=0, le=86400)]
     mode_seconds: Annotated[float, Field(ge=0, le=86400)]
     baselines: bool

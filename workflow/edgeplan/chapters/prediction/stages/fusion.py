@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from edgeplan.chapters.prediction.fusion.builders import skipped_pairs
-from edgeplan.chapters.prediction.fusion.detection import COLUMNS as CASES
 from edgeplan.chapters.prediction.fusion.detection import detect
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.verification import COLUMNS as VERIFICATION_COLUMNS
@@ -20,14 +19,14 @@ from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import DeviceFile, load_device
 from edgeplan.engines.base import EngineNode
 from edgeplan.engines.registry import engine_class, engine_protocol
-from edgeplan.graph.fusion_rules import FusionRules, Provenance, read_rules
+from edgeplan.graph.fusion_rules import Provenance
 from edgeplan.graph.ir import Graph
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.measurer import Measurer, NodeMembers
 from edgeplan.measurement.records import Measurement, Subject, graph_digest
 from edgeplan.support.frames import KEPT, read_parquet, write_csv, write_parquet
 from edgeplan.support.rounding import nine_digits
-from edgeplan.workspace import RULES, SHIPPED, shipped_folder
+from edgeplan.workspace import SHIPPED
 
 _SKIPPED = ("pair", "reason")
 
@@ -74,20 +73,6 @@ class ExecutedNodes:
         write_parquet(kept, self._path)
 
 
-def _taken(device: DeviceFile, name: str) -> FusionRules:
-    """Return the rules that the package ships of another device, as those of this one.
-
-    Raises:
-        DeviceError: nothing of that device is shipped.
-        FormatError: its rules cannot be read.
-    """
-    found = read_rules(shipped_folder(name, SHIPPED, where="fusion.taken_from") / RULES)
-    theirs = found.provenance
-    named = f"{theirs.device}, {theirs.engine} {theirs.version}"
-    told = {"device": device.name, "engine": device.engine, "prior": named, "measurements": "", "cases": 0}
-    return found.model_copy(update={"provenance": theirs.model_copy(update=told)})
-
-
 def _text(members: NodeMembers) -> str:
     return json.dumps(members, separators=(",", ":"))
 
@@ -109,12 +94,6 @@ def detect_fusion(
     covers every base model and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
-    if params.fusion.taken_from:
-        taken = _taken(file, params.fusion.taken_from)
-        taken.write(rules)
-        for path, columns in ((test_cases, CASES), (skipped, _SKIPPED), (verification, VERIFICATION_COLUMNS)):
-            write_csv(pd.DataFrame(columns=list(columns)), path)
-        return
     # rules rest on differences, of which the least runs are the least disturbed
     with Bench(file, params.measurement.model_copy(update={"least": (file.name,)}), rows) as bench:
         bench.limit(params.fusion.stage_seconds)

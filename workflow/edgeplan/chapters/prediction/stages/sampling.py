@@ -20,12 +20,10 @@ from edgeplan.chapters.prediction.sampling.carriers_detection_text import KINDS,
 from edgeplan.chapters.prediction.sampling.isolated import (
     Boundary,
     chains,
-    copied_label,
     extract,
     fit_boundary,
     isolated_label,
     isolated_row,
-    side_by_side,
 )
 from edgeplan.chapters.prediction.sampling.labels import CounterModel, fit_counters, plain_layouts
 from edgeplan.chapters.prediction.sampling.prior import ConvPrior, read_prior
@@ -39,7 +37,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import Kernel, KernelConfig, make_kernel, without_context
+from edgeplan.graph.kernels import Kernel, make_kernel, without_context
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.splitting import split
 from edgeplan.measurement.bench import Bench
@@ -281,11 +279,9 @@ def _isolated(
                 if text not in known and (wanted is None or kernel.config.kind in wanted):
                     known.add(text)
                     alone.append((graph, kernel))
-        batch = _measured_alone(bench, alone, boundary, name, rows, sampler.settings.copies)
+        batch = _measured_alone(bench, alone, boundary, name, rows)
         measured += batch
         spent += sum(m.seconds for m in batch)
-        if len(batch) < len(alone):
-            break  # the time for the stage is over, or was when the rest was measured
     count = max(1, within(measured, budget - of_chains))
     found.rows += rows[:count]
     found.seconds["isolated"] = spent
@@ -302,35 +298,15 @@ def _boundary(bench: Bench, seed: int) -> tuple[Boundary, float]:
 
 
 def _measured_alone(
-    bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row], copies: int = 1
+    bench: Bench, kernels: Sequence[tuple[Graph, Kernel]], boundary: Boundary, sampler: str, rows: list[Row]
 ) -> list[Measurement]:
-    """Measure kernels of graphs, each alone or in copies, and add their rows; those of copies tell of no model around.
-
-    Returns:
-        The measurements, without copies that are not reached within the time of the stage.
-    """
-    alone: list[tuple[KernelConfig, Subject, int]] = []
-    for graph, kernel in kernels:
-        single = extract(graph, kernel)
-        config = make_kernel(single, kernel.members).config
-        if copies > 1:
-            config = KernelConfig.from_json(without_context(config.to_json()))
-        together, count = side_by_side(single, copies)
-        alone.append((config, Subject(together), count))
-    subjects, told = [subject for _, subject, _ in alone], f"{sampler} kernels"
-    found: Sequence[Measurement | None]
-    if copies == 1:
-        found = bench.measure(subjects, description=told)
-    elif rows and stored_rows_only() and not any(map(bench.is_stored, subjects)):
-        found = [None] * len(subjects)
-    else:  # many copies take long to load: the stage's time may be over before the budget is
-        found = bench.measure_in_time(subjects, description=told)
-    measured = []
-    for (config, subject, count), m in zip(alone, found, strict=True):
-        if m is not None:
-            label = copied_label(m, count, boundary) if copies > 1 else isolated_label(subject.graph, m, boundary)
-            rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
-            measured.append(m)
+    """Measure kernels of graphs, each by itself, and add their rows."""
+    graphs = [extract(graph, kernel) for graph, kernel in kernels]
+    configs = [make_kernel(single, kernel.members).config for single, (_, kernel) in zip(graphs, kernels, strict=True)]
+    measured = bench.measure([Subject(graph) for graph in graphs], description=f"{sampler} kernels")
+    for graph, config, m in zip(graphs, configs, measured, strict=True):
+        label = isolated_label(graph, m, boundary)
+        rows.append({**isolated_row(config, m.subject, label, m.noise), "sampler": sampler, "round": 0})
     return measured
 
 
