@@ -30,7 +30,7 @@ OF_PLANNING = {
 OF_DOCUMENTS = {"pydantic", "edgeplan.support.files"}
 DOCUMENTS = {
     f"edgeplan.planning.{name}"
-    for name in ("document", "layout.csv_files", "memory.document", "partition.document", "partition.costs", "partition.plan")
+    for name in ("document", "memory.document", "partition.document", "partition.costs", "partition.plan")
 }
 
 

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
@@ -283,7 +282,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
 def all_resident(program: StreamProgram) -> dict[str, Any]:
     """Return a schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
-    lowest = greedy.lowest(graph(buffers), buffers)
+    lowest = greedy.lowest(buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
     for size in program.columns.weight_bytes:
