@@ -79,7 +79,6 @@ def test_all_parts_of_the_run_stand_on_the_first_screen_and_no_other_figure_does
         "cpu-onnxruntime-prediction",
         "cpu-onednn-cold-start",
         "cpu-onednn-memory",
-        "cpu-onednn-joint",
         *(f"{device}-cold-gpu" for device in PARAMS.model_dump()["cold_gpu"]["devices"]),
         "transfer-adaptation",
         *(f"{pair}-partition-checked" for pair in PARAMS.model_dump()["partition"]["checked_pairs"]),
@@ -107,11 +106,8 @@ def test_figures_of_merit_of_a_target_are_those_of_this_run_with_machine_and_gra
     assert json.loads((results / "cpu-onednn/metrics.json").read_text()) == {
         "cold_start.ratio": 0.5,
         "grade.cold_start": "good",
-        "grade.joint": "good",
         "grade.memory": "good",
-        "joint.ratio": 0.5,
         "machine.cold_start": HERE,
-        "machine.joint": HERE,
         "machine.memory": HERE,
         "memory.ratio": 0.5,
     }
@@ -136,7 +132,7 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
         in told
     )
     document = PARAMS.model_dump()
-    assert len(told) == 8 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
+    assert len(told) == 7 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
 
 
 def test_a_missing_part_and_a_figure_of_two_chapters_are_errors(results: Path) -> None:

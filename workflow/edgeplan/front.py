@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,19 +20,19 @@ from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
 from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
-from edgeplan.chapters.memory.budget import Budget, mib, require_free
 from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
-from edgeplan.chapters.memory.first import PlannedFirst, fastest_first, first_behind_kernels_ms, least_for_first
-from edgeplan.chapters.memory.plan import FirstGoal, Planner, planning
+from edgeplan.chapters.memory.plan import Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, FormatError, InfeasibleError, ParamsError, UndecidedError, require_known
+from edgeplan.errors import DeviceError, FormatError, InfeasibleError, UndecidedError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
+from edgeplan.planning.memory import simulate
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.profile import BIG, Candidate, Profile, prepare_ms
 from edgeplan.profiling.settings import cores_of, planning_device
 from edgeplan.runtime.folder import COLD_START, LATER_NAME, PlanFolder, read_folder
+from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.support.files import FilePath
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.writable import require_writable
@@ -94,32 +95,18 @@ class Front:
     about: tuple[str, ...]
     seconds: float
 
-    def best(self, goal: Goal, budget_bytes: int | None = None) -> FrontPlan:
-        """Return the plan for a goal; within a budget, of the plans of memory, which alone hold one.
+    def best(self, goal: Goal) -> FrontPlan:
+        """Return the plan for a goal.
 
         Args:
             goal: the fastest first inference, the fastest later one, or the fastest first one that is as fast as any later on.
-            budget_bytes: over the idle process; None without one.
-
-        Raises:
-            InfeasibleError: no plan is within the budget.
         """
-        held = [p for p in (*self.plans, *self.beaten) if p.kind == MEMORY]
-        fitting = self.plans if budget_bytes is None else [p for p in held if p.budget_bytes <= budget_bytes]
-        if not fitting:
-            least = f"the least is {mib(min(p.budget_bytes for p in held))} over idle" if held else "no plan holds a budget"
-            raise InfeasibleError(
-                f"{mib(budget_bytes or 0)} is not enough: {least}",
-                where="--budget",
-                next_step="leave out --budget and -o for a table of all plans",
-                proven=False,
-            )
         if goal == "steady":
-            return min(fitting, key=lambda p: (p.later_ms, p.first_ms))
+            return min(self.plans, key=lambda p: (p.later_ms, p.first_ms))
         if goal == "both":
-            fastest = min(p.later_ms for p in fitting)
-            return min((p for p in fitting if p.later_ms <= (1 + _GAIN) * fastest), key=lambda p: p.first_ms)
-        return min(fitting, key=lambda p: (p.first_ms, p.later_ms))
+            fastest = min(p.later_ms for p in self.plans)
+            return min((p for p in self.plans if p.later_ms <= (1 + _GAIN) * fastest), key=lambda p: p.first_ms)
+        return min(self.plans, key=lambda p: (p.first_ms, p.later_ms))
 
 
 def plan_front(
@@ -206,21 +193,18 @@ def _of_memory(planner: Planner, cold: ColdStartPlan, processors: int) -> Iterat
     _, chosen = _chosen(cold)
     width = max(w for w in chosen[0].execute_ms if w <= max(1, processors - 1))  # one processor reads
     predicted_ms, creating_ms = sum(candidate.warm(width) for candidate in chosen), _creating_ms(cold)
-    scale = predicted_ms / planner.fastest_ms
-    candidates = [_scaled(candidate, scale, creating_ms) for candidate in _forms(planner)]
+    candidates = [_scaled(candidate, predicted_ms / planner.fastest_ms) for candidate in _forms(planner)]
     low = min(candidate.least_bytes() for candidate in candidates)
     high = max(low + 1, all_bytes(candidates[0]))
     for budget in np.geomspace(low, high, _BUDGETS).astype(np.int64).tolist():
         made = []
         for candidate in candidates:
-            try:
-                steady, alone = candidate.planned(budget, Mode.back_to_back), candidate.planned(budget, Mode.isolated)
-            except (InfeasibleError, UndecidedError):
-                continue
-            begun = fastest_first(candidate, budget, beside=processors > 1)
-            made.append((steady, begun.makespan_ms if begun else first_behind_kernels_ms(candidate, alone.placement)))
+            with suppress(InfeasibleError, UndecidedError):
+                made.append((candidate.planned(budget, Mode.back_to_back), candidate))
         if made:
-            steady, first = min(made, key=lambda pair: pair[0].predicted_ms)
+            steady, candidate = min(made, key=lambda pair: pair[0].predicted_ms)
+            work = workload_of(candidate.program, candidate.profile.first_step_ms)
+            first = creating_ms + simulate.run(work, candidate.reader, steady.placement, filled=False).latency_ms
             whole = -(-budget // 1024)  # KiB
             arguments = ("memory", "--budget", f"{whole}KiB")
             yield FrontPlan(MEMORY, first, steady.predicted_ms, steady.lower_bound_ms, budget, budget, arguments)
@@ -230,18 +214,10 @@ def _forms(planner: Planner) -> Sequence[CostedProgram]:
     return [planner.candidate(form) for form in dict.fromkeys((planner.forms[0], planner.forms[-1]))]
 
 
-def _scaled(candidate: CostedProgram, factor: float, creating_ms: float) -> CostedProgram:
-    """A program whose steps take so many times what was measured of them, and all its kernels so long to be made.
-
-    What else ran on the machine when they were measured is no matter then.
-    """
+def _scaled(candidate: CostedProgram, factor: float) -> CostedProgram:
+    """A program whose steps take so many times what was measured: what else ran on the machine then is no matter."""
     profile = candidate.profile
-    creating = creating_ms / (sum(profile.making_ms) or 1.0)
-    scaled = {
-        "compute_ms": tuple(ms * factor for ms in profile.compute_ms),
-        "first_step_ms": tuple(ms * factor for ms in profile.first_step_ms),
-        "making_ms": tuple(ms * creating for ms in profile.making_ms),
-    }
+    scaled = {name: tuple(ms * factor for ms in getattr(profile, name)) for name in ("compute_ms", "first_step_ms")}
     return replace(candidate, profile=profile.model_copy(update=scaled))
 
 
@@ -258,23 +234,12 @@ class PlanForGoal:
     Attributes:
         folder: what `edgeplan run` executes.
         chosen: of the front.
-        first: its first inference as it was planned and run; None where all kernels are made before it.
-        first_needs: bytes over idle from which on there is room to make kernels meanwhile; 0 where that was not asked for.
         later: the plan of the second processor, which takes over from the first.
-        first_ms: predicted of the first inference within a budget, from opening the plan on; 0 where that was not asked for.
     """
 
     folder: Path
     chosen: FrontPlan
-    first: PlannedFirst | None = None
-    first_needs: int = 0
     later: PlanFolder | None = None
-    first_ms: float = 0.0
-
-
-def _opened_ms(begins: tuple[float, ...]) -> float:
-    """Add what opening takes to the makespan of a first inference; 0 where that was not planned."""
-    return begins[0] + begins[2] if begins else 0.0
 
 
 def write_front_plan(
@@ -282,41 +247,25 @@ def write_front_plan(
     output: FilePath,
     *,
     goal: Goal = "first",
-    budget: str = "",
     device: FilePath = "cpu-onednn",
     pair: FilePath = "",
     preparation: Preparation | None = None,
 ) -> tuple[Front, PlanForGoal]:
-    """Plan a model in all ways, and write the plan that is best for a goal within a budget.
+    """Plan a model in all ways, and write the plan that is best for a goal.
 
     Args:
         model: ONNX file.
         output: folder to write the plan to.
         goal: see `Front.best`.
-        budget: memory over the idle process, as in 64MiB; "" for as much as it takes.
         device: as for `plan_front`.
         pair: likewise. For both goals the plan begins on the host and goes over to the second processor (`edgeplan.handover`).
         preparation: as for `predict`.
 
     Raises:
-        ParamsError: the goal or the budget is none, or they contradict each other.
-        InfeasibleError: no plan is within the budget.
+        ParamsError: there is no such goal.
         EdgeplanError: see `plan_front`.
     """
     require_known("goal", [goal], GOALS, "--for")
-    if budget and pair:
-        raise ParamsError(
-            "a plan for two processors holds no budget",
-            where="--budget, --pair",
-            next_step="leave one of them out: the budget for a pair, the pair for a plan within the budget",
-        )
-    size = None
-    if budget:
-        wanted = Budget.parsed(budget)
-        if wanted.share:
-            raise ParamsError(f"{budget!r} is a share", where="--budget", next_step="give bytes, as in 64MiB")
-        require_free(wanted, "--budget")
-        size = wanted.size
     require_writable(Path(output), instead="choose another folder with -o")
     second = load_pair(str(pair)).devices()[1] if pair and goal == "both" else None
     if second is not None:
@@ -325,13 +274,10 @@ def write_front_plan(
     found = plan_front(model, device=device, pair=pair if second is None else "", preparation=preparation)
     if second is not None:
         return found, _handing_over(found, Path(model), Path(output), device, second, preparation)
-    chosen = found.best(goal, size)
+    chosen = found.best(goal)
     if chosen.kind == MEMORY:
-        at = size if size is not None else chosen.budget_bytes
-        first: FirstGoal | None = None if goal == "steady" else goal
-        made = plan_memory(model, output, at, device=device, first=first, preparation=preparation)
-        needs = least_for_first(made.candidate) if first else 0
-        return found, PlanForGoal(made.folder, chosen, made.first, needs, first_ms=_opened_ms(made.begins))
+        made = plan_memory(model, output, chosen.budget_bytes, device=device, preparation=preparation)
+        return found, PlanForGoal(made.folder, chosen)
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, PlanForGoal(Path(output), chosen)

@@ -12,7 +12,6 @@ NAMES = (
     "prediction",
     "cold_start",
     "memory",
-    "joint",
     "partition",
     "adaptation",
 )

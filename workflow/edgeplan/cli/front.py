@@ -28,7 +28,7 @@ def plan_front(
     goal: Annotated[
         Goal, typer.Option("--for", help="Goal of the plan that -o writes: the fastest first inference, later ones, or both.")
     ] = "first",
-    budget: Annotated[str, typer.Option("--budget", "-b", help="Memory that -o has for the model, as in 64MiB.")] = "",
+    budget: Annotated[str, typer.Option("--budget", "-b", hidden=True)] = "",
     pair: Annotated[
         str, typer.Option("--pair", help="Plan for two processors, too: name of a pair, or path of its file.")
     ] = "",
@@ -42,22 +42,21 @@ def plan_front(
     workspace: WorkspaceOption = None,  # noqa: ARG001  see `WorkspaceOption`
 ) -> None:
     """Plan a model in all ways: its fastest first inference, least memory and two processors, in one table."""
+    if budget:
+        next_step = f"plan one: edgeplan plan memory {model} --budget {budget} -o {output or 'plan'}"
+        raise ParamsError("a plan of memory alone holds a budget", where="--budget", next_step=next_step)
     prepared = preparation(shape, values, batch)
     if output is None:
-        if budget or goal != "first":
+        if goal != "first":
             raise ParamsError(
-                "--for and --budget choose a plan to write",
-                where="--output",
-                next_step="name a folder: -o plan, or leave both out",
+                "--for chooses a plan to write", where="--output", next_step="name a folder: -o plan, or leave --for out"
             )
         _shown(front.plan_front(model, device=device, pair=pair, preparation=prepared), model, picture)
         return
-    found, written = front.write_front_plan(
-        model, output, goal=goal, budget=budget, device=device, pair=pair, preparation=prepared
-    )
+    found, written = front.write_front_plan(model, output, goal=goal, device=device, pair=pair, preparation=prepared)
     _shown(found, model, picture)
     say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
-    for line in (*first_lines(written), *later_lines(written)):
+    for line in later_lines(written):
         say(line)
     say(f"next: edgeplan run {escaped(str(written.folder))}")
 
@@ -68,29 +67,6 @@ def _shown(found: Front, model: Path, picture: Path | None) -> None:
     if picture is not None:
         write_front(found, picture)
         say(f"picture: {escaped(str(picture))}")
-
-
-def first_lines(written: PlanForGoal) -> list[str]:
-    """Tell what was planned of the first inference of a plan within a budget, and what its run showed."""
-    if not written.first_needs:
-        return []
-    if (first := written.first) is None:
-        needs = f"{written.first_needs / _MIB:.2f} MiB"
-        return [
-            f"  first inference gives way: to make kernels meanwhile needs {needs} or more, so they are made before it",
-            f"  first inference {written.first_ms:.2f} ms planned from opening the plan on",
-        ]
-    plan, proof = first.plan, first.proof
-    held = f"not proven from outside: {escaped(proof.reason)}" if proof.reason else "held by a memory cgroup"
-    return [
-        (
-            f"  first inference {first.predicted_ms:.2f} ms planned from opening the plan on, {first.measured_ms:.2f} ms in a "
-            f"run; {plan.makespan_ms:.2f} of it kernels, weights and steps, bound {plan.lower_bound_ms:.2f}, gap "
-            f"{100 * plan.gap:.1f} %"
-        ),
-        f"  peak            {first.peak_bytes / _MIB:.2f} MiB over idle, the first inference included; {held}",
-        f"  kernels         {len(plan.making.own)} by the computing thread, {len(plan.making.beside)} by another meanwhile",
-    ]
 
 
 def later_lines(written: PlanForGoal) -> list[str]:

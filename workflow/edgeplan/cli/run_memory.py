@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 from edgeplan.cli.times import median
@@ -51,7 +50,6 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
 
             warm_up()
         dnnl, idle = ready(plan, given.gate)
-        opened_ns = perf_counter_ns()
         with MemorySession(plan, dnnl) as session:
             program = session.program
             inputs, waited = mapped_inputs(program.inputs, Path(work)), _Waited(writing(program.outputs, Path(work)))
@@ -60,7 +58,6 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         peak = resident()
         for line in (
             f"{escaped(program.model)}: {len(program.step_names)} steps, {program.threads} threads",
-            *_first_line(session, (waited.first_ns - opened_ns) / 1e6),
             *map(_line, phases),
             *filter(None, (sureness(session.others), *(lateness(phase, session.bytes_per_ms) for phase in phases))),
         ):
@@ -98,10 +95,8 @@ class _Waited:
     def __init__(self, take: Callable[[str, memoryview], int]) -> None:
         self._take, self._ready = take, 0
         self._calls: dict[str, int] = {}
-        self.first_ns = 0  # when the first outputs were there
 
     def __call__(self, name: str, view: memoryview) -> int:
-        self.first_ns = self.first_ns or perf_counter_ns()
         written = self._take(name, view)
         self._calls[name] = self._calls.get(name, 0) + 1
         if self._calls[name] <= READY_INFERENCES:
@@ -205,14 +200,6 @@ def _line(phase: Phase) -> str:
     if phase.better_ms:
         line += f"; planned anew meanwhile: predicted {phase.better_ms:.2f} ms from inference {phase.better_from + 1} on"
     return line
-
-
-def _first_line(session: MemorySession, first_ms: float) -> list[str]:
-    """Tell how long the first inference took, from opening the plan on, where that was planned."""
-    planned_ms = session.first_ms
-    return (
-        [f"first: {first_ms:.2f} ms from opening the plan to the outputs, predicted {planned_ms:.2f} ms"] if planned_ms else []
-    )
 
 
 def told_times(times: Sequence[float]) -> str:

@@ -74,7 +74,6 @@ class StreamRun(_Document):
         later_major_faults: since all code had run once, the first two inferences.
         files: that the process had mapped.
         making, running: pages of the library that making kernels and executing them needed, where steps were timed.
-        making_ms: of making each kernel, where steps were timed.
     """
 
     idle: Resident
@@ -92,12 +91,6 @@ class StreamRun(_Document):
     files: tuple[str, ...] = ()
     making: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
-    making_ms: tuple[float, ...] = ()
-
-    @property
-    def first_ms(self) -> float:
-        """Return the milliseconds from the begin of opening the plan to the end of the first inference."""
-        return self.open_ms + self.phases[0].pause_ms + self.phases[0].run_ms[0]
 
     @property
     def peak_over_idle(self) -> int:
@@ -127,7 +120,6 @@ class RunSettings:
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
         steps: whether times of steps are wanted.
         outputs: files for the last outputs' bytes, by name.
-        first: how the first inference runs while kernels are made, as a document of a plan; None: they are made before it.
         timeout_seconds: for the process.
     """
 
@@ -144,7 +136,6 @@ class RunSettings:
     bandwidth_passes: int = 0
     steps: bool = False
     outputs: Mapping[str, Path] | None = None
-    first: Mapping[str, Any] | None = None
     timeout_seconds: float = 600.0
 
     def job(self, folder: Path, threads: int, schedules: Sequence[object]) -> dict[str, Any]:
@@ -193,8 +184,7 @@ class StreamProfile(_Document):
             and how many; profiles of before do not say.
         others: share of the processors' time that other work had meanwhile, 0 to 1.
         widened_per_ms: bytes of values that are widened in a ms; 0 where weights are stored whole.
-        first_step_ms: of each step, the first time that it is executed; making_ms: of making each kernel. Profiles of before do
-            not say.
+        first_step_ms: of each step, the first time that it is executed; profiles of before do not say.
     """
 
     compute_ms: tuple[Annotated[float, Field(ge=0)], ...]
@@ -210,13 +200,6 @@ class StreamProfile(_Document):
     running: tuple[_Bytes, ...] = ()
     widened_per_ms: Annotated[float, Field(ge=0)] = 0.0
     first_step_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    making_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
-
-    @property
-    def making_bytes(self) -> int:
-        """Return the bytes of the library's pages that making kernels needs, and executing them does not."""
-        needed, also = (_pages(runs) for runs in (self.making, self.running))
-        return PAGE_BYTES * len(needed - also)
 
     @property
     def reader(self) -> Reader:
@@ -234,11 +217,6 @@ class StreamProfile(_Document):
             return 0.0
         low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
         return (high - low) / middle if middle > 0 else 0.0
-
-
-def _pages(runs: Sequence[int]) -> set[int]:
-    """The pages of runs of them."""
-    return {page for first, count in zip(runs[::2], runs[1::2], strict=True) for page in range(first, first + count)}
 
 
 #: Reads in flight: more gain nothing.
@@ -275,7 +253,6 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         making=found.making,
         running=found.running,
         first_step_ms=tuple(round(ms, 6) for ms in found.phases[0].step_ms[0]),
-        making_ms=tuple(round(ms, 6) for ms in found.making_ms),
     )
 
 

@@ -349,6 +349,9 @@ def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Pa
     """
     try:
         return decoder_of(kind).decode(content)
+    except msgspec.ValidationError as error:
+        what = f"the plan has another format: another version of edgeplan made it ({error})"
+        raise FormatError(what, where=str(path), next_step=plan_again(of)) from error
     except msgspec.DecodeError as error:
         raise FormatError(f"the plan is damaged: {error}", where=str(path), next_step=plan_again(of)) from error
 

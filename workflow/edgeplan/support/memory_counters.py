@@ -27,13 +27,6 @@ def page_tables() -> int:
         return next((int(line.split()[1]) * _KIB for line in file if line.startswith("VmPTE:")), 0)
 
 
-def mapped_files() -> list[str]:
-    """Return the files that this process has mapped, those that are deleted apart."""
-    with open("/proc/self/maps") as file:  # noqa: PTH123  likewise
-        paths = {fields[5].rstrip("\n") for line in file if len(fields := line.split(maxsplit=5)) == 6}
-    return sorted(path for path in paths if path.startswith("/") and os.path.isfile(path))  # noqa: PTH113  likewise
-
-
 def reset_peak() -> None:
     """Start the peak of resident memory afresh (proc(5), clear_refs)."""
     with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123  likewise

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from edgeplan.chapters.memory.budget import Budget, require_free
 from edgeplan.chapters.memory.pictures import write_curve, write_map
-from edgeplan.chapters.memory.plan import FirstGoal, MemoryPlanned, TooSmallError, planning
+from edgeplan.chapters.memory.plan import MemoryPlanned, TooSmallError, planning
 from edgeplan.errors import ParamsError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
 from edgeplan.measurement.process.stock import peak_bytes
@@ -35,7 +35,6 @@ def plan_memory(
     curve: FilePath | None = None,
     memory_map: FilePath | None = None,
     weights: Stored = F32,
-    first: FirstGoal | None = None,
     preparation: Preparation | None = None,
     shape: Shapes | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
@@ -56,8 +55,6 @@ def plan_memory(
         memory_map: file to draw what the arena holds in each step to, as SVG.
         weights: how the file holds them: whole as "f32", or as "bf16" or "f16" in half the bytes, which takes half the time to
             read and rounds them (float16 that a model holds stays as it is); what that costs is `MemoryPlanned.error`.
-        first: plan the first inference, too, while which kernels are made: above all ("first"), or of the plan that is best for
-            later ones ("both"); None: all kernels are made before it.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
         shape: likewise.
         set: likewise.
@@ -69,8 +66,9 @@ def plan_memory(
         EdgeplanError: see `edgeplan.chapters.memory.plan.Planner`.
     """
     slowdown = _slowdown(max_slowdown)
-    if total:
-        _require_total(given=bool(budget), first=first is not None)
+    if total and not budget:
+        what = "only a budget that is given can be for the whole process"
+        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
     wanted = Budget.parsed(str(budget)) if budget else None
     if wanted is not None:
         require_free(wanted, "--budget")
@@ -93,7 +91,7 @@ def plan_memory(
         if total:
             planner.hold_total()
         try:
-            made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None, first=first)
+            made = planner.write(size - planner.beside_bytes, Mode(mode), out, found=wanted is None)
         except TooSmallError as refusal:
             raise planner.tried(refusal, Mode(mode)) from None
         if curve is not None:
@@ -113,17 +111,3 @@ def _slowdown(text: str) -> float:
     if text and not found:
         raise ParamsError(f"{text!r} is no share", where="--max-slowdown", next_step="give per cent, as in 5%")
     return found
-
-
-def _require_total(*, given: bool, first: bool) -> None:
-    """Refuse what a budget of the whole process does not go with.
-
-    Raises:
-        ParamsError: no budget is given, or a first inference is to be planned.
-    """
-    if not given:
-        what = "only a budget that is given can be for the whole process"
-        raise ParamsError(what, where="--total", next_step="leave it out, or give --budget in place of --max-slowdown")
-    if first:
-        what = "the first inference is planned within a budget over the idle process"
-        raise ParamsError(what, where="--total", next_step="leave it out")

@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from msgspec import structs
 
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.costed import CostedProgram, ModelCut, all_bytes
-from edgeplan.chapters.memory.first import LaterPeakError, PlannedFirst, behind_kernels, fastest_first, planned_first
 from edgeplan.chapters.memory.proof import Proof, Prover
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import InfeasibleError, ModelError, ParamsError, UndecidedError
@@ -76,7 +74,6 @@ from edgeplan.support.machine import fingerprint
 from edgeplan.support.tensors import relative_error
 from edgeplan.writable import cannot_write
 
-FirstGoal = Literal["first", "both"]
 _log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
@@ -151,8 +148,6 @@ class MemoryPlanned:
         weights: how they are stored.
         error: of weights in half their bytes: the largest difference of that run's outputs from ONNX Runtime's, relative to the
             largest magnitude; None where weights are stored whole, or ONNX Runtime cannot run the model.
-        first: the first inference, where it was planned with the kernels that are made meanwhile.
-        begins: of the first inference, where that was planned for: its makespan, its bound, and what opening takes, ms.
     """
 
     folder: Path
@@ -163,8 +158,6 @@ class MemoryPlanned:
     proof: Proof
     weights: Stored = F32
     error: float | None = None
-    first: PlannedFirst | None = None
-    begins: tuple[float, ...] = ()
 
     @property
     def inexact(self) -> bool:
@@ -356,7 +349,7 @@ class Planner:
             bandwidth_passes=5 if profile else 0, steps=profile,
         )  # fmt: skip
 
-    def best(self, budget: int, mode: Mode, excess: int = 0, *, first: bool = False) -> tuple[CostedProgram, PlannedMemory]:
+    def best(self, budget: int, mode: Mode, excess: int = 0) -> tuple[CostedProgram, PlannedMemory]:
         """The fastest plan over all forms, by prediction.
 
         A form that was not profiled is priced as if cutting cost nothing. The one of the best price is profiled and priced
@@ -366,7 +359,6 @@ class Planner:
             budget: bytes over idle.
             mode: what is planned for.
             excess: bytes of it to leave, which runs took more than was profiled.
-            first: whether the first inference is to be fast, kernels made meanwhile; else later ones.
 
         Raises:
             TooSmallError: none fits; the message says what is the least.
@@ -387,12 +379,6 @@ class Planner:
         pairs = sorted((pair for pair in found.values() if pair), key=lambda pair: pair[1].predicted_ms)
         if not pairs:
             raise self._does_not_fit(budget, excess)
-        if first:
-            beside = len(self.cores.all) > 1
-            times = [
-                made.makespan_ms if (made := fastest_first(c, room, beside=beside)) else sys.float_info.max for c, _ in pairs
-            ]
-            pairs = [pairs[times.index(min(times))]]
         return _searched(pairs)
 
     def _hope(self, form: ModelCut, budget: int, mode: Mode) -> float:
@@ -506,9 +492,7 @@ class Planner:
                 found.append((budget, best.predicted_ms, min(planned.lower_bound_ms for planned in made)))
         return found
 
-    def write(
-        self, budget: int, mode: Mode, folder: Path, *, found: bool = False, first: FirstGoal | None = None
-    ) -> MemoryPlanned:
+    def write(self, budget: int, mode: Mode, folder: Path, *, found: bool = False) -> MemoryPlanned:
         """Plan, run, and write the folder: a plan whose run took more than the budget is made again with less.
 
         What runs took more is kept with the profile: whoever plans again from it leaves as much.
@@ -518,47 +502,23 @@ class Planner:
             mode: what is planned for.
             folder: of the plan.
             found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
-            first: plan the first inference, too, with the kernels that are made meanwhile: above all ("first"), or of the plan
-                that is best for later ones ("both"); None: kernels are made before it.
 
         Raises:
             TooSmallError: nothing fits; see `tried`.
             StoreError: the folder cannot be written; a plan that was there before still works.
         """
-        held, made = self._held_with_first(budget, mode, found=found, first=first)
-        begins: tuple[float, ...] = ()
-        if made is not None:
-            begins = made.plan.makespan_ms, made.plan.lower_bound_ms, made.opening_ms
-        elif first is not None:
-            begins = behind_kernels(held.candidate, held.document, held.budget, held.run, held.proof)
+        held = self._held(budget, mode, found=found)
         error = self._error(held.candidate.program)
-        planned = MemoryPlanned(
-            folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error, made, begins
-        )
+        planned = MemoryPlanned(folder, held.document, held.candidate, held.budget, held.run, held.proof, self._weights, error)
         self._put(planned, held.excess)
         return planned
 
-    def _held_with_first(
-        self, budget: int, mode: Mode, *, found: bool, first: FirstGoal | None
-    ) -> tuple[_Held, PlannedFirst | None]:
-        """A plan whose runs held its budget, its first inference included where that is planned."""
-        settings = self.settings(3, isolated=mode is Mode.isolated)
-        for _ in range(_ATTEMPTS):
-            held = self._held(budget, mode, found=found, first=first == "first")
-            if first is None:
-                return held, None
-            try:
-                return held, planned_first(held.candidate, held.document, held.budget, settings, self.prover)
-            except LaterPeakError as error:
-                self._more += error.missing
-        return held, None
-
-    def _held(self, budget: int, mode: Mode, *, found: bool = False, first: bool = False) -> _Held:
+    def _held(self, budget: int, mode: Mode, *, found: bool = False) -> _Held:
         """A plan whose run held its budget; nothing is written. See `write`."""
         excess = self._more
         for attempt in range(_FOUND_ATTEMPTS if found else _ATTEMPTS):
             slack = _SLACK_BYTES << attempt if found else _SLACK_BYTES  # nobody named the budget: it may grow until it holds
-            candidate, made = self.best(budget, mode, excess, first=first)
+            candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)
             settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=outputs)
@@ -669,12 +629,10 @@ class Planner:
         regions = tuple((region.first, region.last, region.rows) for region in candidate.form.regions)
         placed = Schedule.of(p.model_dump())
         schedule = MemorySchedule(
-            p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed, self._weights,
-            planned.first.schedule if planned.first else None,
-        )  # fmt: skip
+            p.mode, budget, candidate.form.limit, regions, cores.compute, cores.reader, placed, self._weights
+        )
         profile = candidate.profile.model_dump()
-        known = (p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
-        prediction = MemoryPrediction(*known, *planned.begins)
+        prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
         finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
             own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
@@ -683,7 +641,7 @@ class Planner:
                 (building / FINER_NAME).mkdir()
                 regions = tuple((region.first, region.last, region.rows) for region in finest.form.regions)
                 whole = Schedule.of(all_resident(finest.program))
-                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole, first=None)
+                fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole)
                 rows = self._ladder(finest, Mode(p.mode), None)
                 profiled = MemoryPrediction(profile=finest.profile.model_dump())
                 self._fill(building / FINER_NAME, finest, fine, profiled, rows)

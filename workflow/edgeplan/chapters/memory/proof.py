@@ -45,7 +45,6 @@ class Proof:
         major_faults: pages that the process waited for once all of its code had run.
         failures: allocations that hit the limit after it was idle.
         run_ms: median of the inferences once all code had run; 0 where it was not asked for.
-        first_ms: from opening the plan to the first outputs, libraries read from the disk; 0 where it was not asked for.
         ended: how the process ended, where it did not live.
         exceeded: a run with room took more than the budget: none was held to it.
         reason: why nothing was proven; "" where something was.
@@ -58,7 +57,6 @@ class Proof:
     major_faults: int = 0
     failures: int = 0
     run_ms: float = 0.0
-    first_ms: float = 0.0
     ended: str = ""
     exceeded: bool = False
     reason: str = ""
@@ -121,7 +119,7 @@ class Prover:
         except ColdRunError as error:
             return _proof(paid, 0, error.reason)
         run_ms = statistics.median(run.phases[0].run_ms[READY_INFERENCES:])
-        return replace(_proof(paid, run.later_major_faults), run_ms=run_ms, first_ms=run.first_ms)
+        return replace(_proof(paid, run.later_major_faults), run_ms=run_ms)
 
     def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
         """Hold `edgeplan run` of a plan to a limit, from the start of its process on.

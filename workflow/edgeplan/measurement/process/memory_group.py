@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeplan.measurement.process.own_files import BEGINS, command_with, refused
+from edgeplan.measurement.process.own_files import command_with, refused
 from edgeplan.measurement.process.page_cache import evict
 from edgeplan.support.cgroups import groups
 from edgeplan.support.scratch import delete_abandoned, make_held
@@ -47,7 +47,6 @@ class Limited:
         limit_bytes: that it was held to.
         peak_bytes: the most that it used from then on.
         failures: how often an allocation hit the limit from then on.
-        ready_ms: from the start of the process until it said so; of a command with files of its own, once it finds these.
     """
 
     code: int
@@ -57,7 +56,6 @@ class Limited:
     limit_bytes: int
     peak_bytes: int
     failures: int
-    ready_ms: float = 0.0
 
 
 class NoCopiesError(Exception):
@@ -272,7 +270,6 @@ def _held(
         limit: that held before.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        began, ready_ms = time.monotonic(), 0.0
         process = start(command, stdin=subprocess.PIPE, stdout=out, stderr=errors)
         timer = threading.Timer(timeout_seconds, process.send_signal, (signal.SIGKILL,))
         timer.start()
@@ -284,7 +281,6 @@ def _held(
                 process.stdin.write(b"\n" + said)
                 process.stdin.close()
             _await_ready(process, errors.fileno(), ready_seconds)
-            ready_ms = (time.monotonic() - _begin(_all_of(errors.fileno()), began)) * 1e3
             if process.poll() is None:
                 before = group.failures
                 idle, limit = limited()
@@ -294,13 +290,7 @@ def _held(
         finally:
             timer.cancel()
             end(process)
-        return Limited(code, _all_of(out.fileno()), _all_of(errors.fileno()), idle, limit, *found, ready_ms)
-
-
-def _begin(told: bytes, began: float) -> float:
-    """The moment that a process began as the command, where it says it; else that of its start."""
-    _, found, rest = told.partition(BEGINS.encode())
-    return float(rest.split()[0]) if found else began
+        return Limited(code, _all_of(out.fileno()), _all_of(errors.fileno()), idle, limit, *found)
 
 
 def _await_ready(process: subprocess.Popen[bytes], errors: int, seconds: float) -> None:
@@ -310,7 +300,7 @@ def _await_ready(process: subprocess.Popen[bytes], errors: int, seconds: float) 
             return
         if time.monotonic() > deadline:
             raise TimeoutError("the process did not become idle")
-        time.sleep(0.002)  # what it does meanwhile is timed
+        time.sleep(0.01)
 
 
 def _all_of(descriptor: int) -> bytes:

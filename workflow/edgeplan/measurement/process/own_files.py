@@ -12,14 +12,11 @@ import ctypes
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping
 
 _NEWNS, _NEWUSER = 0x0002_0000, 0x1000_0000  # of unshare(2)
 _BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x4_0000  # of mount(2)
 _REFUSED = 97
-#: What a process says on its error stream before it goes on as the command, with the time by the system's monotonic clock.
-BEGINS = "begins at "
 
 
 def command_with(copies: Mapping[str, str], command: Iterable[str]) -> list[str]:
@@ -42,8 +39,6 @@ def main() -> None:
         sys.stderr.write(f"no mounts for a process: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(_REFUSED)
-    sys.stderr.write(f"{BEGINS}{time.monotonic()}\n")
-    sys.stderr.flush()
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606  no shell
 
 

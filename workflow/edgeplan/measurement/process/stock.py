@@ -19,7 +19,6 @@ MODULE = "edgeplan.measurement.process.stock_memory"
 #: What shares are of: ONNX Runtime as it comes.
 DEFAULT = "onnxruntime"
 _TIMEOUT_SECONDS = 600.0
-_STDERR_LINES = 3
 
 
 def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:

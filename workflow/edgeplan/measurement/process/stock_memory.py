@@ -24,7 +24,7 @@ from edgeplan.engines.registry import setting
 from edgeplan.measurement.process.inputs import digest, random_inputs
 from edgeplan.measurement.process.job import Dimension, Name, Resident
 from edgeplan.support.answers import take_stdout
-from edgeplan.support.memory_counters import mapped_files, reset_peak, resident, wait_at
+from edgeplan.support.memory_counters import reset_peak, resident, wait_at
 
 
 class _Document(BaseModel):
@@ -73,7 +73,6 @@ class StockResult(_Document):
         cpu_ms: processor time of the process during the inferences.
         digest: digest of the outputs.
         version: version of the engine.
-        files: that the process has mapped.
     """
 
     idle: Resident
@@ -84,7 +83,6 @@ class StockResult(_Document):
     cpu_ms: float
     digest: str
     version: str
-    files: tuple[str, ...] = ()
 
     @property
     def peak_over_idle(self) -> int:
@@ -137,7 +135,7 @@ def run(job: StockJob) -> StockResult:
     opened_ms = (opened - start) * 1e3
     return StockResult(
         idle=idle, peak=peak, open_ms=opened_ms, run_ms=tuple(times), major_faults=major, cpu_ms=cpu * 1e3,
-        digest=digest(outputs), version=baseline.version(), files=tuple(mapped_files()),
+        digest=digest(outputs), version=baseline.version(),
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ own are done. These are the rules of `runtime.streaming.reader`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 
@@ -56,8 +55,6 @@ def run(
     inferences: int = 1,
     *,
     filled: bool = True,
-    before_ms: Sequence[float] = (),
-    ready_ms: Sequence[float] = (),
 ) -> Timeline:
     """Run inferences one after the other.
 
@@ -67,13 +64,10 @@ def run(
         placement: where they go.
         inferences: how many.
         filled: whether memory is filled when the first one begins; else nothing is in it.
-        before_ms: of each step of all inferences, what the computing thread does between the step before and it; none without.
-        ready_ms: of each, when others have done what it needs; nothing is needed without.
     """
     n, rate = workload.steps, reader.bytes_per_ms
     widening = 1 / reader.widened_per_ms if reader.widened_per_ms else 0.0  # ms a byte
     compute, size = workload.compute_ms.tolist() * inferences, workload.weight_bytes.tolist() * inferences
-    before_ms, ready_ms = before_ms or [0.0] * (n * inferences), ready_ms or [0.0] * (n * inferences)
     queue, waits, follows = _queue(workload, placement, inferences, filled=filled)
     begun, done, starts, ends = ([0.0] * (n * inferences) for _ in range(4))
     lanes = [0.0] * reader.lanes  # a heap of when each is free
@@ -83,7 +77,7 @@ def run(
         """When a step ends; the loads of all steps up to it are known."""
         nonlocal step, now
         while step <= last:
-            starts[step] = now = max(now + before_ms[step], done[step], ready_ms[step])
+            starts[step] = now = max(now, done[step])
             ends[step] = now = now + compute[step]
             step += 1
         return ends[last] if last >= 0 else 0.0

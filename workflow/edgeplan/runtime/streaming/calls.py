@@ -25,8 +25,7 @@ from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.rows import Rows
 
 _FLOAT_BYTES = 4
-DROP_EVERY = 8  # kernels made
-_ROWS = "rows"  # a kind of steps that call no kernel
+_DROP_EVERY = 8  # kernels made
 
 
 class BoundCalls:
@@ -39,13 +38,11 @@ class BoundCalls:
         steps: those that are run here, in order; None: all. Others run elsewhere.
         file: of the weights, for steps that read rows of it.
         library: its pages, of which those that only the making of kernels needs are dropped again.
-        late: whether kernels are made later, one by one (`make`).
 
     Attributes:
         columns: of the program.
         loop: over the steps that are run here.
         rows: the steps that read rows of the file; Python runs them.
-        making_ns: nanoseconds that making each kernel took.
 
     Raises:
         FormatError: operands are not those of the kernels.
@@ -59,8 +56,6 @@ class BoundCalls:
         steps: Sequence[int] | None = None,
         file: WeightsFile | None = None,
         library: LibraryPages | None = None,
-        *,
-        late: bool = False,
     ) -> None:
         self._dnnl, self._program, self._stream, self._file = dnnl, program, stream, file
         self._keep: list[object] = []  # what the words of calls point to
@@ -73,47 +68,25 @@ class BoundCalls:
             self._places.setdefault(self.columns.kernel_of[k], []).append(at)
         self.loop = Loop(dnnl.info.path, stream.value, self._items)
         self.rows: dict[int, Rows] = {}
-        self.making_ns = [0] * len(program.kernels)
-        self._creator: Creator | None = _creator(dnnl, program)
+        creator = _creator(dnnl, program)
         here = {number for number, kernel in enumerate(program.kernels) if kernel.implementation != ELSEWHERE}
         for number, places in self._places.items():
             if number not in here and number != NOTHING:
                 raise self._no_fit(self._steps[places[0]])
         self._bind(NOTHING, ())
         for count, number in enumerate(sorted(here)):
-            if late and program.kernels[number].step.kind != _ROWS:
-                continue
-            if library is not None and not late and count % DROP_EVERY == 0:
+            if library is not None and count % _DROP_EVERY == 0:
                 library.drop()
-            self.make(number)
-        if not late:
-            self.made(library)
-
-    def made(self, library: LibraryPages | None = None) -> None:
-        """Let go of what only the making of kernels needs: all are made.
-
-        Args:
-            library: whose pages are dropped.
-        """
-        self._creator = None
+            self._make(creator, number)
+        del creator
         if library is not None:
             library.drop()
 
-    def make(self, number: int) -> None:
-        """Make a kernel, so that its steps can be run; several threads may make kernels at a time, each another one.
-
-        Args:
-            number: of the kernel.
-
-        Raises:
-            FormatError: operands are not those of the kernel.
-        """
+    def _make(self, creator: Creator, number: int) -> None:
+        """Make a kernel, so that its steps can be run."""
         self._dnnl.set_threads(self._program.threads)
-        begin = perf_counter_ns()
         kernel = self._program.kernels[number]
-        assert self._creator is not None  # noqa: S101  not all are made
-        created = self._creator.create(kernel.step, kernel.implementation)
-        self.making_ns[number] = perf_counter_ns() - begin
+        created = creator.create(kernel.step, kernel.implementation)
         for call in created.calls:
             if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
                 assert self._file is not None  # noqa: S101  programs without a file hold no such steps

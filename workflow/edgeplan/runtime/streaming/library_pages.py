@@ -51,12 +51,8 @@ class LibraryPages:
     def __init__(self, path: str) -> None:
         self._mappings = tuple(mapping for mapping in unchanged_mappings() if mapping.path == path)
 
-    def begin(self, *, runs: bool = False) -> None:
-        """Prepare for kernels to be made.
-
-        Args:
-            runs: whether kernels are executed meanwhile.
-        """
+    def begin(self) -> None:
+        """Prepare for kernels to be made."""
 
     def drop(self) -> None:
         """Take the pages out of this process's memory; whoever needs one has it again. Where the system refuses, they stay."""
@@ -112,9 +108,9 @@ class KeptPages(LibraryPages):
         super().__init__(path)
         self._making, self._running = making, running
 
-    def begin(self, *, runs: bool = False) -> None:
-        """Have in memory what making kernels needs, and what executing them does where both happen at once."""
-        keep([(self._mappings, united(self._making, self._running) if runs else self._making)])
+    def begin(self) -> None:
+        """Have in memory what making kernels needs."""
+        keep([(self._mappings, self._making)])
 
     def drop(self) -> None:
         """Keep them all: what is needed at a time was chosen before."""

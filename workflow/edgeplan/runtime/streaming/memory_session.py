@@ -26,7 +26,7 @@ from edgeplan.runtime.streaming.library_pages import KeptPages, LibraryPages, Ru
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
-from edgeplan.runtime.streaming.session import FirstSchedule, Schedule, StreamSession
+from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.cgroups import memory_limit
 from edgeplan.support.lazy import lazily
 from edgeplan.support.machine import fingerprint
@@ -55,7 +55,6 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         compute, reader: processors of the computing and of the reading threads.
         placed: addresses, and what each load waits for.
         weights: how they are stored; whole where a plan does not say it, as plans of before.
-        first: how the first inference runs while kernels are made; None where they are made before it.
     """
 
     mode: str
@@ -66,7 +65,6 @@ class MemorySchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     reader: tuple[int, ...]
     placed: Schedule
     weights: Stored = F32
-    first: FirstSchedule | None = None
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -79,9 +77,6 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         profile: what the program takes on its machine (`profiling.streaming.StreamProfile`); none while it is measured.
         error: of weights in half their bytes: the largest difference of outputs from ONNX Runtime's on the inputs that the plan
             was tried with, relative to the largest magnitude; None where it is not known.
-        first_ms: of the first inference, from the begin of making kernels on; 0 where none was planned.
-        first_bound_ms: proven for it.
-        opening_ms: before it, to read the plan and to get memory.
     """
 
     ms: float = 0.0
@@ -89,9 +84,6 @@ class MemoryPrediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     loaded_bytes: int = 0
     profile: dict[str, Any] = {}
     error: float | None = None
-    first_ms: float = 0.0
-    first_bound_ms: float = 0.0
-    opening_ms: float = 0.0
 
 
 class _Measured(msgspec.Struct, frozen=True):
@@ -107,8 +99,6 @@ class _Latency(msgspec.Struct, frozen=True):
 
     ms: float = 0.0
     profile: _Measured = _Measured()
-    first_ms: float = 0.0
-    opening_ms: float = 0.0
 
 
 class _Needed(msgspec.Struct, frozen=True):
@@ -157,7 +147,6 @@ class MemorySession(Session):
         isolated: whether memory is filled before each inference; else they follow each other.
         budget_bytes: that it was planned for.
         predicted_ms: of an inference under that budget.
-        first_ms: predicted of the first one, from opening the plan on, kernels made meanwhile; 0 where that was not planned.
         bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
         others: share of the processors' time that other work had while it was planned, 0 to 1.
 
@@ -176,18 +165,17 @@ class MemorySession(Session):
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
         predicted = plan.predicted(_Latency)
         self.predicted_ms, measured = predicted.ms, predicted.profile
-        self.first_ms = predicted.opening_ms + predicted.first_ms
         self.bytes_per_ms = measured.bytes_per_ms / (2 if measured.widened_per_ms else 1)  # of the file
         self.others = measured.others
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
-        placed, first = schedule.placed, schedule.first
+        placed = schedule.placed
         if chosen is not None:
             stored, placed = chosen
-            self.predicted_ms, self.budget_bytes, first = stored.predicted_ms, stored.budget_bytes, None
+            self.predicted_ms, self.budget_bytes = stored.predicted_ms, stored.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         library = pages_of(plan, dnnl.info.path)
-        self.stream = StreamSession(dnnl, self.program, placed, file, processors=schedule.reader, library=library, first=first)
+        self.stream = StreamSession(dnnl, self.program, placed, file, processors=schedule.reader, library=library)
         self._dnnl, self._given = dnnl, given
         self._anew: BackgroundPlan | None = None
 

@@ -22,7 +22,6 @@ from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES, Stored
 from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
 from edgeplan.runtime.streaming.kernel_reads import KernelReads
-from edgeplan.runtime.streaming.late_kernels import KernelOrder, LateKernels
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
@@ -84,18 +83,6 @@ class Schedule(msgspec.Struct, frozen=True):
         )
 
 
-class FirstSchedule(msgspec.Struct, frozen=True):
-    """A first schedule says how the first inference of a session runs while its kernels are made.
-
-    Attributes:
-        placed: where buffers and weights lie, and when weights are loaded; the session's own schedule follows.
-        kernels: who makes each kernel, and when.
-    """
-
-    placed: Schedule
-    kernels: KernelOrder
-
-
 class ModelTurn(NamedTuple):
     """A turn is one inference of one of the models of a program, which run one after the other.
 
@@ -126,7 +113,6 @@ class StreamSession:
         spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
         reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
-        first: how the first inference is run while kernels are made; None: all are made before it.
         turns: of the models of the program, each of which is a run of its own; empty: the program is one model.
 
     Attributes:
@@ -151,7 +137,6 @@ class StreamSession:
         spare: Callable[[], bool] | None = None,
         reads: KernelReads | None = None,
         library: LibraryPages | None = None,
-        first: FirstSchedule | None = None,
         turns: Sequence[ModelTurn] = (),
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
@@ -162,17 +147,11 @@ class StreamSession:
         self.dnnl, self.program, self._file = dnnl, program, file
         self._lock = threading.Lock()  # of the arena: its size and addresses change between two inferences alone
         self._free = self._poison if debug else self._give_back if gives_back else None
-        if first is not None:
-            first.kernels.require_fitting(program)
         self._library = library or LibraryPages(dnnl.info.path)
-        self._library.begin(runs=first is not None)
-        self._late: LateKernels | None = None
-        self._after_first: Schedule | None = None  # what follows the first inference
-        self._expected = self._read_first = 0  # inferences after it, and the bytes that it read
+        self._library.begin()
         with dnnl.without_primitive_cache():  # equal steps share their kernel anyway
-            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library, late=first is not None)
-        if first is None:
-            self._library.made()
+            self._calls = BoundCalls(dnnl, program, dnnl.stream(), file=file, library=self._library)
+        self._library.made()
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
@@ -188,18 +167,7 @@ class StreamSession:
         self._unsettled = False  # whether pages wait to be given up
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
-        if first is None:
-            self.apply(schedule)
-        else:
-            self._open_first(first, schedule)
-
-    def _open_first(self, first: FirstSchedule, schedule: Schedule) -> None:
-        """Begin to make kernels and to load weights; threads read meanwhile, since this one has other things to do."""
-        if isinstance(self._loader, KernelLoader):
-            self._loader.change(threaded=True)
-        self.apply(first.placed)
-        self._after_first = schedule
-        self._late = LateKernels(self.dnnl, self._calls, first.kernels, self._processors, self._library)
+        self.apply(schedule)
 
     def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
         """A loader without threads where the file and the system permit it, and no processor is free for them."""
@@ -222,25 +190,7 @@ class StreamSession:
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
         with self._lock:
-            self._leave_first()
-            self._read_first = 0
             self._apply(schedule)
-
-    def _leave_first(self) -> None:
-        """Make what kernels are left to make; another schedule follows."""
-        self._after_first = None
-        if self._late is not None:
-            late, self._late = self._late, None
-            late.finish()
-
-    def _follow_first(self) -> None:
-        """Change to the schedule that follows the first inference, once that has run."""
-        if self._after_first is not None and self._executed:
-            schedule = self._after_first
-            self._read_first = self._loader.bytes_read
-            self._leave_first()
-            self._apply(schedule)
-            self._loader.prepare(self._expected)
 
     def _apply(self, schedule: Schedule) -> None:
         present = self._staying(schedule) if self._arena is not None and self._clean and self._inference else frozenset()
@@ -290,25 +240,17 @@ class StreamSession:
         self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
-    def making_ns(self) -> Sequence[int]:
-        """Nanoseconds that making each kernel took; 0 of those that are not made yet."""
-        return self._calls.making_ns
-
-    @property
     def bytes_read(self) -> int:
-        """Bytes of weights read since the schedule was applied, those of a first inference before it included."""
-        return self._read_first + self._loader.bytes_read
+        """Bytes of weights read since the schedule was applied."""
+        return self._loader.bytes_read
 
     def fill(self) -> None:
-        """Load what memory has room for before the next inference begins; a first one runs while it is filled.
+        """Load what memory has room for before the next inference begins.
 
         Raises:
             ModelError: the weights cannot be read; the next call begins anew.
         """
         with self._lock:
-            self._follow_first()
-            if self._after_first is not None:
-                return
             if not self._clean:
                 self._restart()
             self._clean = False
@@ -333,12 +275,6 @@ class StreamSession:
 
     def expect(self, inferences: int) -> None:
         """So many more inferences follow: weights may be loaded for them while one runs."""
-        if self._after_first is not None:  # another schedule follows the first inference
-            with self._lock:
-                self._follow_first()
-                if self._after_first is not None:
-                    self._expected = inferences - 1
-                    return
         self._loader.prepare(self._inference + inferences)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, bytes]:
@@ -370,9 +306,8 @@ class StreamSession:
         self.settle()
         turn = self._turns[self._turn]
         found = self._views(turn.inputs, inputs)
-        self._follow_first()
         self._clean = False
-        if self._late is None and isinstance(self._loader, KernelLoader):
+        if isinstance(self._loader, KernelLoader):
             self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
@@ -385,12 +320,12 @@ class StreamSession:
         self._file.require_unchanged()
         self._clean = True
         if self._executed and not begun:
-            self._unsettled = self._late is None
+            self._unsettled = True
         return outputs
 
     def _execute(self, turn: ModelTurn) -> None:
         """Execute the steps of a turn; the last one has not ended before its outputs were read."""
-        loader, counts, steps, late = self._loader, self._loaded_before, len(self._loaded_before), self._late
+        loader, counts, steps = self._loader, self._loaded_before, len(self._loaded_before)
         self.dnnl.set_threads(self.program.threads)
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
@@ -398,12 +333,8 @@ class StreamSession:
         k = turn.first
         self._began = perf_counter_ns()
         while k < turn.end:
-            if late is not None:
-                late.before(k)
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
-            if late is not None:
-                late.require(k)
             end = k + 1
             while end < turn.end and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
@@ -421,7 +352,7 @@ class StreamSession:
         begun, self._executed = self._executed, True
         if self._settling:
             self._settling -= 1
-            if self._late is None and begun:
+            if begun:
                 self._library.executed()
 
     def settle(self) -> None:
@@ -438,7 +369,7 @@ class StreamSession:
         if self.slowed:
             _stay_awake(perf_counter_ns() + self.slowed[k])
             self.times[2 * k + 1] = perf_counter_ns()
-        if not self._executed and self._late is None:  # else others need them
+        if not self._executed:
             self._library.drop()  # what the first execution alone needs
         if self._free:
             self._free(k)
@@ -539,8 +470,6 @@ class StreamSession:
     def close(self) -> None:
         """Stop reading and free the memory."""
         with self._lock:
-            if self._late is not None:
-                self._late.close()
             self._loader.pause()
             self._loader.close()
             self.wait_touched()

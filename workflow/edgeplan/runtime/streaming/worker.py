@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, SCHEDULES_NAME, WEIGHTS_NAME, PlanFolder, read_folder
@@ -25,7 +23,7 @@ from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages
 from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, pages_of, schedules_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import READY_INFERENCES, FirstSchedule, Schedule, StreamSession
+from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
 from edgeplan.support.answers import take_stdout
 from edgeplan.support.digests import sha256
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
@@ -58,8 +56,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
             for one inference more, as if another followed; `processors` and `reader_processors` that the threads may use;
             `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
             `gives_back`: it goes back to the system; `bandwidth_passes`: how often all weights are read afterwards;
-            `outputs`: where to write the last outputs' bytes; `first`: how the first inference runs while kernels are made, a
-            `FirstSchedule`, or null.
+            `outputs`: where to write the last outputs' bytes.
     """
     if job.get("processors"):
         os.sched_setaffinity(0, job["processors"])
@@ -104,7 +101,6 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "read_ms": session.read_ms() if job.get("bandwidth_passes") else 0.0,
         "bytes_per_ms": rates,
         "widened_per_ms": widened,
-        "making_ms": [ns / 1e6 for ns in session.making_ns] if job.get("steps") else [],
     }
     if isinstance(library, RecordedPages):
         result["making"], result["running"] = library.found()
@@ -118,12 +114,10 @@ def _opened(
     job: Mapping[str, Any], dnnl: Dnnl, plan: PlanFolder, file: WeightsFile, schedule: Schedule
 ) -> tuple[StreamSession, LibraryPages | None]:
     """The session of a job, and the pages of the library that it has in memory."""
-    begins = msgspec.convert(job["first"], FirstSchedule) if job.get("first") else None
-    recorded = job.get("steps") and begins is None
-    library = RecordedPages(dnnl.info.path) if recorded else pages_of(plan, dnnl.info.path)
+    library = RecordedPages(dnnl.info.path) if job.get("steps") else pages_of(plan, dnnl.info.path)
     session = StreamSession(
         dnnl, plan.program_of(StreamProgram), schedule, file, processors=job.get("reader_processors", ()),
-        debug=bool(job.get("debug", False)), gives_back=bool(job.get("gives_back", False)), library=library, first=begins,
+        debug=bool(job.get("debug", False)), gives_back=bool(job.get("gives_back", False)), library=library,
     )  # fmt: skip
     return session, library
 
@@ -140,7 +134,7 @@ def _phases(
         began = time.perf_counter()
         if number:
             session.apply(schedule)
-        elif not job.get("first"):
+        else:
             session.wait_touched()  # else what the first inference takes for a moment would not be seen
         if job["isolated"]:
             session.fill()

@@ -1,1 +1,0 @@
-"""Makes figures of merit, tables and the page from what the chapter measured."""

@@ -1,1 +1,0 @@
-"""Holds the stage of the chapter that measures."""
