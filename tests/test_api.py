@@ -70,27 +70,24 @@ _PREPARATION = {"shape", "set", "batch"}
 
 
 @pytest.mark.parametrize(
-    ("function", "command", "renamed", "alone", "called"),
+    ("function", "command", "renamed", "alone"),
     [
-        (edgeplan.predict, predict, {}, set(), set()),
-        (edgeplan.measure, cli_measure.measure, {}, set(), set()),
-        (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set(), set()),
-        (edgeplan.plan_memory, cli_memory.plan_memory, {}, set(), {"first"}),  # `edgeplan plan MODEL --budget` plans it
-        (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"gantt", "compare"}, set()),
-        (edgeplan.prepare, cli_preparation.prepare, {}, set(), set()),
-        (edgeplan.export, cli_export.export, {}, set(), set()),
+        (edgeplan.predict, predict, {}, set()),
+        (edgeplan.measure, cli_measure.measure, {}, set()),
+        (edgeplan.plan_cold_start, cli_cold_start.plan_cold_start, {}, set()),
+        (edgeplan.plan_memory, cli_memory.plan_memory, {}, set()),
+        (edgeplan.plan_partition, cli_partition.plan_partition, {"time_limit_s": "time_limit"}, {"gantt", "compare"}),
+        (edgeplan.prepare, cli_preparation.prepare, {}, set()),
+        (edgeplan.export, cli_export.export, {}, set()),
     ],
 )
-def test_functions_take_what_commands_take(
-    function: object, command: object, renamed: dict[str, str], alone: set[str], called: set[str]
-) -> None:
-    """`called`: what another command gives the function."""
+def test_functions_take_what_commands_take(function: object, command: object, renamed: dict[str, str], alone: set[str]) -> None:
     takes, offers = (inspect.signature(f).parameters for f in (function, command))  # type: ignore[arg-type]
     names = {"set": "values", **renamed}
     assert ("preparation" in takes) == (set(takes) >= _PREPARATION)
-    assert {names.get(name, name) for name in takes} - {"preparation"} - called == set(offers) - _COMMANDS_ALONE - alone
+    assert {names.get(name, name) for name in takes} - {"preparation"} == set(offers) - _COMMANDS_ALONE - alone
     for name, parameter in takes.items():
-        if name == "preparation" or name in called or parameter.default is parameter.empty:
+        if name == "preparation" or parameter.default is parameter.empty:
             continue
         told = offers[names.get(name, name)].default
         assert parameter.default in (told, str(told)) or (parameter.default, told) == ((), "")
@@ -100,7 +97,7 @@ def test_run_takes_what_its_command_takes() -> None:
     takes = {"plan": "folder", "inputs": "given"}
     offers = {option.dest: option.default for option in cli_run.parser()._actions}
     named = {takes.get(name, name): parameter.default for name, parameter in inspect.signature(edgeplan.run).parameters.items()}
-    assert set(named) == set(offers) - {"help", "output", "workspace", "gate", "budget", "baton"}  # that of several plans
+    assert set(named) == set(offers) - {"help", "output", "workspace", "gate", "budget"}  # which is refused
     assert {name: offers[name] or None for name in named} == {
         name: None if default is inspect.Parameter.empty else default or None for name, default in named.items()
     }

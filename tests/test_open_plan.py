@@ -195,7 +195,7 @@ def test_plans_of_earlier_versions_are_refused_with_the_command_that_makes_them(
 @pytest.mark.parametrize("plan", ["memory"], indirect=True)
 def test_a_plan_with_a_schedule_of_its_first_inference_is_refused_with_the_command_that_makes_another(plan: Path) -> None:
     changed_plan(plan, lambda body: body["schedule"].update(first={"placed": body["schedule"]["placed"], "kernels": {}}))
-    with pytest.raises(FormatError, match="has another format.*`first`") as caught:
+    with pytest.raises(FormatError, match=r"has another format.*`first`") as caught:
         edgeplan.open_plan(plan)
     assert caught.value.next_step.endswith("edgeplan plan memory")
 

@@ -116,6 +116,21 @@ def test_a_warm_run_has_no_evicted_page_cache(folder: Path) -> None:
     assert "add --cold" in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [
+        (["a", "b"], "edgeplan run a; edgeplan run b"),
+        (["a", "b", "-b", "64MiB"], "edgeplan run a --budgets 64MiB; edgeplan run b --budgets 64MiB"),
+        (["a", "--budget", "64MiB"], "edgeplan run a --budgets 64MiB"),
+    ],
+)
+def test_several_plans_and_one_budget_of_all_are_refused_with_a_command_for_each(arguments: list[str], commands: str) -> None:
+    done = CliRunner().invoke(app, ["run", *arguments])
+    assert isinstance(done.exception, ParamsError)
+    assert done.exception.where.startswith("a")
+    assert done.exception.next_step == f"run each by itself: {commands}"
+
+
 def test_cores_that_a_fresh_process_would_confuse_are_refused(folder: Path, pair: tuple[int, int]) -> None:
     _device(big_cores=[pair[1]], little_cores=[pair[0]], little_ratio=1.5)
     _refused(_run(folder, "--cold", "--device", "dev"), f"little core {pair[0]} is numbered below big core {pair[1]}")

@@ -19,7 +19,6 @@ from edgeplan.runtime.streaming.library_pages import (
     present,
     runs_of,
     unchanged_mappings,
-    united,
 )
 
 LANE = "fast"  # see tests/conftest.py
@@ -44,11 +43,6 @@ def test_runs_name_each_page_once(pages: set[int]) -> None:
     pairs = list(zip(runs[::2], runs[1::2], strict=True))
     assert {first + k for first, count in pairs for k in range(count)} == pages
     assert all(end < first for (end, first) in ((a + n, b) for (a, n), (b, _) in pairwise(pairs)))
-
-
-@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
-def test_united_runs_name_the_pages_of_both(one: set[int], other: set[int]) -> None:
-    assert list(united(runs_of(one), runs_of(other))) == runs_of(one | other)
 
 
 def test_pages_that_are_kept_are_in_memory_and_no_others(mapped: tuple[Path, mmap.mmap]) -> None:

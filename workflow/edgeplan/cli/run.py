@@ -43,10 +43,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
     made = argparse.ArgumentParser("edgeplan run", description=ABOUT, allow_abbrev=False, formatter_class=_Help)
     add = made.add_argument
-    folders = (
-        "Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`; several plans of memory run in turns, within "
-    )
-    add("folder", type=Path, nargs="+", help=f"{folders}one budget (--budget).")
+    add("folder", type=Path, nargs="+", help="Plan folder, from `edgeplan plan cold-start`, `memory` or `partition`.")
     inputs = "File of inputs: .npz by name, or .npy for a single one. Default: random values."
     add("--input", "-i", dest="given", type=Path, metavar="FILE", help=inputs)
     add("--output", "-o", type=Path, metavar="FILE", help="File to write the outputs to, .npz.")
@@ -58,8 +55,7 @@ def parser() -> argparse.ArgumentParser:
     cores = "Device that the plan was made for, whose cores are taken: its name, or the path of its file. "
     add("--device", "-d", default="", help=f"{cores}Default: the first processors that this process may use.")
     add("--budgets", default="", help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
-    add("--budget", "-b", default="", help="Memory that several plans of memory have together, as in 100MiB.")
-    add("--baton", default="", help=argparse.SUPPRESS)  # of a plan within --budget that takes turns with another process
+    add("--budget", "-b", default="", help=argparse.SUPPRESS)  # of several plans in one process, before
     add("--workspace", type=Path, help="Folder with config/devices. Default: the nearest folder upwards.")
     add("--gate", default="", help=argparse.SUPPRESS)  # of a memory plan: it waits until this file is there
     return made
@@ -89,19 +85,14 @@ def run(given: argparse.Namespace) -> None:
                 "the outputs of a fresh process stay there", where="--output", next_step="leave out --cold, or --output"
             )
         _require_npz(given.output)
-    first, *others = given.folder
-    if others or given.baton:
-        from edgeplan.cli.run_together import run_together  # noqa: PLC0415  each kind loads its own
-
-        run_together([read_folder(folder) for folder in given.folder], given)
-        return
-    if given.budget:
+    if len(given.folder) > 1 or given.budget:
+        budgets = f" --budgets {given.budget}" if given.budget else ""
         raise ParamsError(
-            "one plan runs within budgets of its own",
-            where="--budget",
-            next_step="name them as --budgets, or name several plans",
+            "a process runs one plan, a plan of memory within budgets of its own",
+            where=", ".join(map(str, given.folder)),
+            next_step="run each by itself: " + "; ".join(f"edgeplan run {folder}{budgets}" for folder in given.folder),
         )
-    run_folder(first, given)
+    run_folder(given.folder[0], given)
 
 
 def run_folder(folder: Path, given: argparse.Namespace) -> None:

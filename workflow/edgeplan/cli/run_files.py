@@ -1,7 +1,7 @@
 """Converts files of tensors around a run of a plan of memory, in a process: `python -m edgeplan.cli.run_files`.
 
 `inputs` checks the options and writes the bytes of each input to a file, `outputs` makes of the bytes of each output what
-`edgeplan run` writes and compares; `together` plans several models within one budget. All take the options as JSON.
+`edgeplan run` writes and compares. Both take the options as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from edgeplan.runtime.folder import PlanFolder, read_folder
 from edgeplan.runtime.streaming.halves import F32
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.runtime.streaming.together_plan import plan_together
 from edgeplan.support.tensors import read_inputs, relative_error, write_outputs
 from edgeplan.terminal import say
 
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Do the work that the command line names: `inputs`, `outputs` or `together`."""
-    work = {"inputs": _inputs, "outputs": _outputs, "together": _together}[sys.argv[1]]
+    """Do the work that the command line names: `inputs` or `outputs`."""
+    work = {"inputs": _inputs, "outputs": _outputs}[sys.argv[1]]
     guarded(lambda: work(json.loads(sys.argv[2])))
 
 
@@ -65,11 +64,6 @@ def _outputs(job: Mapping[str, Any]) -> None:
         say(f"largest difference from ONNX Runtime: {difference:.1e} of the largest magnitude{told}")
         odd = named_not_finite(inputs, say=False)
         Run(plan, difference=difference, tolerance=tolerance, not_finite=odd).require_checked()
-
-
-def _together(job: Mapping[str, Any]) -> None:
-    plans = [read_folder(Path(folder)) for folder in job["folders"]]
-    say(json.dumps([str(plan.path) for plan in plan_together(plans, job["budget"], Path(job["path"]))]))
 
 
 def _plan(job: Mapping[str, Any]) -> tuple[PlanFolder, Sequence[ModelInput]]:

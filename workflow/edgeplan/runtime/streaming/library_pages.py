@@ -195,12 +195,6 @@ def runs_of(pages: Iterable[int]) -> list[int]:
     return found
 
 
-def united(one: Runs, other: Runs) -> Runs:
-    """Return the pages that are in one of two lists of runs."""
-    pairs = [pair for runs in (one, other) for pair in zip(runs[::2], runs[1::2], strict=True)]
-    return runs_of(page for first, count in pairs for page in range(first, first + count))
-
-
 def unchanged_mappings() -> Iterator[Mapping]:
     """Yield the mappings of files in this process that cannot be written, and of which nothing was."""
     try:

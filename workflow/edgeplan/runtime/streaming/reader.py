@@ -11,9 +11,8 @@ import errno
 import math
 import os
 import threading
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from time import perf_counter_ns
@@ -111,47 +110,6 @@ class WeightsFile:
     def close(self) -> None:
         """Close the file of weights."""
         os.close(self._descriptor)
-
-
-class JoinedWeights(WeightsFile):
-    """The files of weights of several programs that one program reads: each begins at a byte of its own.
-
-    Args:
-        files: the files, by the byte that each begins at, ascending; none reaches to the next one.
-    """
-
-    def __init__(self, files: Mapping[int, WeightsFile]) -> None:
-        self._files, self._firsts = tuple(files.values()), tuple(files)
-        self.path, self.direct = self._files[0].path, all(file.direct for file in self._files)
-
-    def _of(self, at: int) -> tuple[WeightsFile, int]:
-        number = bisect_right(self._firsts, at) - 1
-        return self._files[number], at - self._firsts[number]
-
-    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        """Fill memory from an offset on; see `WeightsFile`."""
-        file, at = self._of(offset)
-        file.read(at, pieces)
-
-    def failed(self, at: int, code: int = 0) -> ModelError:
-        """Describe a read that failed; see `WeightsFile`."""
-        file, own = self._of(at)
-        return file.failed(own, code)
-
-    def place(self, at: int) -> tuple[int, int]:
-        """Return the open file's number and the byte there; see `WeightsFile`."""
-        file, own = self._of(at)
-        return file.place(own)
-
-    def require_unchanged(self) -> None:
-        """Nobody has written to the files since they were opened; see `WeightsFile`."""
-        for file in self._files:
-            file.require_unchanged()
-
-    def close(self) -> None:
-        """Close the files of all programs."""
-        for file in self._files:
-            file.close()
 
 
 def _opened(path: Path) -> tuple[int, bool]:

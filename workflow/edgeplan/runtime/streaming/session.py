@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -83,20 +83,6 @@ class Schedule(msgspec.Struct, frozen=True):
         )
 
 
-class ModelTurn(NamedTuple):
-    """A turn is one inference of one of the models of a program, which run one after the other.
-
-    Attributes:
-        first, end: its steps, to before `end`.
-        inputs, outputs: of the model.
-    """
-
-    first: int
-    end: int
-    inputs: tuple[Border, ...]
-    outputs: tuple[Border, ...]
-
-
 class StreamSession:
     """A program that can be run. What several threads ask of it is done one after the other.
 
@@ -113,7 +99,6 @@ class StreamSession:
         spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
         reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
-        turns: of the models of the program, each of which is a run of its own; empty: the program is one model.
 
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
@@ -137,7 +122,6 @@ class StreamSession:
         spare: Callable[[], bool] | None = None,
         reads: KernelReads | None = None,
         library: LibraryPages | None = None,
-        turns: Sequence[ModelTurn] = (),
     ) -> None:
         self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
@@ -155,7 +139,6 @@ class StreamSession:
         self._columns = self._calls.columns
         _require_sizes(program, self._columns)
         self._loaded_before = _counts(self._columns.weight_bytes)
-        self._turns = tuple(turns) or (ModelTurn(0, len(self._loaded_before), program.inputs, program.outputs),)
         self.times = self._calls.loop.times
         self._processors = processors
         self._loader = self._opened_loader(lanes, reads)
@@ -236,7 +219,7 @@ class StreamSession:
     def _restart(self, present: frozenset[int] = frozenset()) -> None:
         assert self._arena is not None  # noqa: S101  made above
         self._loader.pause()
-        self._inference, self._turn, self._clean = 0, 0, True
+        self._inference, self._clean = 0, True
         self._loader.start(self._loads, len(self._loaded_before), memoryview(self._arena), present=present)
 
     @property
@@ -282,7 +265,7 @@ class StreamSession:
         return self.run_taking(inputs, lambda _name, view: bytes(view))
 
     def run_taking(self, inputs: Mapping[str, Any], take: Callable[[str, memoryview], Taken]) -> dict[str, Taken]:
-        """Run one inference, of the model whose turn it is, and take its outputs where they lie.
+        """Run one inference, and take its outputs where they lie.
 
         Args:
             inputs: buffers of values of the model's types, row-major, by name.
@@ -294,7 +277,7 @@ class StreamSession:
 
         Raises:
             InputError: an input is missing, or of another size.
-            ModelError: the weights cannot be read; the next run begins anew, with the first model.
+            ModelError: the weights cannot be read; the next run begins anew.
             DeviceError: the library reports a failure.
         """
         with self._lock:
@@ -304,48 +287,44 @@ class StreamSession:
         if not self._clean:
             self._restart()
         self.settle()
-        turn = self._turns[self._turn]
-        found = self._views(turn.inputs, inputs)
+        found = self._views(inputs)
         self._clean = False
         if isinstance(self._loader, KernelLoader):
             self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
         begun = self._executed
-        self._execute(turn)
-        outputs = {border.name: self._read(border, take) for border in turn.outputs}
-        self._loader.ended(self._inference * len(self._loaded_before) + turn.end)
-        self._turn = (self._turn + 1) % len(self._turns)
-        self._inference += not self._turn
+        self._execute()
+        outputs = {border.name: self._read(border, take) for border in self.program.outputs}
+        self._inference += 1
+        self._loader.ended(self._inference * len(self._loaded_before))
         self._file.require_unchanged()
         self._clean = True
-        if self._executed and not begun:
-            self._unsettled = True
+        self._unsettled = not begun
         return outputs
 
-    def _execute(self, turn: ModelTurn) -> None:
-        """Execute the steps of a turn; the last one has not ended before its outputs were read."""
+    def _execute(self) -> None:
+        """Execute the steps; the last one has not ended before the outputs were read."""
         loader, counts, steps = self._loader, self._loaded_before, len(self._loaded_before)
         self.dnnl.set_threads(self.program.threads)
         first, loads = self._inference * steps, self._inference * len(self._loads)
         by_one = self._free is not None or bool(self.slowed) or not self._executed
         loader.prepare(self._inference + 1)
-        k = turn.first
+        k = 0
         self._began = perf_counter_ns()
-        while k < turn.end:
+        while k < steps:
             if counts[k]:
                 loader.wait_loaded(loads + counts[k])
             end = k + 1
-            while end < turn.end and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
+            while end < steps and not (by_one or self._alone[end]) and loader.has_loaded(loads + counts[end]):
                 end += 1
             self._calls.run(k, end)
             if by_one:
                 self._after(k)
             k = end
-            if k < turn.end:
+            if k < steps:
                 loader.ended(first + k)
-        if turn is self._turns[-1]:
-            self._executed_all()
+        self._executed_all()
 
     def _executed_all(self) -> None:
         """Note that each step has run once more; the first inference's outputs are not to wait for what follows from that."""
@@ -385,9 +364,9 @@ class StreamSession:
             if begin < end:
                 self._arena.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
-    def _views(self, borders: Sequence[Border], inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
+    def _views(self, inputs: Mapping[str, Any]) -> list[tuple[Border, memoryview]]:
         found = []
-        for border in borders:
+        for border in self.program.inputs:
             expected = f"correct the input: expected {border.dtype}{list(border.shape)}"
             if border.name not in inputs:
                 raise InputError(f"input {border.name!r} is missing", where=self.program.model, next_step=expected)
