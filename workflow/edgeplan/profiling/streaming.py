@@ -114,7 +114,6 @@ class RunSettings:
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
         followed: whether weights are loaded for one more inference than there are, as if another followed the last.
-        mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
@@ -129,7 +128,6 @@ class RunSettings:
     runs: int = 5
     isolated: bool = True
     followed: bool = False
-    mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False
     gives_back: bool = False
@@ -156,8 +154,8 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Args:
         folder: folder of the program and its weights.
         threads: threads of each kernel.
-        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) to plan for there; the session
-            changes from one to the next.
+        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken;
+            the session changes from one to the next.
         settings: how.
 
     Raises:
