@@ -1,9 +1,10 @@
 """Memory of `edgeplan run` as another process sees it: beside its idle floor and the budget of the plan.
 
-    python workflow/scripts/process_peaks.py PLAN... [--repeat N] [--json FILE] [--keep DEVICE]
+    python workflow/scripts/process_peaks.py PLAN... [--budgets 16MiB,24MiB] [--repeat N] [--json FILE] [--keep DEVICE]
 
-Each plan of memory runs in a fresh process. All pages (Rss of /proc/PID/smaps_rollup) are read every millisecond: from its
-start, from the moment it is ready (the library loaded, threads started, no plan opened: the floor), and until it ends.
+Each plan of memory runs in a fresh process, for each of the budgets (without: for its own). All pages (Rss of
+/proc/PID/smaps_rollup) are read every millisecond: from its start, from the moment it is ready (the library loaded, threads
+started, no plan opened: the floor), and until it ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, TextIO, cast
 from edgeplan.chapters.memory.settings import MemoryParams
 from edgeplan.chapters.memory.stages.memory import keep_floor
 from edgeplan.chapters.params import load_params
+from edgeplan.runs import budget_sizes
 from edgeplan.runtime.folder import MEMORY, read_folder
 from edgeplan.runtime.streaming.memory_session import MemorySchedule
 from edgeplan.terminal import say
@@ -35,11 +37,12 @@ def main() -> int:
     """Measure the plans that the command line names; 1 if one takes more than its floor and its budget."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("plans", nargs="+", type=Path)
+    parser.add_argument("--budgets", default="")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", metavar="DEVICE", help="keep the largest floor among the rows of the chapter on memory")
     given = parser.parse_args()
-    found = [measured(plan, given.repeat) for plan in given.plans]
+    found = [measured(plan, given.repeat, budget) for plan in given.plans for budget in given.budgets.split(",")]
     say("plan                      before   floor    peak  anonymous  files  budget  peak / (floor + budget)")
     for row in found:
         sizes = [float(row[name]) / _MIB for name in ("before", "floor", "peak", "anonymous", "file", "budget")]
@@ -53,16 +56,23 @@ def main() -> int:
     return int(any(float(row["ratio"]) > 1 for row in found))
 
 
-def measured(plan: Path, repeat: int = 3) -> dict[str, Any]:
+def measured(plan: Path, repeat: int = 3, budgets: str = "") -> dict[str, Any]:
     """Measure a run of a plan, in bytes: the most before it is ready, its floor then, the most from there on by kind.
+
+    Args:
+        plan: the folder.
+        repeat: inferences of each budget.
+        budgets: as `edgeplan run --budgets` takes them: the largest counts; "": the plan's own.
 
     Raises:
         RuntimeError: the run failed.
     """
-    budget = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
+    asked = ["--budgets", budgets] if budgets else []
+    own = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
+    budget = max(budget_sizes(budgets.split(","))) if budgets else own
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
-        command = [sys.executable, "-m", "edgeplan", "run", str(plan), "--repeat", str(repeat), "--gate", str(gate)]
+        command = [sys.executable, "-m", "edgeplan", "run", str(plan), "--repeat", str(repeat), "--gate", str(gate), *asked]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # noqa: S603  our own interpreter
         said = cast("TextIO", run.stderr)
         before = _most(run.pid, lambda: bool(select.select([said], [], [], 0)[0]))
