@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -23,8 +24,7 @@ from edgeplan.cli import app
 from edgeplan.cli.commands import COMMANDS
 from edgeplan.devices.config import load_device
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import FormatError
-from edgeplan.planning.layout import csv_files
+from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.partition.document import read_costs
 from edgeplan.workspace import SHIPPED
 
@@ -105,9 +105,6 @@ COSTS = {
 def test_documents_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows' PowerShell writes a byte order mark before UTF-8, and UTF-16 where it redirects."""
     monkeypatch.chdir(tmp_path)
-    table = csv_files.read(_write(tmp_path / "b.csv", "id,lower,upper,size\nä,0,2,64\n", encoding))
-    assert table.header == ("id", "lower", "upper", "size")
-    assert table.rows == (("ä", "0", "2", "64"),)
     device = _write(tmp_path / "dev.yaml", "# größe\nformat_version: 1\nname: dev\nengine: onednn\n", encoding)
     assert load_device(device).engine == "onednn"
     (tmp_path / "config/pairs").mkdir(parents=True)
@@ -123,10 +120,9 @@ def test_documents_are_read_in_any_unicode_encoding(tmp_path: Path, encoding: st
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x80abc", b"{\x00"])
 def test_bytes_that_are_no_text_are_told(tmp_path: Path, content: bytes) -> None:
-    for name, read in (("b.csv", csv_files.read), ("c.json", read_costs)):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(FormatError):
-            read(tmp_path / name)
+    (tmp_path / "c.json").write_bytes(content)
+    with pytest.raises(FormatError):
+        read_costs(tmp_path / "c.json")
 
 
 def _declared_without_axes(path: Path) -> Path:
@@ -198,3 +194,10 @@ def test_no_session_is_opened_without_options() -> None:
 
 def test_shipped_device_files_are_plain_utf_8() -> None:
     assert all(not path.read_bytes().startswith(b"\xef\xbb\xbf") for path in SHIPPED.glob("*/*.yaml"))
+
+
+def test_a_removed_command_names_what_takes_its_place() -> None:
+    with pytest.raises(ParamsError, match="`plan layout` is removed") as error:
+        CliRunner().invoke(app, ["plan", "layout", "buffers.csv", "-o", "out.csv"], catch_exceptions=False)
+    module, _, name = error.value.next_step.split()[-1].rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name))

@@ -15,12 +15,15 @@ from onnx import TensorProto, helper, numpy_helper
 from process_peaks import measured
 
 from edgeplan import plan_memory
+from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction
+from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession, schedules_of
+from edgeplan.runtime.streaming.program import StreamProgram
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -93,6 +96,43 @@ def test_the_whole_process_stays_within_its_floor_and_the_budget(
     assert found["floor"] <= 30 * _MIB
     assert found["ratio"] <= 1
     assert found["peak"] == found["anonymous"] + found["file"]
+
+
+@pytest.fixture(scope="module")
+def wide(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan in whose budget all of its 9 MiB of weights stay."""
+    assert dnnl.info.version
+    folder = tmp_path_factory.mktemp("wide")
+    b = GraphBuilder("wide", (1, 1024))
+    x = b.input
+    for _ in range(2):
+        x = b.relu(b.fc(x, 1024))
+    save_onnx(b.build(b.fc(x, 256)), folder / "wide.onnx")
+    plan_memory(folder / "wide.onnx", folder / "plan", "24MiB")
+    return folder / "plan"
+
+
+def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stays(
+    wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
+    for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
+        monkeypatch.delenv(name, raising=False)
+    schedules = schedules_of(read_folder(wide))
+    assert schedules is not None
+    sizes = read_folder(wide).program_of(StreamProgram).columns.weight_bytes
+    all_of = min(stored.budget_bytes for stored in schedules.stored if not schedules.schedule(stored).read_bytes(sizes))
+    least, weights = schedules.stored[0].budget_bytes, sum(sizes)
+    assert all_of - least > weights // 3
+    taken, kept = [], []
+    for budget in np.linspace(least, all_of, 5).astype(int):
+        taken.append(measured(wide, 3, f"{budget}B")["ratio"])
+        with MemorySession(read_folder(wide), budgets=[budget]) as session:
+            kept.append(weights - session.stream.schedule.read_bytes(sizes))
+    taken.append(measured(wide, 2, f"{least}B,{least + _MIB}B,{least}B")["ratio"])
+    assert max(taken) <= 1, taken
+    assert kept == sorted(kept)
+    assert kept[-1] == weights
 
 
 def test_the_run_prints_its_peak_beside_the_budget(plans: dict[bool, Path]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from edgeplan.runs import budget_sizes
 from edgeplan.runtime.folder import MEMORY, read_folder
 from edgeplan.runtime.streaming.memory_session import MemorySchedule
 
@@ -22,16 +23,23 @@ _EVERY_S = 0.001
 _KINDS = ("Rss", "Anonymous")
 
 
-def measured(plan: Path, repeat: int = 3) -> dict[str, Any]:
+def measured(plan: Path, repeat: int = 3, budgets: str = "") -> dict[str, Any]:
     """Measure a run of a plan, in bytes: the most before it is ready, its floor then, the most from there on by kind.
+
+    Args:
+        plan: the folder.
+        repeat: inferences of each budget.
+        budgets: as `edgeplan run --budgets` takes them: the largest counts; "": the plan's own.
 
     Raises:
         RuntimeError: the run failed.
     """
-    budget = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
+    asked = ["--budgets", budgets] if budgets else []
+    own = read_folder(plan, MEMORY).scheduled(MemorySchedule).budget_bytes
+    budget = max(budget_sizes(budgets.split(","))) if budgets else own
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
-        command = [sys.executable, "-m", "edgeplan", "run", str(plan), "--repeat", str(repeat), "--gate", str(gate)]
+        command = [sys.executable, "-m", "edgeplan", "run", str(plan), "--repeat", str(repeat), "--gate", str(gate), *asked]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         said = cast("TextIO", run.stderr)
         before = _most(run.pid, lambda: bool(select.select([said], [], [], 0)[0]))

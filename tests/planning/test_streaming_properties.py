@@ -29,8 +29,6 @@ _readers = st.builds(
 _NETWORKS = {"resnet152": resnet152(), "vgg19": vgg19()}
 _MIB = 1 << 20
 
-#: Of an exact search: examples for which it takes longer are planned from what it found.
-_SECONDS = 2.0
 _WORK = 500  # steps placed in search of a better layout
 
 
@@ -45,7 +43,7 @@ def _run(workload: Workload, reader: Reader, planned: PlannedMemory) -> simulate
 @settings(_quick, max_examples=examples(150))
 @given(workload=workloads(), reader=_readers, mode=st.sampled_from(Mode), extra=st.integers(0, 60))
 def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader: Reader, mode: Mode, extra: int) -> None:
-    known = least(workload, _SECONDS)
+    known = least(workload)
     assert known.height is not None
     budget = known.height + extra
     planned = plan(workload, reader, budget, mode, work=_WORK)
@@ -60,7 +58,7 @@ def test_every_plan_is_sound_and_not_below_its_bound(workload: Workload, reader:
 @settings(_quick, max_examples=examples(100))
 @given(workload=workloads(), short=st.integers(1, 10))
 def test_a_budget_below_the_least_is_refused_and_the_least_is_enough(workload: Workload, short: int) -> None:
-    known = least(workload, _SECONDS)
+    known = least(workload)
     assert known.height is not None
     assume(known.proven and known.height - short >= 0)
     with pytest.raises(InfeasibleError, match=f"the least is {known.height} bytes"):

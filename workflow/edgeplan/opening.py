@@ -23,7 +23,13 @@ def _mark_fork() -> None:
     _forked = True
 
 
-def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, continuous: bool | None = None) -> Session:
+def open_plan(
+    plan: Path | str | PlanFolder,
+    processors: Sequence[int] = (),
+    *,
+    continuous: bool | None = None,
+    budgets: Sequence[int] = (),
+) -> Session:
     """Open a plan folder of any kind.
 
     Args:
@@ -31,11 +37,13 @@ def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, 
         processors: of a cold start, those that execute first and, on asymmetric chips, those that prepare behind them; without,
             the lowest-numbered ones that this process may use. Plans of memory and of pairs name their own.
         continuous: of a cold start, whether idle processors prepare the kernels of later runs; None: as it was planned.
+        budgets: of memory, bytes over idle that will be asked for: it opens within the first one; empty: as it was planned.
 
     Raises:
         FormatError: there is no plan, a damaged one, or one for another machine, library, driver or processor.
         ModelError: weights are missing or damaged.
         DeviceError: a processor is not there, or this process was forked from one that had opened plans.
+        InfeasibleError: all budgets are too small.
     """
     if _forked:
         raise in_fork(str(plan.path if isinstance(plan, PlanFolder) else plan))
@@ -54,7 +62,7 @@ def open_plan(plan: Path | str | PlanFolder, processors: Sequence[int] = (), *, 
     if found.kind == MEMORY:
         from edgeplan.runtime.streaming.memory_session import MemorySession
 
-        return MemorySession(found)
+        return MemorySession(found, budgets=budgets)
     if found.kind == GPU_START:
         from edgeplan.gpu_start.opened import open_gpu_start
 

@@ -187,7 +187,7 @@ def run(
     source = model_apart(found.path, None if model is None else Path(model)) if check else None
     sizes = budget_sizes(budgets)
     odd = named_not_finite(values)
-    with open_plan(found, cores) as session:
+    with open_plan(found, cores, budgets=sizes) as session:
         if found.kind == COLD_START:
             made, first = _run_cold(cast("ColdSession", session), values, repeat, read_ms)
         elif found.kind == GPU_START:

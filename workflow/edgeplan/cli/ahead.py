@@ -16,7 +16,6 @@ MODULES = (
     "edgeplan.runtime.native.calls",
     "edgeplan.runtime.streaming.halves",
     "edgeplan.chapters.cold_start.planners.descent",
-    "edgeplan.planning.layout.solve",
     "edgeplan.planning.memory.algorithm1",
     "edgeplan.predictors.walking",
 )

@@ -14,6 +14,7 @@ from edgeplan import __version__
 from edgeplan.chapters import chapter_modules
 from edgeplan.cli import run as cli_run
 from edgeplan.cli.ending import guarded
+from edgeplan.errors import ParamsError
 from edgeplan.terminal import say
 
 _ABOUT = (
@@ -53,10 +54,6 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "front": (
             "front:plan_front",
             "Plan a model in all ways: its fastest first inference, least memory and two processors, in one table.",
-        ),
-        "layout": (
-            "layout:plan_layout",
-            "Lay out buffers of known lifetimes [lower, upper): none that live at the same time overlap.",
         ),
         "memory": (
             "memory:plan_memory",
@@ -128,6 +125,8 @@ class _Plan(_Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Take the command that is named; a file in its place is the model of `plan front`."""
+        if args[:1] == ["layout"] and not Path("layout").exists():
+            raise ParamsError("the command `plan layout` is removed", next_step="call edgeplan.planning.layout.greedy.least")
         if args and args[0] not in self.commands and (Path(args[0]).suffix or Path(args[0]).exists()):
             args = ["front", *args]
         return super().resolve_command(ctx, args)

@@ -18,7 +18,7 @@ from typing import Any
 
 from edgeplan.cli.times import median
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import SCHEDULES_NAME, PlanFolder
+from edgeplan.runtime.folder import PlanFolder
 from edgeplan.runtime.streaming.lean_inputs import random_inputs
 from edgeplan.runtime.streaming.library_pages import LibraryPages, give_up_unused
 from edgeplan.runtime.streaming.memory_session import MemorySession, narrow_limit
@@ -45,12 +45,8 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         job = {**options, "folder": str(plan.path), "check": given.check, "work": work}
         lean = not (given.given or given.budgets or given.check) and random_inputs(plan, Path(work))
         budgets = [] if lean else json.loads(apart("inputs", job))
-        if budgets and SCHEDULES_NAME not in plan.files:  # plans are made here, by numpy: that is no part of a budget
-            from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  see above
-
-            warm_up()
         dnnl, idle = ready(plan, given.gate)
-        with MemorySession(plan, dnnl) as session:
+        with MemorySession(plan, dnnl, budgets) as session:
             program = session.program
             inputs, waited = mapped_inputs(program.inputs, Path(work)), _Waited(writing(program.outputs, Path(work)))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
@@ -195,8 +191,6 @@ def _line(phase: Phase) -> str:
     )
     if phase.replan_ms:
         line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
-    if phase.better_ms:
-        line += f"; planned anew meanwhile: predicted {phase.better_ms:.2f} ms from inference {phase.better_from + 1} on"
     return line
 
 

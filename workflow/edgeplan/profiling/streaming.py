@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.parts import graph
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
@@ -113,7 +112,6 @@ class RunSettings:
         runs: inferences of each schedule.
         isolated: memory is filled before each; else they follow each other.
         followed: whether weights are loaded for one more inference than there are, as if another followed the last.
-        mode: that budgets are planned for.
         slowed_ns: by which each step is prolonged.
         debug: memory that becomes free is filled with NaN; gives_back: it goes back to the system.
         bandwidth_passes: how often all weights are read afterwards, nothing else running.
@@ -128,7 +126,6 @@ class RunSettings:
     runs: int = 5
     isolated: bool = True
     followed: bool = False
-    mode: str = "back-to-back"
     slowed_ns: Sequence[int] = ()
     debug: bool = False
     gives_back: bool = False
@@ -155,8 +152,8 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
     Args:
         folder: folder of the program and its weights.
         threads: threads of each kernel.
-        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) to plan for there; the session
-            changes from one to the next.
+        schedules: plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken;
+            the session changes from one to the next.
         settings: how.
 
     Raises:
@@ -258,7 +255,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
 def all_resident(program: StreamProgram) -> dict[str, Any]:
     """Return a schedule that keeps all weights in memory, above activations and scratch."""
     buffers = buffers_of(program)
-    lowest = greedy.lowest(graph(buffers), buffers)
+    lowest = greedy.lowest(buffers)
     at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
     offsets = []
     for size in program.columns.weight_bytes:

@@ -14,8 +14,6 @@ from edgeplan.runtime.bands import Region
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.program import StreamProgram
 
-_EXACT_SECONDS = 3.0  # of an exact layout of each form whose budget is tight
-
 
 @dataclass(frozen=True, slots=True)
 class ModelCut:
@@ -72,7 +70,7 @@ class CostedProgram:
         Raises:
             InfeasibleError: it does not fit.
         """
-        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, _EXACT_SECONDS, work=0)
+        return plan(self.workload, self.reader, budget - self.objects_bytes, mode, work=0)
 
     def least_bytes(self) -> int:
         """Less than this is not enough, objects counted."""

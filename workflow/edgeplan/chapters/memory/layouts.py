@@ -9,9 +9,7 @@ from typing import Any
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
-from edgeplan.planning.layout.greedy import first_fit, orders
-from edgeplan.planning.layout.parts import graph as overlaps
-from edgeplan.planning.layout.solve import solve
+from edgeplan.planning.layout.greedy import FirstFit, least
 from edgeplan.planning.memory.algorithm1 import at_both_ends
 from edgeplan.planning.memory.workload import Workload
 from edgeplan.runtime.dnnl import Dnnl
@@ -36,23 +34,23 @@ def _graph(name: str) -> Graph:
         return load_onnx(save_workload(workload, Path(folder) / "model.onnx"))
 
 
-def layouts(names: Sequence[str], seconds: float = 20.0) -> Iterator[dict[str, Any]]:
+def layouts(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Heights of layouts of the activations and scratch of models, by all that lay them out."""
     dnnl = Dnnl()
     for name in names:
         program = build(dnnl, lower(simplify(_graph(name))), BLOCKED, _UNCUT).program
         work = workload_of(program, [0.0] * len(program.step_names))
         tensors = work.tensors
-        solved = solve(tensors, None, seconds)
+        found = least(tensors)
         heights = {
-            "edgeplan": solved.height,
-            "Algorithm 1": _algorithm_1(work, solved.lower_bound),
-            "greedy by size": int((first_fit(overlaps(tensors), tensors, orders(tensors)["size"]) + tensors.size).max()),
+            "edgeplan": found.height,
+            "Algorithm 1": _algorithm_1(work, found.lower_bound),
+            "greedy by size": int((FirstFit(tensors).greedy()["size"] + tensors.size).max()),
         }
         for setting, height in heights.items():
             yield {
-                "model": name, "case": "layout", "setting": setting, "peak": height, "needed": solved.lower_bound,
-                "steps": len(tensors), "planning_s": solved.seconds,
+                "model": name, "case": "layout", "setting": setting, "peak": height, "needed": found.lower_bound,
+                "steps": len(tensors),
             }  # fmt: skip
 
 

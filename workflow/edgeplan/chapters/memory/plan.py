@@ -78,7 +78,6 @@ _log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
-_LEAST_SECONDS = 5.0  # to look for the least arena of a program
 _ATTEMPTS = 4  # to hold the budget in a run
 _FOUND_ATTEMPTS = 8  # with a budget that the search has found, which grows by twice as much each time
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
@@ -414,7 +413,7 @@ class Planner:
     def _does_not_fit(self, budget: int, excess: int) -> TooSmallError:
         candidate, layout = self._finest_layout
         bound = layout.lower_bound + candidate.objects_bytes
-        enough = (layout.height or layout.lower_bound) + candidate.objects_bytes + excess
+        enough = layout.height + candidate.objects_bytes + excess
         if excess:
             why = f"runs take {mib(excess)} more than was profiled"
         elif layout.proven:
@@ -428,7 +427,7 @@ class Planner:
     def _finest_layout(self) -> tuple[CostedProgram, BufferLayout]:
         """The finest form, and the least that its buffers were laid out in: looked for once, whatever the budgets refused."""
         candidate = self.candidate(min(self.forms, key=self._least))
-        return candidate, least(candidate.workload, _LEAST_SECONDS)
+        return candidate, least(candidate.workload)
 
     def _too_small(self, budget: int, what: str, enough: int, why: str = "", *, proven: bool = False) -> TooSmallError:
         of = "for the process" if self.beside_bytes else "over idle"
@@ -667,15 +666,9 @@ class Planner:
     ) -> list[tuple[int, float, float, Schedule]]:
         """Schedules for budgets from the least to all weights in memory: budget, predicted time, bound, and schedule."""
         work, reader, beside = candidate.workload, candidate.reader, candidate.objects_bytes
-        tensors = len(work.tensors)
-        tightest = least(work, _LEAST_SECONDS)
-        layouts = [lowest(work)]
-        low = int((layouts[0] + work.tensors.size).max(initial=0))
-        if tightest.offsets is not None:
-            layouts.append(tightest.offsets[:tensors])
-            low = tightest.height or 0
-        low = max(low, bounds.least_bytes(work))
-        wanted = ladder.budgets(work, reader, mode, layouts, low, ladder.smallest(work, layouts))
+        tightest = least(work)
+        layouts = [lowest(work), tightest.offsets[: len(work.tensors)]]
+        wanted = ladder.budgets(work, reader, mode, layouts, tightest.height, ladder.smallest(work, layouts))
         rows = [
             (made.budget + beside, made.predicted_ms, made.lower_bound_ms, schedule_of(made))
             for made in ladder.plans(work, reader, mode, layouts, wanted)

@@ -19,7 +19,6 @@ from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.parts import graph
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, PROGRAM_NAME, WEIGHTS_NAME, decoded, encoded
 from edgeplan.runtime.layouts import BLOCKED
@@ -56,7 +55,7 @@ class EdgeplanMapped(Baseline):
         write_weights(self._dnnl, model, lowered, built, weights)
         program.write_bytes(encoded(built.program))
         buffers = buffers_of(built.program)
-        offsets = greedy.lowest(graph(buffers), buffers)
+        offsets = greedy.lowest(buffers)
         size = max(mmap.PAGESIZE, int((offsets + buffers.size).max(initial=0)))
         layout.write_text(json.dumps({"offsets": offsets.tolist(), "bytes": size}))
         return Artefact(main=program, files=(program, weights, layout), companions={"weights": weights, "layout": layout})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,6 @@ from edgeplan.errors import FormatError
 Ints = npt.NDArray[np.int64]
 #: Offsets and ends of lifetimes stay below this, so that no sum of an offset and a size overflows 64 bits.
 LARGEST = 2**61
-
-
-class Verdict(StrEnum):
-    """A verdict says whether the buffers fit within a capacity."""
-
-    fits = "fits"
-    infeasible = "proven infeasible"
-    unknown = "not found in the time"
 
 
 @dataclass(frozen=True)
@@ -60,35 +51,25 @@ class Buffers:
     def __len__(self) -> int:
         return len(self.size)
 
-    def subset(self, index: Ints) -> Buffers:
-        """Return the buffers at `index`, in that order."""
-        return Buffers(self.lower[index], self.upper[index], self.size[index], self.alignment[index])
-
 
 @dataclass(frozen=True)
 class BufferLayout:
     """Holds a layout with its proven bound.
 
     Attributes:
-        verdict: about `capacity`; `fits` without one.
-        offsets: one a buffer; None without a layout.
-        height: largest end of a buffer; None without a layout.
+        offsets: one a buffer.
+        height: largest end of a buffer.
         lower_bound: no layout is lower, proven.
-        capacity: capacity that was given, None if the smallest was asked for.
-        seconds: spent.
     """
 
-    verdict: Verdict
-    offsets: Ints | None
-    height: int | None
+    offsets: Ints
+    height: int
     lower_bound: int
-    capacity: int | None
-    seconds: float
 
     @property
     def proven(self) -> bool:
         """Tell whether no layout is lower."""
-        return self.height is not None and self.height <= self.lower_bound
+        return self.height <= self.lower_bound
 
 
 def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:

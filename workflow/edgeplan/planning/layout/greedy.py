@@ -1,120 +1,113 @@
-"""Lays buffers out greedily: one after the other, each at the lowest address where it fits."""
+"""Lays buffers out greedily: one after the other, each at the first address from its end of memory where it fits."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from operator import itemgetter
+
 import numpy as np
 
-from edgeplan.planning.layout.buffers import Buffers, Ints
-from edgeplan.planning.layout.parts import Indices, InterferenceGraph
-from edgeplan.support.compiled import compiled
+from edgeplan.planning.layout.buffers import LARGEST, BufferLayout, Buffers, Ints, max_live
+
+#: Buffers that are placed by one search for the least layout: a second or two.
+_WORK = 200_000
+_MOST_TRIES = 1000  # of small problems
+_NOISES, _UPPER = (0.0, 0.1, 0.3, 1.0), (0.0, 0.2, 0.5)
 
 
-def orders(part: Buffers) -> dict[str, Ints]:
-    """Return orders in which buffers are worth placing, by name: positions of all buffers (n,)."""
-    length = part.upper - part.lower
-    area = part.size.astype(float) * length.astype(float)
-    keys = {
-        "size": (part.lower, -length, -part.size),
-        "area": (part.lower, -part.size, -area),
-        "length": (part.lower, -part.size, -length),
-        "start": (-part.size, part.lower),
-        "end": (-part.size, -part.upper),
-    }
-    return {name: np.lexsort(key) for name, key in keys.items()}
+class FirstFit:
+    """Layouts of buffers, each by an order and an end of memory for each buffer."""
+
+    def __init__(self, all_of: Buffers) -> None:
+        self._of = all_of
+        self._size, self._unit = all_of.size.tolist(), all_of.alignment.tolist()
+        lower, upper = all_of.lower, all_of.upper
+        self._beside = [np.flatnonzero((lower < b) & (a < upper)).tolist() for a, b in zip(lower, upper, strict=True)]
+        length = (upper - lower).astype(np.float64)
+        keys = (all_of.size, all_of.size * length, length, -lower)
+        self._keys = [(key / max(1.0, float(np.abs(key).max(initial=0)))).tolist() for key in keys]
+
+    def greedy(self) -> dict[str, Ints]:
+        """Greedy layouts (n,), by the name of the order in which buffers are placed, all from the lower end."""
+        lower, upper, size = self._of.lower, self._of.upper, self._of.size
+        length = upper - lower
+        keys = {
+            "size": (lower, -length, -size),
+            "area": (lower, -size, -size.astype(float) * length.astype(float)),
+            "length": (lower, -size, -length),
+            "start": (-size, lower),
+            "end": (-size, -upper),
+        }
+        orders = {name: np.lexsort(key).tolist() for name, key in keys.items()}
+        return {name: offsets for name, order in orders.items() if (offsets := self.laid_out(order)) is not None}
+
+    def random_order(self, draw: random.Random) -> list[int]:
+        """The buffers in a random order: one of the keys decides, with more or less noise."""
+        key, noise = draw.choice(self._keys), draw.choice(_NOISES)
+        ranks = [value + noise * draw.random() for value in key]
+        return sorted(range(len(ranks)), key=lambda t: -ranks[t])
+
+    def random_ends(self, draw: random.Random) -> list[bool]:
+        """For each buffer, whether it goes to the upper end of memory."""
+        share = draw.choice(_UPPER)
+        return [draw.random() < share for _ in self._size]
+
+    def laid_out(self, order: Sequence[int], upper: Sequence[bool] | None = None, room: int = LARGEST) -> Ints | None:
+        """Addresses of the buffers, each as near to its end of memory as those before it leave; None if one does not fit.
+
+        Args:
+            order: of the buffers.
+            upper: for each, whether it goes to the upper end; None: none does.
+            room: bytes.
+        """
+        found = [-1] * len(order)
+        for t in order:
+            size, unit = self._size[t], self._unit[t]
+            beside = [(found[j], found[j] + self._size[j]) for j in self._beside[t] if found[j] >= 0]
+            if upper is not None and upper[t]:
+                at = (room - size) // unit * unit
+                for low, high in sorted(beside, key=itemgetter(1), reverse=True):
+                    if high <= at:
+                        break
+                    if low < at + size:
+                        at = (low - size) // unit * unit
+                if at < 0:
+                    return None
+            else:
+                at = 0
+                for low, high in sorted(beside):
+                    if at + size <= low:
+                        break
+                    at = max(at, -(-high // unit) * unit)
+                if at + size > room:
+                    return None
+            found[t] = at
+        return np.array(found, dtype=np.int64)
 
 
-def first_fit(graph: InterferenceGraph, part: Buffers, order: Ints) -> Ints:
-    """Return offsets (n,) by placing in this order; O(sum of degree log degree)."""
-    return _first_fit(graph.pointer, graph.neighbour, part.size, part.alignment, order)
-
-
-def lowest(graph: InterferenceGraph, part: Buffers) -> Ints:
+def lowest(all_of: Buffers) -> Ints:
     """Return offsets (n,) by placing in the order that gives the lowest layout."""
-    found = [first_fit(graph, part, order) for order in orders(part).values()]
-    return min(found, key=lambda offsets: int((offsets + part.size).max(initial=0)))
+    return min(FirstFit(all_of).greedy().values(), key=lambda offsets: _height(all_of, offsets))
 
 
-@compiled
-def _first_fit(pointer: Ints, neighbour: Indices, size: Ints, alignment: Ints, order: Ints) -> Ints:
-    n = len(size)
-    offset = np.full(n, -1, dtype=np.int64)
-    begins = np.empty(n, dtype=np.int64)
-    ends = np.empty(n, dtype=np.int64)
-    for k in order:
-        count = 0
-        for q in range(pointer[k], pointer[k + 1]):
-            j = neighbour[q]
-            if offset[j] >= 0:
-                begins[count] = offset[j]
-                ends[count] = offset[j] + size[j]
-                count += 1
-        free = 0
-        for at in np.argsort(begins[:count]):
-            if begins[at] >= free + size[k]:
-                break
-            free = max(free, -(-ends[at] // alignment[k]) * alignment[k])
-        offset[k] = free
-    return offset
-
-
-def stack(part: Buffers) -> Ints:
-    """Stack buffers one above the other and return their offsets; only different components share memory. O(n log n)."""
-    return _stack(part.lower, part.upper, part.size, part.alignment, np.argsort(part.lower, kind="stable"))
-
-
-@compiled
-def _stack(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints) -> Ints:
-    offset = np.zeros(len(order), dtype=np.int64)
-    top = reached = 0
-    for at, k in enumerate(order):
-        if at == 0 or lower[k] >= reached:
-            top, reached = 0, upper[k]
-        offset[k] = -(-top // alignment[k]) * alignment[k]
-        top = offset[k] + size[k]
-        reached = max(reached, upper[k])
-    return offset
-
-
-def sweep(part: Buffers, order: Ints, limit: int) -> Ints | None:
-    """Return offsets by placing in order of begin, for parts with too many neighbours to list; O(n live).
+def least(all_of: Buffers, work: int = _WORK, seed: int = 0) -> BufferLayout:
+    """Return the lowest layout found: the best of the greedy orders, then random orders until one is at the bound.
 
     Args:
-        part: the buffers.
-        order: positions by begin.
-        limit: most steps; None is returned beyond it.
+        all_of: the buffers.
+        work: buffers that are placed at most in random orders.
+        seed: of what is drawn.
     """
-    offset, done = _sweep(part.lower, part.upper, part.size, part.alignment, order, limit)
-    return offset if done else None
+    offsets, bound = lowest(all_of), max_live(all_of)
+    made, draw = FirstFit(all_of), random.Random(seed)  # noqa: S311  no secret
+    tries = min(work // max(1, len(all_of)), _MOST_TRIES)
+    while (height := _height(all_of, offsets)) > bound and tries > 0:
+        tries -= 1
+        lower = made.laid_out(made.random_order(draw), room=height - 1)
+        offsets = offsets if lower is None else lower
+    return BufferLayout(offsets, height, bound)
 
 
-@compiled
-def _sweep(lower: Ints, upper: Ints, size: Ints, alignment: Ints, order: Ints, limit: int) -> tuple[Ints, bool]:
-    n = len(size)
-    offset = np.zeros(n, dtype=np.int64)
-    live = np.empty(n, dtype=np.int64)  # sorted by offset
-    count = 0
-    steps = 0
-    for k in order:
-        free, left, at = 0, 0, -1
-        for q in range(count):
-            j = live[q]
-            if upper[j] <= lower[k]:
-                continue
-            if at < 0:
-                if offset[j] >= free + size[k]:
-                    at = left
-                else:
-                    free = max(free, -(-(offset[j] + size[j]) // alignment[k]) * alignment[k])
-            live[left] = j
-            left += 1
-        steps += count + 1
-        if steps > limit:
-            return offset, False
-        if at < 0:
-            at = left
-        for q in range(left, at, -1):
-            live[q] = live[q - 1]
-        live[at] = k
-        count = left + 1
-        offset[k] = free
-    return offset, True
+def _height(all_of: Buffers, offsets: Ints) -> int:
+    return int((offsets + all_of.size).max(initial=0))

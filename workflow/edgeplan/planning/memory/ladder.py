@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from edgeplan.planning.layout.buffers import Ints
-from edgeplan.planning.memory.quick import Mode, PlannedMemory, best, enough_bytes
+from edgeplan.planning.memory.quick import NEAR, Mode, PlannedMemory, best, enough_bytes
 from edgeplan.planning.memory.search import improved
 from edgeplan.planning.memory.workload import Reader, Workload
 
@@ -19,6 +19,7 @@ from edgeplan.planning.memory.workload import Reader, Workload
 STEPS = 24
 _MOVING = 1.01  # a plan that keeps what a smaller one keeps may be so much slower than another
 _NEAREST = 1.01  # budgets that are no nearer to each other than this
+_WIDEST = 1.25  # budgets that are farther from each other have one between them, however alike their plans are in time
 _SHORTEST_MS = 1e-6  # of an inference
 _WORK, _MOST_TRIES = 30_000, 60  # of the search for layouts, for each budget: see `search.WORK`
 
@@ -26,7 +27,7 @@ _WORK, _MOST_TRIES = 30_000, 60  # of the search for layouts, for each budget: s
 def budgets(
     workload: Workload, reader: Reader, mode: Mode, layouts: Sequence[Ints], least: int, most: int, count: int = STEPS
 ) -> list[int]:
-    """Budgets from the least to the most (bytes), ascending: where plans of two neighbours differ most, one between them.
+    """Budgets from the least to the most (bytes), ascending: none far from each other, then where plans differ most.
 
     Args:
         workload: the steps.
@@ -43,7 +44,9 @@ def budgets(
         wide = [(low, high) for low, high in pairwise(ordered) if high > low * _NEAREST]
         if not wide:
             break
-        low, high = max(wide, key=lambda pair: (times[pair[0]] / max(times[pair[1]], _SHORTEST_MS), pair[1] / pair[0]))
+        low, high = max(wide, key=lambda pair: pair[1] / pair[0])
+        if high < low * _WIDEST:
+            low, high = max(wide, key=lambda pair: times[pair[0]] / max(times[pair[1]], _SHORTEST_MS))
         between = math.isqrt(low * high)
         times[between] = _predicted(workload, reader, mode, layouts, between)
     return sorted(times)
@@ -70,12 +73,17 @@ def plans(
     """
     known: list[Ints] = list(layouts)
     before: PlannedMemory | None = None
+    fastest_ms = math.inf
     for budget in wanted:
         staying = before.staying if before is not None else []
         made = beside(workload, reader, mode, known, budget, staying, min(work, _MOST_TRIES * workload.steps))
-        if made is None or (before is not None and before.predicted_ms <= made.predicted_ms):
-            continue  # it does not fit, or a smaller budget is as good, and nothing moves
+        if made is None:
+            continue
+        as_fast = made.predicted_ms <= (1 + NEAR) * fastest_ms
+        if before is not None and made.predicted_ms >= fastest_ms and not (as_fast and made.loaded_bytes < before.loaded_bytes):
+            continue  # a smaller budget is as good, and nothing moves
         yield made
+        fastest_ms = min(fastest_ms, made.predicted_ms)
         before = made
         known = [*layouts, from_zero(made.placement.tensor_offset)]
 

@@ -8,9 +8,7 @@ import numpy as np
 
 from edgeplan.errors import InfeasibleError, UndecidedError
 from edgeplan.planning.layout import greedy
-from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints, Verdict
-from edgeplan.planning.layout.parts import graph
-from edgeplan.planning.layout.solve import solve
+from edgeplan.planning.layout.buffers import BufferLayout, Buffers, Ints
 from edgeplan.planning.memory import algorithm1, bounds
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
 from edgeplan.planning.memory.search import WORK, improved
@@ -22,7 +20,6 @@ def plan(
     reader: Reader,
     budget: int,
     mode: Mode = Mode.isolated,
-    timeout_s: float = 10.0,
     work: int = WORK,
 ) -> PlannedMemory:
     """Plan the streaming of weights.
@@ -32,54 +29,49 @@ def plan(
         reader: what weights are read with.
         budget: bytes for tensors and weights.
         mode: what is planned for.
-        timeout_s: for an exact search, which only a tight budget needs.
         work: of the search for a better layout of the tensors (`search.improved`); 0: none.
 
     Raises:
         InfeasibleError: it is proven that nothing fits; the message says what is the least.
-        UndecidedError: neither a plan nor a proof is found in the time.
+        UndecidedError: neither a plan nor a proof is found.
     """
     if budget < bounds.least_bytes(workload):
-        raise _does_not_fit(workload, budget, timeout_s)
+        raise _does_not_fit(least(workload), budget)
     paper = (placed for _ in [0] if mode is Mode.back_to_back and (placed := algorithm1.place(workload, budget)) is not None)
     found = best(workload, reader, budget, mode, _tensor_layouts(workload, budget), paper)
     if found is None:
-        exact = solve(_one_by_one(workload), budget, timeout_s)
-        if exact.verdict is Verdict.infeasible:
-            raise _does_not_fit(workload, budget, timeout_s)
-        if exact.offsets is None:
-            raise UndecidedError(
-                f"no layout of {budget} bytes was found in {timeout_s:g} s, nor that there is none",
-                next_step="give more time or a larger budget",
-            )
-        found = best(workload, reader, budget, mode, [exact.offsets[: len(workload.tensors)]])
+        tightest = least(workload)
+        if tightest.height > budget:
+            raise _does_not_fit(tightest, budget)
+        found = best(workload, reader, budget, mode, [tightest.offsets[: len(workload.tensors)]])
         if found is None:
             raise RuntimeError("the skyline finds no place for weights that have one")
     return improved(workload, reader, found, work)
 
 
-def least(workload: Workload, timeout_s: float = 60.0) -> BufferLayout:
-    """Return the least budget that is enough, with a layout that loads weights in their own step."""
-    return solve(_one_by_one(workload), None, timeout_s)
-
-
-def _one_by_one(workload: Workload) -> Buffers:
+def least(workload: Workload) -> BufferLayout:
+    """Return the least budget found, with a layout that loads weights in their own step."""
     tensors = workload.tensors
     steps = np.flatnonzero(workload.weight_bytes)
-    return Buffers(
-        np.concatenate([tensors.lower, steps]),
-        np.concatenate([tensors.upper, steps + 1]),
-        np.concatenate([tensors.size, workload.weight_bytes[steps]]),
-        np.concatenate([tensors.alignment, np.full(len(steps), workload.weight_alignment)]),
+    return greedy.least(
+        Buffers(
+            np.concatenate([tensors.lower, steps]),
+            np.concatenate([tensors.upper, steps + 1]),
+            np.concatenate([tensors.size, workload.weight_bytes[steps]]),
+            np.concatenate([tensors.alignment, np.full(len(steps), workload.weight_alignment)]),
+        )
     )
 
 
-def _does_not_fit(workload: Workload, budget: int, timeout_s: float) -> InfeasibleError:
-    found = least(workload, timeout_s)
-    known = f"the least is {found.height} bytes" if found.proven else f"the least is {found.lower_bound} bytes or more"
-    enough = found.height if found.height is not None else found.lower_bound
-    what = f"does not fit in {budget} bytes: {known}, proven for these slices"
-    return InfeasibleError(what, next_step=f"give a budget of {enough} bytes or more, or slice finer")
+def _does_not_fit(found: BufferLayout, budget: int) -> InfeasibleError | UndecidedError:
+    next_step = f"give a budget of {found.height} bytes or more, or slice finer"
+    if budget >= found.lower_bound:
+        what = f"no layout of {budget} bytes is found, the least one takes {found.height}"
+        return UndecidedError(f"{what}; {found.lower_bound} bytes are the proven least", next_step=next_step)
+    known = f"{found.height} bytes" if found.proven else f"{found.lower_bound} bytes or more"
+    return InfeasibleError(
+        f"does not fit in {budget} bytes: the least is {known}, proven for these slices", next_step=next_step
+    )
 
 
 def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
@@ -95,4 +87,4 @@ def _tensor_layouts(workload: Workload, budget: int) -> Iterator[Ints]:
 
 def lowest(workload: Workload) -> Ints:
     """Return the lowest greedy layout of the tensors."""
-    return greedy.lowest(graph(workload.tensors), workload.tensors)
+    return greedy.lowest(workload.tensors)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from operator import itemgetter
 
 import numpy as np
 
-from edgeplan.planning.layout.buffers import Buffers, Ints
+from edgeplan.planning.layout.greedy import FirstFit
 from edgeplan.planning.memory import residents, simulate
 from edgeplan.planning.memory.quick import NEAR, REPEATS, Mode, PlannedMemory, around
 from edgeplan.planning.memory.workload import Reader, Workload
@@ -27,7 +26,7 @@ _SHORTEST_MS = 1e-6  # of a wait
 _NEAR_A_WAIT = 0.8  # of the changes: of a tensor that lives while a load has to wait
 _BESIDE = 0.8  # of the layouts: beside the weights that stay in the best plan
 _FRESH = 0.2  # of the layouts that are tried: not made from the best one
-_NOISES, _UPPER, _CHANGES = (0.0, 0.1, 0.3, 1.0), (0.0, 0.2, 0.5), (1, 2, 4)
+_CHANGES = (1, 2, 4)
 
 
 def improved(
@@ -47,14 +46,14 @@ def improved(
     if count < 2 or planned.gap <= NEAR:
         return planned
     draw = random.Random(seed)  # noqa: S311  no secret
-    layouts = _TensorLayouts(workload.tensors)
-    best, order, upper = planned, layouts.order(draw), [False] * count
+    layouts = FirstFit(workload.tensors)
+    best, order, upper = planned, layouts.random_order(draw), [False] * count
     held_up: list[tuple[float, list[int]]] = []  # waits of the best plan found here, and the tensors that may be in the way
     for _ in range(min(work // workload.steps, _MOST_TRIES)):
         if work <= 0 or best.gap <= NEAR:
             break
         if not held_up or draw.random() < _FRESH:
-            tried, ends = layouts.order(draw), layouts.ends(draw)
+            tried, ends = layouts.random_order(draw), layouts.random_ends(draw)
         else:
             tried, ends = list(order), list(upper)
             (_, near), *_ = draw.choices(held_up, [wait for wait, _ in held_up])
@@ -91,58 +90,3 @@ def _held_up(workload: Workload, reader: Reader, planned: PlannedMemory) -> list
         if near:
             found.append((float(waits[k]), near))
     return found
-
-
-class _TensorLayouts:
-    """Layouts of tensors within a budget, each by an order and an end of memory for each tensor."""
-
-    def __init__(self, tensors: Buffers) -> None:
-        self._size, self._unit = tensors.size.tolist(), tensors.alignment.tolist()
-        lower, upper = tensors.lower, tensors.upper
-        self._beside = [np.flatnonzero((lower < b) & (a < upper)).tolist() for a, b in zip(lower, upper, strict=True)]
-        length = (upper - lower).astype(np.float64)
-        keys = (tensors.size, tensors.size * length, length, -lower)
-        self._keys = [(key / max(1.0, float(np.abs(key).max()))).tolist() for key in keys]
-
-    def order(self, draw: random.Random) -> list[int]:
-        """The tensors in a random order: one of the keys decides, with more or less noise."""
-        key, noise = draw.choice(self._keys), draw.choice(_NOISES)
-        ranks = [value + noise * draw.random() for value in key]
-        return sorted(range(len(ranks)), key=lambda t: -ranks[t])
-
-    def ends(self, draw: random.Random) -> list[bool]:
-        """For each tensor, whether it goes to the upper end of memory."""
-        share = draw.choice(_UPPER)
-        return [draw.random() < share for _ in self._size]
-
-    def laid_out(self, order: Sequence[int], upper: Sequence[bool], room: int) -> Ints | None:
-        """Addresses of the tensors, each as near to its end of memory as those before it leave; None if one does not fit.
-
-        Args:
-            order: of the tensors.
-            upper: for each, whether it goes to the upper end.
-            room: bytes.
-        """
-        found = [-1] * len(order)
-        for t in order:
-            size, unit = self._size[t], self._unit[t]
-            beside = [(found[j], found[j] + self._size[j]) for j in self._beside[t] if found[j] >= 0]
-            if upper[t]:
-                at = (room - size) // unit * unit
-                for low, high in sorted(beside, key=itemgetter(1), reverse=True):
-                    if high <= at:
-                        break
-                    if low < at + size:
-                        at = (low - size) // unit * unit
-                if at < 0:
-                    return None
-            else:
-                at = 0
-                for low, high in sorted(beside):
-                    if at + size <= low:
-                        break
-                    at = max(at, -(-high // unit) * unit)
-                if at + size > room:
-                    return None
-            found[t] = at
-        return np.array(found, dtype=np.int64)

@@ -21,7 +21,6 @@ from edgeplan.runtime.streaming.program import AGAIN, BUFFER_COLUMNS, PAGE_BYTES
 from edgeplan.runtime.streaming.session import Schedule
 
 _MIB = 1 << 20
-_WARM_STEPS = 64
 
 
 def buffers_of(program: StreamProgram) -> Buffers:
@@ -113,17 +112,6 @@ def schedule_of(planned: PlannedMemory) -> Schedule:
         placed.after.tolist(),
         np.where(waits, placed.again, -1).tolist(),
     )
-
-
-def warm_up() -> None:
-    """Plan once, for nothing: what numpy and Python take for it the first time is of a process that plans, not of a run."""
-    steps = np.arange(_WARM_STEPS)
-    tensors = Buffers(steps, np.minimum(steps + 2, _WARM_STEPS), np.full(_WARM_STEPS, PAGE_BYTES), np.ones_like(steps))
-    work = Workload(np.ones(_WARM_STEPS), np.where(steps % 2, PAGE_BYTES, 0), tensors, PAGE_BYTES)
-    for mode in Mode:
-        planned = best(work, Reader(1.0, 2), _WARM_STEPS * PAGE_BYTES // 4, mode, [steps % 4 * PAGE_BYTES], again=True)
-        if planned is not None:
-            schedule_of(planned)
 
 
 def placement_of(own: Schedule) -> Placement:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,15 +27,10 @@ from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.schedules import ScheduleFile, StoredSchedule
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.support.cgroups import memory_limit
-from edgeplan.support.lazy import lazily
 from edgeplan.support.machine import fingerprint
 
 if TYPE_CHECKING:
-    from edgeplan.runtime.streaming import background
     from edgeplan.runtime.streaming.again import Again
-    from edgeplan.runtime.streaming.background import BackgroundPlan
-else:  # whose budget does not change starts no process
-    background = lazily("edgeplan.runtime.streaming.background")
 
 ISOLATED = "isolated"
 #: Beside a budget: the idle process, and all of the libraries' files, which the system reads ahead.
@@ -138,7 +132,8 @@ class MemorySession(Session):
     Args:
         plan: the plan folder.
         dnnl: the library; None: it is loaded.
-        budget: bytes over idle, to run by the fastest stored schedule that they are enough for; None: as it was planned.
+        budgets: bytes over idle that will be asked for (`adapt`): the session opens by the schedule of the first one that is
+            enough for any; empty: as it was planned.
 
     Attributes:
         program: what is run.
@@ -153,13 +148,16 @@ class MemorySession(Session):
     Raises:
         FormatError: the plan is for another machine or library, or a file is damaged.
         ModelError: the weights are missing or damaged.
-        InfeasibleError: no stored schedule is within the budget.
+        InfeasibleError: no stored schedule is within any of the budgets.
     """
 
-    def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None, budget: int | None = None) -> None:
+    def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None, budgets: Sequence[int] = ()) -> None:
         dnnl = dnnl or Dnnl()
         given = plan
-        plan, chosen = (plan, None) if budget is None else _chosen(plan, budget)
+        found = next(filter(None, (choose(by_coarseness(plan), budget) for budget in budgets)), None)
+        if budgets and found is None:
+            raise _too_small(plan, budgets[0])
+        plan = found[0] if found else plan
         plan.require_here(fingerprint(), dnnl.info.version, dnnl.info.isa)
         read = plan.require_whole(WEIGHTS_NAME)
         schedule, self.program, self._plan = plan.scheduled(MemorySchedule), plan.program_of(StreamProgram), plan
@@ -169,31 +167,18 @@ class MemorySession(Session):
         self.others = measured.others
         self.mode, self.isolated, self.budget_bytes = schedule.mode, schedule.mode == ISOLATED, schedule.budget_bytes
         placed = schedule.placed
-        if chosen is not None:
-            stored, placed = chosen
+        if found is not None:
+            _, stored, placed = found
             self.predicted_ms, self.budget_bytes = stored.predicted_ms, stored.budget_bytes
         super().__init__(self.program.inputs, plan.path)
         file = WeightsFile(plan.path / WEIGHTS_NAME, self.program.weights_bytes, drop=read)
         library = pages_of(plan, dnnl.info.path)
         self.stream = StreamSession(dnnl, self.program, placed, file, processors=schedule.reader, library=library)
         self._dnnl, self._given = dnnl, given
-        self._anew: BackgroundPlan | None = None
-
-    @cached_property
-    def again(self) -> Again:
-        """Return the values that plans for other budgets are made from.
-
-        Who asks first waits for numpy, and for a plan made for nothing.
-        """
-        from edgeplan.runtime.streaming.again import warm_up  # noqa: PLC0415  this loads numpy
-
-        warm_up()  # so that a change of the budget waits for planning alone
-        return again_of(self._finest)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np  # noqa: PLC0415  who takes bytes needs none
 
-        self.take_better()
         found = self.stream.run({name: np.ascontiguousarray(value).data for name, value in inputs.items()})
         return {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in self.program.outputs}
 
@@ -201,8 +186,7 @@ class MemorySession(Session):
         """Run by the fastest stored schedule that a budget is enough for from now on.
 
         A budget that is too small for the parts of the plan's steps is one for the plan in finer parts that lies beside it: its
-        kernels are made then, which takes longer. Where memory is left over, another process plans for all of it meanwhile; see
-        `take_better`.
+        kernels are made then, which takes longer.
 
         Args:
             budget: bytes over idle.
@@ -213,58 +197,14 @@ class MemorySession(Session):
         Raises:
             InfeasibleError: the budget is too small.
         """
-        self._forget_plan()
         began = time.perf_counter()
-        if (chosen := choose(by_coarseness(self._given), budget)) is not None:
-            plan, stored, schedule = chosen
-            chosen_ms = (time.perf_counter() - began) * 1e3
+        if (found := choose(by_coarseness(self._given), budget)) is None:
+            raise _too_small(self._given, budget)
+        plan, stored, schedule = found
+        chosen_ms = (time.perf_counter() - began) * 1e3
+        if plan.path != self._plan.path or schedule != self.stream.schedule:
             self._use(plan, schedule)
-            if budget > stored.budget_bytes and schedule.reads:
-                self._anew = background.BackgroundPlan(str(self._plan.path), budget)
-            return stored.predicted_ms, chosen_ms
-        made = self.again.planned(budget, self.mode)  # of plans without schedules; else it says what is too small
-        planned_ms = (time.perf_counter() - began) * 1e3
-        from edgeplan.runtime.streaming.again import schedule_of  # noqa: PLC0415  this loads numpy
-
-        self._use(self._finest, schedule_of(made))
-        return made.predicted_ms, planned_ms
-
-    def take_better(self) -> float | None:
-        """Run by the plan that another process has made for the present budget, if it is made and faster than what is stored.
-
-        A session asks before each inference of `run`; who runs `stream` asks between two.
-
-        Returns:
-            The milliseconds predicted of an inference by the new plan; None where nothing has changed.
-        """
-        if self._anew is None or not self._anew.is_made:
-            return None
-        try:
-            if not self._anew.path.exists():  # nothing is faster, or planning failed
-                return None
-            steps, buffers = len(self.program.step_names), len(self.program.buffer_names)
-            made = ScheduleFile(self._anew.path, steps, buffers, back_to_back=not self.isolated)
-            self.stream.apply(made.schedule(made.stored[0]))
-            return made.stored[0].predicted_ms
-        finally:
-            self._forget_plan()
-
-    @property
-    def plans_anew(self) -> bool:
-        """Tell whether another process plans for the present budget."""
-        return self._anew is not None
-
-    def _forget_plan(self) -> None:
-        """End the planning for a budget that is none any more."""
-        if self._anew is not None:
-            self._anew.close()
-            self._anew = None
-
-    @property
-    def _finest(self) -> PlanFolder:
-        """The plan in the finest parts that there are."""
-        *_, finest = by_coarseness(self._given)
-        return finest
+        return stored.predicted_ms, chosen_ms
 
     def _use(self, plan: PlanFolder, schedule: Schedule) -> None:
         """Run by a schedule of this plan or of the one in finer parts."""
@@ -281,7 +221,6 @@ class MemorySession(Session):
         self.program, self._plan = program, plan
 
     def _close(self) -> None:
-        self._forget_plan()
         self.stream.close()
 
 
@@ -325,31 +264,26 @@ def by_coarseness(plan: PlanFolder) -> Iterator[PlanFolder]:
 def choose(plans: Iterable[PlanFolder], budget: int) -> tuple[PlanFolder, StoredSchedule, Schedule] | None:
     """The fastest stored schedule that a budget is enough for, of the first of some plans that has any; None without one.
 
+    What the budget leaves is filled with weights that it reads in each inference.
+
     Raises:
         FormatError: schedules are damaged.
     """
     for plan in plans:
         schedules = schedules_of(plan)
-        if schedules is not None and (stored := schedules.fitting(budget)) is not None:
-            return plan, stored, schedules.schedule(stored)
+        weights = plan.program_of(StreamProgram).columns.weight_bytes
+        if schedules is not None and (found := schedules.fitting(budget, weights)) is not None:
+            return plan, *found
     return None
 
 
-def _chosen(plan: PlanFolder, budget: int) -> tuple[PlanFolder, tuple[StoredSchedule, Schedule]]:
-    """The fastest stored schedule for a budget, with the plan that it is of: this one, or the one in finer parts.
-
-    Raises:
-        InfeasibleError: there is none.
-    """
-    found = choose(by_coarseness(plan), budget)
-    if found is None:
-        raise InfeasibleError(
-            f"{budget / _MIB:.2f} MiB is below all budgets that the plan has schedules for",
-            where=str(plan.path),
-            next_step="give more, or plan the model again: edgeplan plan memory",
-            proven=False,
-        )
-    return found[0], found[1:]
+def _too_small(plan: PlanFolder, budget: int) -> InfeasibleError:
+    """A refusal of a budget that no schedule is stored for."""
+    found = (stored for each in by_coarseness(plan) if (of := schedules_of(each)) for stored in of.stored)
+    least = min((stored.budget_bytes for stored in found), default=plan.scheduled(_Budget).budget_bytes)
+    what = f"{budget / _MIB:.2f} MiB is not enough: the least is {least / _MIB:.2f} MiB over idle for the slices of this plan"
+    next_step = f"give {-(-least // _MIB)}MiB or more, or plan the model again with finer slices: edgeplan plan memory"
+    return InfeasibleError(what, where="--budgets", next_step=next_step, proven=False)
 
 
 def schedules_of(plan: PlanFolder) -> ScheduleFile | None:

@@ -28,8 +28,6 @@ class Phase:
         run_ms: of each inference.
         read_bytes: during all of them.
         wait_ms: of each inference, how long steps waited for their weights.
-        better_ms: predicted of an inference by the plan that another process made meanwhile; 0: none was taken.
-        better_from: the first inference by it, counted from 0.
     """
 
     budget: int
@@ -39,8 +37,6 @@ class Phase:
     run_ms: tuple[float, ...]
     read_bytes: int
     wait_ms: tuple[float, ...] = ()
-    better_ms: float = 0.0
-    better_from: int = 0
 
 
 def sureness(others: float) -> str:
@@ -109,26 +105,18 @@ def run_budgets(
         stream = session.stream  # another one where the budget asked for finer parts
         stream.fill()
         pause_ms = (time.perf_counter() - began) * 1e3 - replan_ms
-        begun, read, times, waits = stream.bytes_read, 0, [], []
-        better_ms, better_from = 0.0, 0
+        begun, times, waits = stream.bytes_read, [], []
         if not session.isolated:
             stream.expect(repeat)
-        for number in range(repeat):
-            taken = stream.bytes_read
-            if (found_ms := session.take_better()) is not None:
-                read, begun = read + taken - begun, 0  # it is counted anew
-                better_ms, better_from = found_ms, number
-                if not session.isolated:
-                    stream.expect(repeat - number)
+        for _ in range(repeat):
             if session.isolated:
                 stream.fill()
             began = time.perf_counter()
             outputs = stream.run_taking(inputs, take)
             times.append((time.perf_counter() - began) * 1e3)
             waits.append(stream.waited_ns / 1e6)
-        read += stream.bytes_read - begun
-        ran = tuple(times), read, tuple(waits)
-        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran, better_ms, better_from))
+        ran = tuple(times), stream.bytes_read - begun, tuple(waits)
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran))
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused

@@ -64,10 +64,9 @@ class Schedule(msgspec.Struct, frozen=True):
             plan["again"],
         )
 
-    @property
-    def reads(self) -> bool:
-        """Tell whether weights are read in each inference: not all of them stay."""
-        return any(at >= 0 and self.again[k] != k for k, at in enumerate(self.weight_offset))
+    def read_bytes(self, weight_bytes: Sequence[int]) -> int:
+        """The bytes of weights, as memory holds them, that are read in each inference: those that do not stay."""
+        return sum(size for k, size in enumerate(weight_bytes) if self.weight_offset[k] >= 0 and self.again[k] != k)
 
     def loads(self, steps: ProgramColumns, halves: Stored) -> tuple[Load, ...]:
         """The loads of one inference, whose halves are of a kind."""

@@ -18,9 +18,9 @@ from typing import Any
 
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import MEMORY, SCHEDULES_NAME, WEIGHTS_NAME, PlanFolder, read_folder
+from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages, give_up_unused, unchanged_mappings
-from edgeplan.runtime.streaming.memory_session import MemorySchedule, again_of, pages_of, schedules_of
+from edgeplan.runtime.streaming.memory_session import MemorySchedule, choose, pages_of
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
@@ -51,8 +51,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         job: `folder` of the plan; `inputs`: files of the inputs' bytes by name; `schedules`: plan documents, null for the
-            folder's own, or budgets that are planned for here by `mode` from the folder's profile, each for as many `runs`, one
-            after the other in the same session; `isolated`: memory is filled before each run; `followed`: weights are loaded
+            folder's own, or budgets whose stored schedules are taken, each for as many `runs`, one after the other in the same
+            session; `isolated`: memory is filled before each run; `followed`: weights are loaded
             for one inference more, as if another followed; `processors` and `reader_processors` that the threads may use;
             `slowed_ns`: of each step; `debug`: freed memory is filled with NaN;
             `gives_back`: it goes back to the system; `bandwidth_passes`: how often all weights are read afterwards;
@@ -63,7 +63,6 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = Path(job["folder"])
     inputs = {name: Path(path).read_bytes() for name, path in job["inputs"].items()}
-    plans = _Plans(job)
     dnnl = Dnnl()
     dnnl.warm_up(int(job["threads"]))
     LibraryPages(dnnl.info.path).drop()  # what the session drops is not to be what idle was
@@ -76,12 +75,11 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     plan = read_folder(folder, MEMORY)
     program = plan.program_of(StreamProgram)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
-    plans.open(plan)
-    first, replanned = plans.schedule(job["schedules"][0])
+    first, replanned = _schedule(plan, job["schedules"][0])
     session, library = _opened(job, dnnl, plan, file, first)
     session.slowed = job.get("slowed_ns", ())
     opened = (time.perf_counter() - started) * 1e3
-    phases, ready = _phases(session, job, inputs, plans, replanned)
+    phases, ready = _phases(session, job, inputs, plan, replanned)
     peak = resident()
     rates, widened = [], 0.0
     for _ in range(int(job.get("bandwidth_passes", 0))):
@@ -122,14 +120,14 @@ def _opened(
 
 
 def _phases(
-    session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes], plans: _Plans, replanned: float
+    session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes], plan: PlanFolder, replanned: float
 ) -> tuple[list[dict[str, Any]], int]:
     """The phases of a job, and the major faults of the process until all code had run once."""
     phases: list[dict[str, Any]] = []
     ready = 0
     for number, wanted in enumerate(job["schedules"]):
         if number:
-            schedule, replanned = plans.schedule(wanted)
+            schedule, replanned = _schedule(plan, wanted)
         began = time.perf_counter()
         if number:
             session.apply(schedule)
@@ -145,41 +143,16 @@ def _phases(
     return phases, ready
 
 
-class _Plans:
-    """Schedules of a job: of plan documents, stored ones, or made here, by numpy, which is loaded before idle counts."""
-
-    def __init__(self, job: Mapping[str, Any]) -> None:
-        self._mode = job["mode"]
-        self._again: Any = None
-        self._made_by: Any = None
-        self._stored: Any = None
-        stored = (Path(job["folder"]) / SCHEDULES_NAME).exists()
-        if not stored and any(isinstance(wanted, int) for wanted in job["schedules"]):
-            from edgeplan.runtime.streaming import again  # noqa: PLC0415  see above
-
-            again.warm_up()
-            self._made_by = again
-
-    def open(self, plan: PlanFolder) -> None:
-        """Read what plans are made from."""
-        self._plan = plan
-        self._stored = schedules_of(plan)
-        if self._made_by is not None:
-            self._again = again_of(plan)
-
-    def schedule(self, wanted: int | Mapping[str, Any] | None) -> tuple[Schedule, float]:
-        """A schedule, and the milliseconds to plan it."""
-        if wanted is None:
-            return self._plan.scheduled(MemorySchedule).placed, 0.0
-        if isinstance(wanted, Mapping):
-            return Schedule.of(wanted), 0.0
-        began = time.perf_counter()
-        if self._stored is not None:
-            if (fitting := self._stored.fitting(wanted)) is None:
-                raise InfeasibleError(f"no stored schedule fits {wanted} bytes", where="--budgets", next_step="give more")
-            return self._stored.schedule(fitting), (time.perf_counter() - began) * 1e3
-        schedule = self._made_by.schedule_of(self._again.planned(wanted, self._mode))
-        return schedule, (time.perf_counter() - began) * 1e3
+def _schedule(plan: PlanFolder, wanted: int | Mapping[str, Any] | None) -> tuple[Schedule, float]:
+    """A schedule of a plan document, the folder's own, or a stored one for a budget; and the milliseconds to choose it."""
+    if wanted is None:
+        return plan.scheduled(MemorySchedule).placed, 0.0
+    if isinstance(wanted, Mapping):
+        return Schedule.of(wanted), 0.0
+    began = time.perf_counter()
+    if (found := choose([plan], wanted)) is None:
+        raise InfeasibleError(f"no stored schedule fits {wanted} bytes", where="--budgets", next_step="give more")
+    return found[2], (time.perf_counter() - began) * 1e3
 
 
 def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, bytes]) -> tuple[dict[str, Any], int]:
