@@ -131,7 +131,7 @@ def run_folder(folder: Path, given: argparse.Namespace) -> None:
         write_outputs(given.output, found.outputs)
         say(f"outputs: {', '.join(found.outputs)} in {given.output}")
     if found.difference is not None:
-        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        say(found.compared)
         found.require_checked()
 
 
