@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeplan.cli.ending import guarded
-from edgeplan.cli.times import median
+from edgeplan.cli.times import median, milliseconds
 from edgeplan.errors import InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, read_folder
 from edgeplan.terminal import escaped, say
@@ -191,5 +191,5 @@ def switch_table(times_ms: Sequence[float]) -> list[str]:
 def _times(what: str, times_ms: Sequence[float]) -> list[str]:
     if not times_ms:
         return []
-    middle = f", median {median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
-    return [f"{what}: {min(times_ms):.2f} ms{middle}"]
+    middle = f", median {milliseconds(median(times_ms))} of {len(times_ms)}" if len(times_ms) > 1 else ""
+    return [f"{what}: {milliseconds(min(times_ms))}{middle}"]
