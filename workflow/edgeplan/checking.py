@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
+from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import EdgeplanError, ModelError
 from edgeplan.runtime.folder import read_folder
 from edgeplan.support.subprocesses import module_command, run
@@ -29,21 +29,22 @@ def model_apart(folder: Path, given: Path | None) -> Path:
     return Path(_asked("model", str(folder), str(given or "")))
 
 
-def reference_apart(model: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], float]:
-    """ONNX Runtime's outputs, by name, and by what share of the largest magnitude others may differ from them.
+def reference_apart(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str, Array]]) -> Verdict:
+    """Hold outputs against ONNX Runtime's (`judged`), and return the verdict on the worst.
 
     Args:
         model: the ONNX file.
         inputs: arrays by name.
+        found: outputs of each run by name, all of the same ones.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.
     """
     with tempfile.TemporaryDirectory(prefix="edgeplan-reference-") as folder:
-        given, found = Path(folder) / "inputs.npz", Path(folder) / "outputs.npz"
-        _write(given, inputs)
-        tolerance = float(_asked("outputs", str(model), str(given), str(found)))
-        return _read(found), tolerance
+        files = [Path(folder) / f"{number}.npz" for number in range(1 + len(found))]
+        for file, arrays in zip(files, (inputs, *found), strict=True):
+            _write(file, arrays)
+        return Verdict(*map(float, _asked("outputs", str(model), *map(str, files)).split()))
 
 
 def _asked(*words: str) -> str:
@@ -70,14 +71,15 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def main() -> None:
-    """Answer in JSON what the command line asks: `model FOLDER GIVEN`, or `outputs MODEL INPUTS OUTPUTS`."""
+    """Answer in JSON what the command line asks: `model FOLDER GIVEN`, or `outputs MODEL INPUTS OUTPUTS ...`."""
     what, first, *others = sys.argv[1:]
     try:
         if what == "model":
             found = str(read_folder(Path(first)).require_model(Path(others[0]) if others[0] else None))
         else:
-            _write(Path(others[1]), reference_outputs(Path(first), _read(Path(others[0]))))
-            found = str(output_tolerance(Path(first)))
+            given, *outputs = (_read(Path(file)) for file in others)
+            verdicts = judged(Path(first), given, outputs)
+            found = " ".join(map(str, max(verdicts, key=lambda one: one.difference / one.tolerance)))
     except EdgeplanError as error:
         sys.stdout.write(json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step}))
     else:

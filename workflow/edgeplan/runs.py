@@ -26,7 +26,7 @@ from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE
 from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
 from edgeplan.support.memory_counters import resident
-from edgeplan.support.tensors import OUTPUT_TOLERANCE, Array, checked_inputs, read_inputs, relative_error
+from edgeplan.support.tensors import OF_ITS_OWN, OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, Array, checked_inputs, read_inputs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,7 +70,7 @@ class Run:
         peak_bytes: the most resident memory of this process so far, all pages.
         difference: largest difference from ONNX Runtime's outputs on the same inputs, relative to the largest magnitude of each
             output; None unless it was asked for.
-        tolerance: what it may be: more where the model rounds to bytes.
+        tolerance: what it may be: more where the model rounds to bytes, or where ONNX Runtime is as far from itself.
         not_finite: names of the inputs that held infinities or what is no number.
     """
 
@@ -89,6 +89,16 @@ class Run:
     difference: float | None = None
     tolerance: float = OUTPUT_TOLERANCE
     not_finite: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> str:
+        """Say how far outputs are from ONNX Runtime's, and how far these are from each other where that decides."""
+        told = f"largest difference from ONNX Runtime: {self.difference:.1e} of the largest magnitude"
+        if (stored := stored_as(self.plan)) != F32:
+            told += f"; weights are stored as {stored}"
+        if self.tolerance not in (OUTPUT_TOLERANCE, QUANTISED_TOLERANCE):
+            told += f"; with optimisations it differs from itself without by up to {self.tolerance / OF_ITS_OWN:.1e}"
+        return told
 
     def require_checked(self) -> None:
         """Refuse outputs that differ from ONNX Runtime's by more than rounding costs, if they were compared.
@@ -198,10 +208,7 @@ def run(
             made, first = _run_pair(cast("PairSession", session), values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
         if source is not None:  # behind the run, whose time it would change
-            reference, made["tolerance"] = reference_apart(source, values)
-            expected = [reference[name] for name in first]
-            each = (first, made["outputs"])
-            made["difference"] = max(relative_error([outputs[name] for name in first], expected) for outputs in each)
+            made["difference"], made["tolerance"] = reference_apart(source, values, (first, made["outputs"]))
     return Run(found, **made)
 
 

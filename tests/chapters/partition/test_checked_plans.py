@@ -625,7 +625,7 @@ def test_without_a_reference_the_majority_is_right(
     def cannot(*_: object) -> None:
         raise ModelError("ONNX Runtime cannot run the model")
 
-    monkeypatch.setattr(planning_module, "reference_outputs", cannot)
+    monkeypatch.setattr(planning_module, "judged", cannot)
     check, _ = _checked(ways_apart, tmp_path, monkeypatch, {(_WAYS[wrong], 1): "wrong"})
     assert (check.way, set(check.left_out)) == (_WAYS[0 if wrong else 1], {_WAYS[wrong]})
     assert "differ from those of" in check.left_out[_WAYS[wrong]]

@@ -13,6 +13,7 @@ from edgeplan.chapters.cold_start.api import ColdStartPlan, Costs, OnNoise
 from edgeplan.chapters.cold_start.gpu.planned import gpu_device, plan_gpu_start, refuse_for_gpu
 from edgeplan.cli.gpu_start import plan_lines
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.times import milliseconds
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import SOURCES, Profile
@@ -150,9 +151,9 @@ def summary(plan: Plan, profiles: Sequence[Profile], path: Path) -> list[str]:
     disk = plan.disk
     state = "warm" if disk is None else f"evicted: {disk.mb_per_s:.0f} MB/s, {disk.latency_ms:.2f} ms until the first byte"
     return [
-        f"{plan.model}: {plan.makespan_ms:.2f} ms predicted ({plan.costs} costs, planner {plan.planner}: {plan.note})",
+        f"{plan.model}: {milliseconds(plan.makespan_ms)} predicted ({plan.costs} costs, planner {plan.planner}: {plan.note})",
         f"  page cache      {state}",
-        f"  bound           {plan.lower_bound_ms:.2f} ms, gap {100 * plan.gap:.2f} % for these costs and this order",
+        f"  bound           {milliseconds(plan.lower_bound_ms)}, gap {100 * plan.gap:.2f} % for these costs and this order",
         f"  layout          {plan.layout}",
         f"  all cores       {'never' if plan.widen_from == n else widen}",
         f"  later runs      {f'{others} of {n} steps switch kernels' if plan.later else 'with the kernels of the first one'}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from edgeplan.cli.times import milliseconds
 from edgeplan.runtime.gpu_program import GpuPrediction, GpuProgram, GpuSchedule
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ def plan_lines(plan: PlanFolder) -> list[str]:
     how = "all before the first kernel runs" if schedule.in_sequence else f"{len(schedule.queues)} thread(s) beside the GPU"
     to = "from an open device to the outputs"
     return [
-        f"{program.model}: {told.makespan_ms:.2f} ms predicted, {to} (planner {schedule.planner})",
-        f"  bound           {told.lower_bound_ms:.2f} ms, gap {100 * told.gap:.2f} % for these costs and this order",
+        f"{program.model}: {milliseconds(told.makespan_ms)} predicted, {to} (planner {schedule.planner})",
+        f"  bound           {milliseconds(told.lower_bound_ms)}, gap {100 * told.gap:.2f} % for these costs and this order",
         f"  device          {plan.made_for.driver}",
         f"  preparation     {how}",
         f"  weights         {kept} of {len(weights)} steps packed in the folder, {program.packed_bytes / _MB:.1f} MB",

@@ -13,6 +13,7 @@ from edgeplan.chapters.memory.api import Inferences
 from edgeplan.chapters.memory.plan import MemoryPlanned
 from edgeplan.chapters.memory.proof import Proof
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.times import milliseconds
 from edgeplan.errors import ParamsError
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
@@ -90,19 +91,19 @@ def summary(made: MemoryPlanned) -> list[str]:
     per = "an inference" if plan.mode == "isolated" else "an inference, one after the other"
     return [
         (
-            f"{escaped(made.candidate.program.model)}: {plan.predicted_ms:.2f} ms {per}, predicted; "
-            f"{resident:.2f} ms with all weights in memory"
+            f"{escaped(made.candidate.program.model)}: {milliseconds(plan.predicted_ms)} {per}, predicted; "
+            f"{milliseconds(resident)} with all weights in memory"
         ),
         f"  budget          {made.budget / _MIB:.2f} MiB over the idle process ({idle / _MIB:.1f} MiB)",
         (
             f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB, all pages; "
-            f"{statistics.median(run.phases[0].run_ms):.2f} ms an inference (median of {len(run.phases[0].run_ms)})"
+            f"{milliseconds(statistics.median(run.phases[0].run_ms))} an inference (median of {len(run.phases[0].run_ms)})"
         ),
         *_proof(made.proof),
         f"  of which        {plan.arena_bytes / _MIB:.2f} MiB arena, {profile.objects_bytes / _MIB:.2f} MiB library, kernels",
         (
-            f"  bound           {plan.lower_bound_ms:.2f} ms for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s{rates}, "
-            f"gap {100 * plan.gap:.2f} %"
+            f"  bound           {milliseconds(plan.lower_bound_ms)} for these slices and {plan.bytes_per_ms / 1e3:.0f} MB/s"
+            f"{rates}, gap {100 * plan.gap:.2f} %"
         ),
         f"  weights         {weights / _MIB:.1f} MiB, {made.read_bytes / _MIB:.1f} MiB read in each inference",
         *_halved(made),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeplan.cli.ending import guarded
-from edgeplan.cli.times import median
+from edgeplan.cli.times import median, milliseconds
 from edgeplan.errors import InputError, ParamsError
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, read_folder
 from edgeplan.terminal import escaped, say
@@ -122,7 +122,7 @@ def run_folder(folder: Path, given: argparse.Namespace) -> None:
         write_outputs(given.output, found.outputs)
         say(f"outputs: {', '.join(found.outputs)} in {given.output}")
     if found.difference is not None:
-        say(f"largest difference from ONNX Runtime: {found.difference:.1e} of the largest magnitude")
+        say(found.compared)
         found.require_checked()
 
 
@@ -182,5 +182,5 @@ def switch_table(times_ms: Sequence[float]) -> list[str]:
 def _times(what: str, times_ms: Sequence[float]) -> list[str]:
     if not times_ms:
         return []
-    middle = f", median {median(times_ms):.2f} ms of {len(times_ms)}" if len(times_ms) > 1 else ""
-    return [f"{what}: {min(times_ms):.2f} ms{middle}"]
+    middle = f", median {milliseconds(median(times_ms))} of {len(times_ms)}" if len(times_ms) > 1 else ""
+    return [f"{what}: {milliseconds(min(times_ms))}{middle}"]

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeplan.cli.ending import guarded
-from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
+from edgeplan.engines.onnxruntime.reference import judged
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.runs import Run, budget_sizes, named_not_finite
 from edgeplan.runtime.folder import PlanFolder, read_folder
-from edgeplan.runtime.streaming.halves import F32
-from edgeplan.runtime.streaming.memory_session import stored_as
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.support.tensors import read_inputs, relative_error, write_outputs
+from edgeplan.support.tensors import read_inputs, write_outputs
 from edgeplan.terminal import say
 
 if TYPE_CHECKING:
@@ -58,12 +56,11 @@ def _outputs(job: Mapping[str, Any]) -> None:
     if job["check"]:
         inputs = _arrays(job, expected, "in")
         model = _model(plan, job)
-        reference, tolerance = reference_outputs(model, inputs), output_tolerance(model)
-        difference = relative_error(list(outputs.values()), [reference[name] for name in outputs])
-        told = "" if (stored := stored_as(plan)) == F32 else f"; weights are stored as {stored}"
-        say(f"largest difference from ONNX Runtime: {difference:.1e} of the largest magnitude{told}")
+        ((difference, tolerance),) = judged(model, inputs, [outputs])
         odd = named_not_finite(inputs, say=False)
-        Run(plan, difference=difference, tolerance=tolerance, not_finite=odd).require_checked()
+        held = Run(plan, difference=difference, tolerance=tolerance, not_finite=odd)
+        say(held.compared)
+        held.require_checked()
 
 
 def _plan(job: Mapping[str, Any]) -> tuple[PlanFolder, Sequence[ModelInput]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeplan.cli.times import median
+from edgeplan.cli.times import median, milliseconds
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import PlanFolder
 from edgeplan.runtime.streaming.lean_inputs import random_inputs
@@ -48,7 +48,8 @@ def run_memory(plan: PlanFolder, given: argparse.Namespace) -> None:
         dnnl, idle = ready(plan, given.gate)
         with MemorySession(plan, dnnl, budgets) as session:
             program = session.program
-            inputs, waited = mapped_inputs(program.inputs, Path(work)), _Waited(writing(program.outputs, Path(work)))
+            inputs = mapped_inputs(program.inputs, Path(work))
+            waited = _Waited(writing(program.outputs, Path(work), given.repeat))
             phases, _, refused = run_budgets(session, inputs, given.repeat, budgets, waited)
             keep_under_limit(session, plan)
         peak = resident()
@@ -173,20 +174,27 @@ def mapped_inputs(borders: Sequence[Border], work: Path) -> dict[str, mmap.mmap]
     return found
 
 
-def writing(borders: Sequence[Border], work: Path) -> Callable[[str, memoryview], int]:
-    """Make what writes a model's outputs to files.
+def writing(borders: Sequence[Border], work: Path, repeat: int = 1) -> Callable[[str, memoryview], int]:
+    """Make what writes outputs to files: the last of so many inferences, and the first ones, so that its code has run.
 
     Args:
         borders: the outputs.
         work: the folder of the files.
+        repeat: inferences of each budget.
     """
     places = {border.name: work / f"{k}.out" for k, border in enumerate(borders)}
-    return lambda name, view: places[name].write_bytes(view)
+    calls = dict.fromkeys(places, 0)
+
+    def write(name: str, view: memoryview) -> int:
+        calls[name] += 1
+        return places[name].write_bytes(view) if calls[name] <= READY_INFERENCES or not calls[name] % repeat else 0
+
+    return write
 
 
 def _line(phase: Phase) -> str:
     line = (
-        f"{phase.budget / _MIB:.1f} MiB: {told_times(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
+        f"{phase.budget / _MIB:.1f} MiB: {told_times(phase.run_ms)}, predicted {milliseconds(phase.predicted_ms)}, "
         f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
     )
     if phase.replan_ms:
@@ -197,8 +205,8 @@ def _line(phase: Phase) -> str:
 def told_times(times: Sequence[float]) -> str:
     """Tell the times of inferences, ms: their median, and the least of them."""
     if len(times) == 1:
-        return f"{times[0]:.2f} ms"
-    return f"{median(times):.2f} ms (median of {len(times)}, least {min(times):.2f})"
+        return milliseconds(times[0])
+    return f"{milliseconds(median(times))} (median of {len(times)}, least {milliseconds(min(times))})"
 
 
 def peak_line(idle: dict[str, int], peak: dict[str, int], tables: int, budget: int) -> str:

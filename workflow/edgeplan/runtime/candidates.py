@@ -10,6 +10,7 @@ from edgeplan.graph.steps import COMPILED, INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
+from edgeplan.runtime.exact_bytes import exact_kernels
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.primitive_kinds import AS_CONVOLUTION
 
@@ -22,7 +23,8 @@ _ALGORITHMS = {"conv": ("direct", "winograd"), "fc": ("direct", AS_CONVOLUTION)}
 def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
     """The implementations of a step, the layouts that its activations have first, in oneDNN's order within one layout.
 
-    The reference implementation is left out where there is any other: it is slower by orders of magnitude.
+    The reference implementation is left out where there is any other: it is slower by orders of magnitude. In eight bits those
+    whose sums saturate are.
 
     Raises:
         ModelError: oneDNN offers none.
@@ -31,7 +33,8 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
     for every in (False, True):  # some primitives take no two layouts, even of the same bytes
         for variant in () if found else _variants(creator, step, every=every):
             for implementation, created in _walk(creator, step, variant):
-                if created is not None and implementation.name not in found:
+                exact = step.kind not in INT8_KINDS or implementation.kernel in exact_kernels()
+                if created is not None and exact and implementation.name not in found:
                     found[implementation.name] = implementation
     if not found:
         raise ModelError(

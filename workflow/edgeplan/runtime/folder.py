@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 9
+FORMAT = 10  # those of 9 may run kernels of eight bits whose sums saturate
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
 #: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
 SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"

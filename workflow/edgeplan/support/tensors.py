@@ -24,6 +24,8 @@ Shape = tuple[int, ...]
 OUTPUT_TOLERANCE = 1e-4
 #: The same where values are rounded to bytes on their way: what lies half-way between two may become either.
 QUANTISED_TOLERANCE = 2e-2
+#: How often as far as right implementations are from each other outputs may be (`allowed_error`).
+OF_ITS_OWN = 2
 
 
 class ModelInput(Protocol):
@@ -168,23 +170,58 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     write_atomically(path, write)
 
 
-def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
+def relative_error(outputs: Sequence[Array], expected: Sequence[Array], *, mean: bool = False) -> float:
     """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
 
     What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
+
+    Args:
+        outputs: a.
+        expected: b.
+        mean: whether to take the mean of |a - b| of each.
     """
     if len(outputs) != len(expected):
         return math.inf
     worst = 0.0
     for found, wanted in zip(outputs, expected, strict=True):
-        a, b = (v.astype(np.int64) if v.dtype.kind in "bi" else v for v in (found, wanted))  # truth values have no difference
+        a, b = (v.astype(np.int64) if v.dtype.kind in "biu" else v for v in (found, wanted))  # none wraps around
         if a.shape != b.shape:
             return math.inf
         numbers = np.isfinite(a) & np.isfinite(b)
         if not np.array_equal(a[~numbers], b[~numbers], equal_nan=a.dtype.kind == "f"):
             return math.inf
         a, b = a[numbers], b[numbers]
-        scale = float(np.abs(b).max(initial=0.0))
-        difference = float(np.abs(a - b).max(initial=0.0))
+        scale, apart = float(np.abs(b).max(initial=0.0)), np.abs(a - b)
+        difference = float(apart.mean() if mean and apart.size else apart.max(initial=0.0))
         worst = max(worst, difference / scale if scale else (0.0 if difference == 0 else math.inf))
     return worst
+
+
+def allowed_error(
+    outputs: Sequence[Array],
+    expected: Sequence[Array],
+    own: Sequence[tuple[Sequence[Array], Sequence[Array]]],
+    tolerance: float,
+) -> float:
+    """Return how far outputs may be from those expected: further than the tolerance if right implementations are, too.
+
+    An output may be twice as far as these are from each other at most, on average and at its farthest value: a wrong kernel
+    moves all values, though the farthest one by no more than rounding may move one of a deep network.
+
+    Args:
+        outputs: in order.
+        expected: likewise.
+        own: what two right implementations return for equal inputs, for some inputs.
+        tolerance: what rounding costs, relative to the largest magnitude (`relative_error`).
+    """
+    allowed = tolerance
+    for k, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if relative_error([found], [wanted]) <= tolerance:
+            continue
+        for mean in (True, False):
+            apart = [relative_error([one[k]], [other[k]], mean=mean) for one, other in own]
+            most = OF_ITS_OWN * max(filter(math.isfinite, apart), default=0.0)
+            if not relative_error([found], [wanted], mean=mean) <= most:
+                return tolerance
+        allowed = max(allowed, most)
+    return allowed

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from edgeplan.errors import ModelError
 from edgeplan.support.lazy import lazily
-from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, allowed_error, relative_error
 
-ort, onnx = lazily("onnxruntime"), lazily("onnx")  # who runs plans compares none
-quantised = lazily("edgeplan.graph.onnx.quantised")  # likewise
+sessions = lazily("edgeplan.graph.onnx.sessions")  # who runs plans compares none
 
-Array = npt.NDArray[np.float32]
-_ERRORS_ONLY = 3
+Array = npt.NDArray[Any]
+#: How many inputs near to those of a run say how far ONNX Runtime is from itself, and how near they are.
+_AGAIN, _NEAR = 4, 1e-3
 
 
-def output_tolerance(model: Path) -> float:
-    """Return by what share of the largest magnitude outputs may differ from the reference: steps of bytes where it rounds."""
-    rounds = quantised.rounds_to_bytes(onnx.load(model, load_external_data=False))
-    return QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE
+class Verdict(NamedTuple):
+    """How far outputs are from ONNX Runtime's, and how far they may be, as shares of each output's largest magnitude."""
+
+    difference: float
+    tolerance: float
 
 
 def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -31,15 +33,50 @@ def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Arr
     Raises:
         ModelError: ONNX Runtime cannot run the model.
     """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = _ERRORS_ONLY
-    if output_tolerance(model) > OUTPUT_TOLERANCE:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _outputs(model, [inputs], optimised=not sessions.rounds(model))[0]
+
+
+def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str, Array]]) -> list[Verdict]:
+    """Hold outputs of runs on the same inputs against ONNX Runtime's.
+
+    How much differences grow on their way depends on the model: where one is further away than rounding brings it, what ONNX
+    Runtime with optimisations is from itself without says how far it may be (`allowed_error`).
+
+    Args:
+        model: the ONNX file.
+        inputs: arrays by name.
+        found: outputs of each run by name, all of the same ones.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+    """
+    rounds = sessions.rounds(model)
+    tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, reference_outputs(model, inputs)
+    expected = [reference[name] for name in found[0]]
+    verdicts = [Verdict(relative_error([run[name] for name in found[0]], expected), tolerance) for run in found]
+    if all(one.difference <= tolerance for one in verdicts):
+        return verdicts
+    rng = np.random.default_rng(0)
+    near = [inputs, *({name: _moved(value, rng) for name, value in inputs.items()} for _ in range(_AGAIN))]
+    usual, others = ([[one[n] for n in found[0]] for one in _outputs(model, near, optimised=o)] for o in (not rounds, rounds))
+    own = [*zip(usual, others, strict=True)]
+    return [
+        one._replace(tolerance=allowed_error([run[name] for name in found[0]], expected, own, tolerance))
+        for one, run in zip(verdicts, found, strict=True)
+    ]
+
+
+def _moved(value: Array, rng: np.random.Generator) -> Array:
+    if value.dtype.kind != "f":
+        return value
+    return np.asarray(value * (1 + _NEAR * rng.uniform(-1, 1, value.shape)), value.dtype)
+
+
+def _outputs(model: Path, each: Sequence[Mapping[str, Array]], *, optimised: bool) -> list[dict[str, Array]]:
     try:
-        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        session = sessions.opened(model, optimised=optimised)
         names = [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        return [dict(zip(names, session.run(names, dict(inputs)), strict=True)) for inputs in each]
     except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
         reason = str(error).strip().splitlines()[0]
         raise ModelError(

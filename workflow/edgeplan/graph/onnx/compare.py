@@ -11,16 +11,13 @@ import onnx
 from onnx import helper
 
 from edgeplan.errors import CheckError, ModelError
+from edgeplan.graph.onnx import sessions
 from edgeplan.graph.onnx.prepare import Preparation, given_values, in_single_precision
-from edgeplan.graph.onnx.quantised import rounds_to_bytes
-from edgeplan.support.lazy import lazily
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE
+from edgeplan.support.tensors import OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, allowed_error, relative_error
 
-ort = lazily("onnxruntime")  # an extra
-
+Array = npt.NDArray[Any]
 _INPUTS = 5
-_ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
 
 
 def largest_difference(original: Path, made: Path, wanted: Preparation) -> float:
@@ -33,36 +30,37 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
         CheckError: they differ by more than rounding, or in shape.
         ModelError: ONNX Runtime is not installed or cannot run one of them.
     """
+    rounds = sessions.rounds(original)
+    tolerance = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE
     try:
-        options = ort.SessionOptions()
+        with ScratchFolder("compare") as folder:
+            known = in_single_precision(original, Path(folder) / "single.onnx")
+            first, second = (sessions.opened(path, optimised=not rounds) for path in (known, made))
+            types = {i.name: i.type for i in first.get_inputs()}
+            fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
+            before, drawn = list[dict[str, Array]](), list[dict[str, Array]]()
+            for seed in range(_INPUTS):
+                rng = np.random.default_rng(seed)
+                drawn.append({i.name: _drawn(rng, i.shape, i.type) for i in second.get_inputs()})
+                before.append({name: _as(value, types[name]) for name, value in (drawn[-1] | fixed).items()})
+            expected, found = [first.run(None, given) for given in before], [second.run(None, given) for given in drawn]
+            each = [*zip(found, expected, strict=True)]
+            errors, allowed = [relative_error(*pair) for pair in each], [tolerance] * _INPUTS
+            if not max(errors) <= tolerance:
+                other = sessions.opened(known, optimised=rounds)
+                own = [(one, other.run(None, given)) for one, given in zip(expected, before, strict=True)]
+                allowed = [allowed_error(*pair, own, tolerance) for pair in each]
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error
-    try:
-        rounds = rounds_to_bytes(onnx.load(original, load_external_data=False))
-        if rounds:  # operator by operator: what is fused rounds elsewhere
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = _ERRORS_ONLY
-        with ScratchFolder("compare") as folder:  # both are read whole when they are opened
-            known = in_single_precision(original, Path(folder) / "single.onnx")
-            first, second = (ort.InferenceSession(str(path), options, ["CPUExecutionProvider"]) for path in (known, made))
-        types = {i.name: i.type for i in first.get_inputs()}
-        fixed = given_values(onnx.load(original, load_external_data=False), wanted.values, str(original))
-        worst = 0.0
-        for seed in range(_INPUTS):
-            rng = np.random.default_rng(seed)
-            given = {i.name: _drawn(rng, i.shape, i.type) for i in second.get_inputs()}
-            before = {name: _as(value, types[name]) for name, value in (given | fixed).items()}
-            for a, b in zip(first.run(None, before), second.run(None, given), strict=True):
-                worst = max(worst, _difference(np.asarray(a), np.asarray(b)))
-    except ort.capi.onnxruntime_pybind11_state.Fail as error:
+    except sessions.ort.capi.onnxruntime_pybind11_state.Fail as error:
         raise ModelError(f"ONNX Runtime cannot run it: {error}", where=str(made), next_step="report the model") from error
-    if not worst <= (QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE):
+    if not all(error <= most for error, most in zip(errors, allowed, strict=True)):
         raise CheckError(
-            f"the prepared model differs from the original by {worst:.1e} of the largest magnitude",
+            f"the prepared model differs from the original by {max(errors):.1e} of the largest magnitude",
             where=str(made),
             next_step="do not use it; report the model",
         )
-    return worst
+    return max(errors)
 
 
 def _numpy_type(name: str) -> np.dtype[Any]:
@@ -72,21 +70,12 @@ def _numpy_type(name: str) -> np.dtype[Any]:
     return found
 
 
-def _drawn(rng: np.random.Generator, shape: list[int], kind: str) -> npt.NDArray[Any]:
+def _drawn(rng: np.random.Generator, shape: list[int], kind: str) -> Array:
     found = _numpy_type(kind)
     if np.issubdtype(found, np.floating):
         return np.asarray(rng.standard_normal(shape).astype(found))
     return np.asarray(rng.integers(0, 2, shape).astype(found))
 
 
-def _as(value: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+def _as(value: Array, kind: str) -> Array:
     return value.astype(_numpy_type(kind), copy=False)
-
-
-def _difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    if a.shape != b.shape:
-        return float("inf")
-    if not a.size or np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-        return 0.0
-    wide, other = a.astype(np.float64), b.astype(np.float64)
-    return float(np.abs(wide - other).max() / max(np.abs(wide).max(), np.finfo(np.float32).tiny))

@@ -25,7 +25,7 @@ class Phase:
         predicted_ms: of an inference.
         replan_ms: to plan for the budget; 0 for the one that was stored.
         pause_ms: until the first inference could begin: memory freed and filled again.
-        run_ms: of each inference.
+        run_ms: of each inference, until its outputs were there.
         read_bytes: during all of them.
         wait_ms: of each inference, how long steps waited for their weights.
     """
@@ -66,6 +66,25 @@ def lateness(phase: Phase, bytes_per_ms: float) -> str:
         f"weights came late: steps waited for them {waiting:.0f} % of the time; they were read at {now:.0f} MB/s, "
         f"{then:.0f} MB/s when the plan was made: give more memory, or plan again"
     )
+
+
+class Ended:
+    """Takes outputs, and notes when they were there: what is made of them is no part of an inference's time.
+
+    Args:
+        take: see `StreamSession.run_taking`.
+
+    Attributes:
+        at_ns: when an inference had ended (`time.perf_counter_ns`).
+    """
+
+    def __init__(self, take: Callable[[str, memoryview], Taken]) -> None:
+        self._take, self.at_ns = take, 0
+
+    def __call__(self, name: str, view: memoryview) -> Taken:
+        """Take an output."""
+        self.at_ns = self.at_ns or time.perf_counter_ns()
+        return self._take(name, view)
 
 
 def run_budgets(
@@ -111,9 +130,9 @@ def run_budgets(
         for _ in range(repeat):
             if session.isolated:
                 stream.fill()
-            began = time.perf_counter()
-            outputs = stream.run_taking(inputs, take)
-            times.append((time.perf_counter() - began) * 1e3)
+            began_ns, ended = time.perf_counter_ns(), Ended(take)
+            outputs = stream.run_taking(inputs, ended)
+            times.append((ended.at_ns - began_ns) / 1e6)
             waits.append(stream.waited_ns / 1e6)
         ran = tuple(times), stream.bytes_read - begun, tuple(waits)
         phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran))

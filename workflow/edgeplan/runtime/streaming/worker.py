@@ -21,6 +21,7 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages, give_up_unused, unchanged_mappings
 from edgeplan.runtime.streaming.memory_session import MemorySchedule, choose, pages_of
+from edgeplan.runtime.streaming.phases import Ended
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
@@ -173,10 +174,10 @@ def _runs(session: StreamSession, job: Mapping[str, Any], inputs: Mapping[str, b
         before = session.bytes_read
         begin = time.perf_counter_ns()
         last = number == runs - 1
-        made = session.run_taking(inputs, partial(_taken, last or not number, files if last else {}))
-        end = time.perf_counter_ns()
+        ended = Ended(partial(_taken, last or not number, files if last else {}))
+        made = session.run_taking(inputs, ended)
         ready = _major_faults() if number < READY_INFERENCES else ready
-        times.append((end - begin) / 1e6)
+        times.append((ended.at_ns - begin) / 1e6)
         marks = session.times
         steps.append([(marks[2 * k + 1] - marks[2 * k]) / 1e6 for k in range(len(marks) // 2)])
         waits.append(sum(marks[2 * k + 2] - marks[2 * k + 1] for k in range(len(marks) // 2 - 1)) / 1e6)

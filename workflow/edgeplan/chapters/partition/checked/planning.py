@@ -29,7 +29,7 @@ from edgeplan.chapters.partition.measuring.opened import Opened, opened
 from edgeplan.chapters.partition.names import ALL_CORES, PLANNED, SIDES
 from edgeplan.chapters.partition.planned import PlannedModel, write_folder
 from edgeplan.devices.pairs import PairFile
-from edgeplan.engines.onnxruntime.reference import output_tolerance, reference_outputs
+from edgeplan.engines.onnxruntime.reference import Verdict, judged
 from edgeplan.errors import DeviceError, EdgeplanError
 from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.planning.partition.costs import GPU, PairCosts
@@ -330,18 +330,18 @@ def _wrong(outputs: Mapping[str, Mapping[str, Any]], running: Mapping[str, Opene
     first = next(iter(outputs), "")
     if all(_apart(own, outputs[first]) <= OUTPUT_TOLERANCE for own in outputs.values()):
         return {}
-    tolerance = OUTPUT_TOLERANCE
     try:
         plan_read = read_folder(running[first].folder, PARTITION)
         model, inputs = plan_read.require_model(), random_inputs_of(plan_read.program_of(StreamProgram).inputs)
-        reference, tolerance, whose = reference_outputs(model, inputs), output_tolerance(model), "ONNX Runtime's"
+        verdicts, whose = judged(model, inputs, [*outputs.values()]), "ONNX Runtime's"
     except EdgeplanError:
-        alike = {name: sum(_apart(one, own) <= tolerance for one in outputs.values()) for name, own in outputs.items()}
+        alike = {name: sum(_apart(one, own) <= OUTPUT_TOLERANCE for one in outputs.values()) for name, own in outputs.items()}
         most = max(alike, key=alike.__getitem__)
-        reference, whose = dict(outputs[most]), f"those of {most}"
-    errors = {name: _apart(own, reference) for name, own in outputs.items()}
+        whose = f"those of {most}"
+        verdicts = [Verdict(_apart(own, outputs[most]), OUTPUT_TOLERANCE) for own in outputs.values()]
     told = "its outputs differ from {} by {:.1e} of the largest magnitude"
-    return {name: told.format(whose, error) for name, error in errors.items() if not error <= tolerance}
+    each = zip(outputs, verdicts, strict=True)
+    return {name: told.format(whose, one.difference) for name, one in each if not one.difference <= one.tolerance}
 
 
 def _apart(own: Mapping[str, Any], reference: Mapping[str, Any]) -> float:

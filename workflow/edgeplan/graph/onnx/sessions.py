@@ -1,0 +1,34 @@
+"""Sessions of ONNX Runtime that outputs are held against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from edgeplan.graph.onnx.quantised import rounds_to_bytes
+from edgeplan.support.lazy import lazily
+
+ort = lazily("onnxruntime")  # an extra
+
+_ERRORS_ONLY = 3  # warnings of ONNX Runtime come with colour codes, into files, too
+
+
+def rounds(model: Path) -> bool:
+    """Tell whether a model rounds to bytes: the reference is then ONNX Runtime without optimisations, which round elsewhere."""
+    return rounds_to_bytes(onnx.load(model, load_external_data=False))
+
+
+def opened(model: Path, *, optimised: bool) -> Any:
+    """Open a session of one thread.
+
+    Raises:
+        ImportError: ONNX Runtime is not installed; other errors are its own.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.x64quantprecision", "1")  # sums of bytes do not saturate
+    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
