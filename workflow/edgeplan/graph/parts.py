@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from edgeplan.graph import blocks
 from edgeplan.graph.axis_matrices import taps
 from edgeplan.graph.element_types import FLOAT32
@@ -28,6 +30,11 @@ MOVED = MappingProxyType({1: "int8", 4: "int32", 8: "int64"})
 def moved(dtype: str) -> str:
     """Return the type by which a kernel moves elements of another type."""
     return MOVED[BYTES_PER_ELEMENT[dtype]]
+
+
+def bits(value: float, dtype: str) -> int:
+    """Return a value as an integer of an element's size."""
+    return int(np.array([value], dtype).view(moved(dtype))[0])
 
 
 class Part(NamedTuple):
@@ -127,7 +134,7 @@ class Chain:
         shape = self._shapes[tensor]
         return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
 
-    def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int | None = None) -> str:
+    def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int = 0) -> str:
         """Return an activation with some of the places along an axis, in any order and as often as wanted; -1: a value.
 
         Args:
@@ -135,20 +142,18 @@ class Chain:
             axis: of the places.
             places: which.
             dtype: its element type.
-            fill: the value as an integer of an element's size; without, 0, and a matrix may pick.
+            fill: the value as an integer of an element's size.
         """
         shape, out = self._shapes[tensor], len(places)
         runs = _runs(places)
-        if dtype == FLOAT32 and fill is None and len(runs) <= _MOST_RUNS and shape[axis] > 1:
+        if dtype == FLOAT32 and not fill and len(runs) <= _MOST_RUNS and shape[axis] > 1:
             return self._of_runs(tensor, axis, runs)
-        if dtype == FLOAT32 and fill is None and shape[axis] * out <= _LARGEST_MATRIX:
-            return self.mixed(tensor, axis, out, {"form": "pick", "places": places})
         block = blocks.picked(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]), dtype, out)
-        settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill or 0, "dtype": moved(dtype)}
+        settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill, "dtype": moved(dtype)}
         return self.kernel(f"picked_{moved(dtype)}", [tensor], (*shape[:axis], out, *shape[axis + 1 :]), block, settings)
 
     def _of_runs(self, tensor: str, axis: int, runs: Sequence[_Run]) -> str:
-        """Places side by side are cut out and joined: a product would make NaN of an infinity times 0, everywhere."""
+        """Places side by side are cut out and joined."""
         size, parts = self._shapes[tensor][axis], dict[_Run, str]()
         wanted: list[_Run] = []
         for start, count in runs:
