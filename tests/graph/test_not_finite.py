@@ -55,9 +55,12 @@ MOVES: dict[str, Form] = {
             {"k": np.array(sizes)},
         )
         for sizes, coordinates, rounding in (
-            ([1, 16, 9, 50], "half_pixel", "round_prefer_floor"), ([1, 16, 3, 100], "align_corners", "ceil"),
-            ([1, 16, 2, 12], "asymmetric", "floor"), ([1, 16, 8, 72], "half_pixel", "round_prefer_floor"),
-            ([1, 16, 4, 35], "asymmetric", "floor"), ([2, 40, 4, 36], "asymmetric", "floor"),
+            ([1, 16, 9, 50], "half_pixel", "round_prefer_floor"),
+            ([1, 16, 3, 100], "align_corners", "ceil"),
+            ([1, 16, 2, 12], "asymmetric", "floor"),
+            ([1, 16, 8, 72], "half_pixel", "round_prefer_floor"),
+            ([1, 16, 4, 35], "asymmetric", "floor"),
+            ([2, 40, 4, 36], "asymmetric", "floor"),
         )
     },
     "Resize of a region": (
@@ -79,6 +82,7 @@ _W = {"w": values(16, 16, 1, 1)}
 PASSES: dict[str, Form] = {
     **{op: ([node(op, "x")], {}) for op in ("LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Softplus", "Mish", "Selu")},
     **{op: ([node(op, "x")], {}) for op in ("Softsign", "Abs", "Neg", "Sqrt", "Log", "Reciprocal", "Floor", "Erf", "Sign")},
+    **{op: ([node(op, "x")], {}) for op in ("Sin", "Atan", "Asinh")},
     **{op: ([node(op, "x z")], {}) for op in ("Add", "Sub", "Mul", "Div")},
     "PRelu": ([node("PRelu", "x k")], {"k": np.linspace(0.1, 1.5, 16, dtype=np.float32).reshape(16, 1, 1)}),
     "Pow 2": ([node("Pow", "x k")], {"k": np.float32(2)}),

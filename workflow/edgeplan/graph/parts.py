@@ -13,9 +13,10 @@ from edgeplan.graph import blocks
 from edgeplan.graph.axis_matrices import taps
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Operator, Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.steps import Setting
 
-#: Ends the names of activations between the steps of one operator, which are of the type that it writes.
+#: Stands behind an operator's output in the names of activations between its steps, which are of the type that it writes.
 INNER = ":inner"
 #: Elements of a matrix that mixes places along an axis; along longer ones a compiled kernel does.
 _LARGEST_MATRIX = 1 << 16
@@ -49,6 +50,13 @@ class Part(NamedTuple):
     settings: dict[str, Setting]
 
 
+def inner(output: str, shape: Shape, shapes: dict[str, Shape], told: str = "") -> str:
+    """Add an activation between the steps of the operator that writes an output; its name."""
+    name = free(f"{output}{INNER}{told}", shapes)
+    shapes[name] = shape
+    return name
+
+
 def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, Setting]) -> Part:
     """Return the one step of an operator, whose weights have these roles."""
     weights = dict(zip(roles, op.weights, strict=False))
@@ -78,8 +86,7 @@ class Chain:
         weights: Mapping[str, str] | None = None,
     ) -> str:
         """Add a step; the name of what it writes. The first one that is no reshape stands for the operator."""
-        written = f"{self._output}{INNER}{len(self._parts)}"
-        self._shapes[written] = shape
+        written = inner(self._output, shape, self._shapes, str(len(self._parts)))
         first = self._first and kind != "reshape" and not any(p.members for p in self._parts)
         name = self._op.name if self._first else self._output
         name = name if first else f"{name}:{len(self._parts)}"
