@@ -436,6 +436,7 @@ def _of_type(op_type: str, kind: int, **attributes: object) -> Form:
 
 
 _ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.5, -2.5, 0.5, -1e30, 3], np.float32)
+_BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _COMPARISONS = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
 _COMPILED: Mapping[str, Form] = {
     "where": _typed(one("Where", "m x z", {"m": IMAGE, "x": IMAGE, "z": IMAGE}), m=_BOOL),
@@ -483,6 +484,11 @@ _COMPILED: Mapping[str, Form] = {
     },
     "remainder of floats": one("Mod", "x k", (3, 7), {"k": np.array([0.3, -0.3, 2, 1, -1, 7, -5], np.float32)}, fmod=1),
     **{op: one(op) for op in ("Floor", "Ceil", "Round", "Sign", "Erf")},
+    **{op: one(op) for op in ("Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh")},
+    **{op: Form((node("Tanh", "x", "h", "before"), node(op, "h")), {"x": IMAGE}, {}) for op in ("Asin", "Acos", "Atanh")},
+    "Acosh": Form((node("Cosh", "x", "h", "before"), node("Acosh", "h")), {"x": IMAGE}, {}),
+    **{f"{op} of {kind}": _of_type(op, kind, opset=18) for op in _BITWISE for kind in (_INT, _LONG, TensorProto.UINT8)},
+    **{f"BitwiseNot of {kind}": _typed(one("BitwiseNot", opset=18), x=kind, y=kind) for kind in (_INT, _LONG)},
     "halves rounded": Form(
         (node("Floor", "x", "f", "before"), node("Add", "f h", "g", "half"), node("Round", "g")),
         {"x": IMAGE},

@@ -1,6 +1,6 @@
 """Axis matrices replace steps that oneDNN has no primitive for: the places along one axis are mixed by fixed weights.
 
-Interpolation, means, sums, picks and average pooling mix a few places, by weights that follow from the operator alone. Along
+Interpolation, means, sums and average pooling mix a few places, by weights that follow from the operator alone. Along
 short axes that is a product with a matrix; along long ones a compiled kernel is told the places and weights as tables. Both
 are made where a step's weights are (`transform.folded`), lie in the weight cache as they do, and come from no file.
 """
@@ -27,7 +27,7 @@ def axis_matrix(step: Step) -> Array:
     """Return the matrix of a step of kind `mix`: (places written, places read).
 
     Args:
-        step: its settings are `form` (`mean`, `sum`, `pick`, `average` or a mode of Resize), `size` and `out`, and those of the
+        step: its settings are `form` (`mean`, `sum`, `average` or a mode of Resize), `size` and `out`, and those of the
             form.
     """
     form, size = step.text("form"), step.integer("size")
@@ -63,14 +63,11 @@ def taps(settings: Mapping[str, Any]) -> int:
     form = settings["form"]
     if form == "average":
         return int(settings["window"])
-    return 1 if form in ("pick", "nearest") else 2 * _reach(form, _shrunk(settings))
+    return 2 * _reach(form, _shrunk(settings))
 
 
 def _taps(step: Step) -> _Taps:
     form = step.text("form")
-    if form == "pick":
-        places = np.array(step.sizes("places"))[:, None]
-        return places.clip(0), np.asarray(places >= 0, np.float32)
     return _average(step) if form == "average" else _resized(step, form)
 
 
@@ -95,10 +92,7 @@ def _reach(mode: str, shrunk: float) -> int:
 
 def _resized(step: Step, mode: str) -> _Taps:
     size = step.integer("size")
-    places, inside = _places_of(step)
-    if mode == "nearest":
-        at = _ROUNDINGS[step.text("rounding")](places).clip(0, size - 1).astype(np.int64)
-        return at[:, None], np.asarray(inside[:, None], np.float32)
+    places, inside = _places_of(step.settings, size, step.integer("out"))
     shrunk = _shrunk(step.settings)
     if mode == "linear" and shrunk == 1:
         places = np.clip(places, np.float32(0), np.float32(size - 1))
@@ -119,23 +113,21 @@ def _cubic(distances: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float
     return np.where(distances <= 1, near, np.where(distances < 2, far, 0))  # where the filter ends
 
 
-def _places_of(step: Step) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Where in the input the pixels of a step's output lie, and which of these places are not beyond it (out,)."""
-    size, out = step.integer("size"), step.integer("out")
-    if "start" not in step.settings:
-        places = _places(size, out, np.float32(step.number("scale")), step.text("coordinates"))
-        return places, np.ones(out, bool)
-    start, end, last = np.float32(step.number("start")), np.float32(step.number("end")), np.float32(size - 1)
+def _places_of(settings: Mapping[str, Any], size: int, out: int) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Where in the input the pixels of a Resize's output lie, and which of these places are not beyond it (out,)."""
+    if "start" not in settings:
+        return _places(size, out, np.float32(settings["scale"]), settings["coordinates"]), np.ones(out, bool)
+    start, end, last = np.float32(settings["start"]), np.float32(settings["end"]), np.float32(size - 1)
     pixels = np.arange(out, dtype=np.float32)
     found = start * last + pixels * (end - start) * last / (out - 1) if out > 1 else _HALF * (start + end) * last + pixels
     places = np.asarray(found, np.float32)
     return places, np.asarray((places >= 0) & (places <= last))
 
 
-def picked(size: int, out: int, scale: float, coordinates: str, rounding: str) -> Integers:
-    """Return the pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest` (out,)."""
-    places = _places(size, out, np.float32(scale), coordinates)
-    return np.asarray(_ROUNDINGS[rounding](places).clip(0, size - 1), np.int64)
+def picked(size: int, out: int, settings: Mapping[str, Any]) -> Integers:
+    """Return the pixel that each of `out` pixels takes of `size` ones, by ONNX's `nearest`; -1: none (out,)."""
+    places, inside = _places_of(settings, size, out)
+    return np.where(inside, _ROUNDINGS[settings["rounding"]](places).clip(0, size - 1), -1).astype(np.int64)
 
 
 def picked_by_primitive(size: int, out: int) -> Integers:

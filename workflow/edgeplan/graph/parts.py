@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from edgeplan.graph import blocks
 from edgeplan.graph.axis_matrices import taps
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import BYTES_PER_ELEMENT, Operator, Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.steps import Setting
 
-#: Ends the names of activations between the steps of one operator, which are of the type that it writes.
+#: Stands behind an operator's output in the names of activations between its steps, which are of the type that it writes.
 INNER = ":inner"
 #: Elements of a matrix that mixes places along an axis; along longer ones a compiled kernel does.
 _LARGEST_MATRIX = 1 << 16
@@ -30,6 +33,11 @@ def moved(dtype: str) -> str:
     return MOVED[BYTES_PER_ELEMENT[dtype]]
 
 
+def bits(value: float, dtype: str) -> int:
+    """Return a value as an integer of an element's size."""
+    return int(np.array([value], dtype).view(moved(dtype))[0])
+
+
 class Part(NamedTuple):
     """A part starts a step; it has the fields of `runtime.lowering.Draft`."""
 
@@ -40,6 +48,13 @@ class Part(NamedTuple):
     outputs: list[str]
     weights: dict[str, str]
     settings: dict[str, Setting]
+
+
+def inner(output: str, shape: Shape, shapes: dict[str, Shape], told: str = "") -> str:
+    """Add an activation between the steps of the operator that writes an output; its name."""
+    name = free(f"{output}{INNER}{told}", shapes)
+    shapes[name] = shape
+    return name
 
 
 def part(op: Operator, kind: str, roles: Sequence[str], settings: Mapping[str, Setting]) -> Part:
@@ -71,8 +86,7 @@ class Chain:
         weights: Mapping[str, str] | None = None,
     ) -> str:
         """Add a step; the name of what it writes. The first one that is no reshape stands for the operator."""
-        written = f"{self._output}{INNER}{len(self._parts)}"
-        self._shapes[written] = shape
+        written = inner(self._output, shape, self._shapes, str(len(self._parts)))
         first = self._first and kind != "reshape" and not any(p.members for p in self._parts)
         name = self._op.name if self._first else self._output
         name = name if first else f"{name}:{len(self._parts)}"
@@ -127,7 +141,7 @@ class Chain:
         shape = self._shapes[tensor]
         return self.step("transpose", [tensor], tuple(shape[axis] for axis in permutation), {"permutation": permutation})
 
-    def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int | None = None) -> str:
+    def picked(self, tensor: str, axis: int, places: tuple[int, ...], dtype: str = FLOAT32, fill: int = 0) -> str:
         """Return an activation with some of the places along an axis, in any order and as often as wanted; -1: a value.
 
         Args:
@@ -135,20 +149,18 @@ class Chain:
             axis: of the places.
             places: which.
             dtype: its element type.
-            fill: the value as an integer of an element's size; without, 0, and a matrix may pick.
+            fill: the value as an integer of an element's size.
         """
         shape, out = self._shapes[tensor], len(places)
         runs = _runs(places)
-        if dtype == FLOAT32 and fill is None and len(runs) <= _MOST_RUNS and shape[axis] > 1:
+        if dtype == FLOAT32 and not fill and len(runs) <= _MOST_RUNS and shape[axis] > 1:
             return self._of_runs(tensor, axis, runs)
-        if dtype == FLOAT32 and fill is None and shape[axis] * out <= _LARGEST_MATRIX:
-            return self.mixed(tensor, axis, out, {"form": "pick", "places": places})
         block = blocks.picked(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]), dtype, out)
-        settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill or 0, "dtype": moved(dtype)}
+        settings: dict[str, Setting] = {"form": "pick", "places": places, "fill": fill, "dtype": moved(dtype)}
         return self.kernel(f"picked_{moved(dtype)}", [tensor], (*shape[:axis], out, *shape[axis + 1 :]), block, settings)
 
     def _of_runs(self, tensor: str, axis: int, runs: Sequence[_Run]) -> str:
-        """Places side by side are cut out and joined: a product would make NaN of an infinity times 0, everywhere."""
+        """Places side by side are cut out and joined."""
         size, parts = self._shapes[tensor][axis], dict[_Run, str]()
         wanted: list[_Run] = []
         for start, count in runs:

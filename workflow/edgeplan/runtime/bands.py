@@ -14,6 +14,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.layouts import size_bytes
@@ -155,15 +156,15 @@ def _bands(lowered: Lowered, region: Region, shapes: dict[str, Shape]) -> Iterat
     output = steps[-1].outputs[0]
     for rows in ends(_height(shapes, output), region.rows):
         yield from _Band(steps, region.first, lowered.shapes, shapes, rows).steps()
-        yield _pasted(output, rows), region.last
+        yield _pasted(output, rows, lowered.shapes), region.last
 
 
-def _part(tensor: str, rows: Range) -> str:
-    return f"{tensor}@{rows[0]}:{rows[1]}"
+def _part(tensor: str, rows: Range, given: Mapping[str, Shape]) -> str:
+    return free(f"{tensor}@{rows[0]}:{rows[1]}", given)
 
 
-def _pasted(output: str, rows: Range) -> Step:
-    part = _part(output, rows)
+def _pasted(output: str, rows: Range, given: Mapping[str, Shape]) -> Step:
+    part = _part(output, rows, given)
     settings: dict[str, Setting] = {"start": rows[0]}
     return Step(f"rows of {part}", "paste_rows", (), (part,), (output,), settings=MappingProxyType(settings))
 
@@ -216,7 +217,7 @@ class _Band:
             )
 
     def _named(self, tensor: str, rows: Range) -> str:
-        name, shape = _part(tensor, rows), self._given[tensor]
+        name, shape = _part(tensor, rows, self._given), self._given[tensor]
         self._shapes[name] = (*shape[:_ROWS_AXIS], rows[1] - rows[0], *shape[_ROWS_AXIS + 1 :])
         return name
 
@@ -228,7 +229,7 @@ class _Band:
     def _copy(self, tensor: str, rows: Range) -> Step | None:
         """The step that copies rows out of what holds more of them."""
         if tensor in self._made:
-            source, start = _part(tensor, self._rows[tensor]), self._rows[tensor][0]
+            source, start = _part(tensor, self._rows[tensor], self._given), self._rows[tensor][0]
         else:
             source, start = tensor, 0
         target = self._name(tensor, rows)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from edgeplan.graph import blocks
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape, StoredWeight, Tensor
+from edgeplan.graph.names import free
 from edgeplan.graph.operators.activations import FLOAT_MAX, activation
 from edgeplan.graph.operators.base import BYTES
 from edgeplan.graph.operators.compiled import compiled
@@ -291,7 +292,8 @@ def _largest_bytes(graph: Graph, shapes: Mapping[str, Shape], op: Operator) -> B
     if rounded is not None and rounded.weights == numbers.weights:
         whole = Part(op.name, INT8_POOL, [op.name, rounded.name], [given], list(rounded.outputs), {}, part.settings)
         return ByteStep(whole, [], (numbers,), rounded)
-    inner = Tensor(f"{op.outputs[0]}{INNER}bytes", shapes[op.outputs[0]], graph.tensors[given].dtype)
+    name = free(f"{op.outputs[0]}{INNER}bytes", shapes)
+    inner = Tensor(name, shapes[op.outputs[0]], graph.tensors[given].dtype)
     first = Part(op.name, INT8_POOL, [op.name], [given], [inner.name], {}, part.settings)
     if rounded is not None:
         first.members.append(rounded.name)

@@ -19,6 +19,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.element_types import FLOAT32, require_float32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Operator, Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.operators.activations import activation
 from edgeplan.graph.operators.base import ANY
 from edgeplan.graph.operators.compiled import compiled, lacks_kernel
@@ -149,12 +150,17 @@ class _Lowering:
                     draft.last = index
                     self.drafts.append(draft)
                     self.ends |= dict.fromkeys(draft.outputs, draft)
+        names = set(graph.by_name)
+        for draft in self.drafts:
+            if draft.name not in draft.members:
+                draft.name = free(draft.name, names)
+                names.add(draft.name)
         steps = tuple(draft.finished() for draft in sorted(self.drafts, key=lambda d: d.last))
         steps = (*_with_sums(graph, steps, self.shapes), *self._handed_out())
         outputs = (*graph.outputs, *graph.constants)
         used = {n for s in steps for n in (*s.reads, *s.outputs, *s.weights.values())} | {*graph.inputs, *outputs}
         shapes = MappingProxyType({name: shape for name, shape in self.shapes.items() if name in used})
-        known = {n: self.tensors.get(n) or self.tensors.get(n.partition(INNER)[0]) for n in shapes}
+        known = {n: self.tensors.get(n) or self.tensors.get(n.rpartition(INNER)[0]) for n in shapes}
         types = {n: t.dtype for n, t in known.items() if t is not None and t.dtype != FLOAT32}
         limits = MappingProxyType(dict(index_limits(graph)))
         return Lowered(graph.name, steps, graph.inputs, outputs, shapes, MappingProxyType(types), limits, graph.stored)

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.steps import Lowered, PostOp, Step
 from edgeplan.runtime.layouts import NHWC
 from edgeplan.runtime.weights import WeightLocation
@@ -253,7 +254,7 @@ class _Cutter:
         )
 
     def _tensor(self, whole: str, axis: int, start: int, stop: int) -> str:
-        name, shape = f"{whole}[{start}:{stop}]", self._given[whole]
+        name, shape = free(f"{whole}[{start}:{stop}]", self._given), self._given[whole]
         self.shapes[name] = (*shape[:axis], stop - start, *shape[axis + 1 :])
         self.tensors[name] = TensorPart(whole, _FLOAT_BYTES * start * math.prod(shape[axis + 1 :]))
         return name
@@ -265,7 +266,7 @@ class _Cutter:
         axis = shape.index(self.channels(step))
         if role == "weight":
             axis = 1 if step.kind == "fc" and not step.integer("transposed") else 0
-        name = f"{whole}[{start}:{stop}]"
+        name = free(f"{whole}[{start}:{stop}]", self._given)
         self.shapes[name] = (*shape[:axis], stop - start, *shape[axis + 1 :])
         self.weights[name] = WeightPart(whole, axis, start, stop)
         return name

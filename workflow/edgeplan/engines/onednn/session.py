@@ -125,9 +125,7 @@ def _nodes(program: Program, converts: Sequence[Sequence[str]]) -> tuple[tuple[E
                     before = written
                 else:
                     after = given if tensor in step.inputs else written  # else a sum's, in the buffer of the result
-                nodes.append(
-                    EngineNode(f"{step.name}/reorder_{call}", "Reorder", "reorder", (), _original(tensor), before, after)
-                )
+                nodes.append(EngineNode(f"{step.name}/reorder_{call}", "Reorder", "reorder", (), tensor, before, after))
                 columns.append(len(nodes) - 1)
                 continue
             if own < 0:
@@ -141,8 +139,3 @@ def _nodes(program: Program, converts: Sequence[Sequence[str]]) -> tuple[tuple[E
 def _own_work(step: Step) -> bool:
     """Tell whether a step's purpose is to move values."""
     return bool(step.members) and step.kind in ("split", "transpose", "reshape")
-
-
-def _original(tensor: str) -> str:
-    """Return the activation of the graph that an activation of the program stands for."""
-    return tensor.removesuffix(":kept")

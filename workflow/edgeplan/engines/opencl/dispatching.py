@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from edgeplan.engines.base import Array, Engine, EngineNode, EngineSettings, ProfiledSession, Session, Times, random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.graph.steps import Lowered, Step
 from edgeplan.opencl.processor import DispatchingProcessor
@@ -34,7 +35,7 @@ from edgeplan.runtime.weights import locate_weights
 from edgeplan.support.scratch import ScratchFolder
 
 _NS_PER_US = 1000.0
-#: Ends the name of an output before it is put in row-major order.
+#: Stands behind an output in the name of what is put in row-major order for it.
 _BLOCKED = ":blocked"
 #: Of the times that a profiled step may be given where the run as a whole took less than its steps did one by one.
 _LEAST_NS = 100.0
@@ -136,7 +137,7 @@ def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
 def _blocked_convolutions(lowered: Lowered) -> Lowered:
     """Let convolutions write blocks where the model ends, too; a copy behind them makes the outputs row-major."""
     ends = {step.outputs[0] for step in lowered.steps if step.kind == "conv"} & set(lowered.outputs)
-    names = {tensor: f"{tensor}{_BLOCKED}" for tensor in ends}
+    names = {tensor: free(f"{tensor}{_BLOCKED}", lowered.shapes) for tensor in ends}
     steps: list[Step] = []
     for step in lowered.steps:
         inputs, outputs = (tuple(names.get(tensor, tensor) for tensor in given) for given in (step.inputs, step.outputs))
@@ -344,7 +345,8 @@ def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[i
             implementation = f"host.{program.choices[index].kernel}"
         layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
         tensor = "" if step.members else step.inputs[0]
-        tensor = tensor.removesuffix(_BLOCKED)
+        if tensor not in graph.tensors:
+            tensor = tensor.rpartition(_BLOCKED)[0] or tensor
         while tensor and tensor not in graph.tensors:  # between the steps of one operator
             tensor = producers[tensor].inputs[0]
         nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))

@@ -49,6 +49,8 @@ _AS_QDQ = (
     "edgeplan prepare writes the operators of docs/operators.md as plain ones; for others quantise the model as QDQ: "
     "onnxruntime.quantization.quantize_static(..., quant_format=QuantFormat.QDQ)"
 )
+#: What to do about operators that ONNX Runtime writes when it saves an optimised model.
+BEFORE_FUSION = "give the model before that optimisation, or save it with GraphOptimizationLevel.ORT_ENABLE_BASIC"
 _QUANTISED = re.compile("QLinear.*|QGemm|QAttention|DynamicQuantize.*|(Q|Deq)uantizeLinear|.*Integer.*")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 #: What is brought to other operators (`onnx_opsets`).
@@ -78,6 +80,12 @@ class Contents:
     inputs: tuple[onnx.ValueInfoProto, ...]
     outputs: tuple[str, ...]
     declared: tuple[onnx.ValueInfoProto, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all tensors and nodes."""
+        of_nodes = (name for node in self.nodes for name in (node.name, *node.input, *node.output))
+        return {*self.constants, *(value.name for value in self.inputs), *of_nodes}
 
 
 def contents_of(model: onnx.ModelProto, source: str) -> Contents:
@@ -147,7 +155,9 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
             where=source,
             next_step=next(
                 (_RECIPES[op] for op in unknown if op in _RECIPES),
-                f"known operators are the {len(known)} of docs/operators.md{alike}",
+                BEFORE_FUSION
+                if any(op.startswith("com.microsoft") for op in unknown)
+                else f"known operators are the {len(known)} of docs/operators.md{alike}",
             ),
         )
     for node in g.node:

@@ -18,6 +18,12 @@ Array = npt.NDArray[Any]
 _MOST_READ = 1024
 
 
+def names_in(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of all tensors and nodes of a graph."""
+    of_nodes = (name for node in graph.node for name in (node.name, *node.input, *node.output))
+    return {*(value.name for values in (graph.input, graph.output, graph.initializer) for value in values), *of_nodes}
+
+
 class Writer:
     """A writer puts together the nodes that replace those of a graph, each in the place of the one that it stands for.
 
@@ -29,7 +35,7 @@ class Writer:
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph, self._nodes, self._new = graph, list[onnx.NodeProto](), list[TensorProto]()
         self._count = 0
-        self._taken = {name for node in graph.node for name in (*node.input, *node.output, node.name)}
+        self._taken = names_in(graph)
         self.name = ""
         self.constants: dict[str, TensorProto] = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
@@ -90,19 +96,25 @@ class Writer:
         self._graph.initializer.extend(self._new)
 
 
+def light(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose larger constants are inputs: ONNX's own tools copy it, and need no weights."""
+    body = onnx.GraphProto(name="model", node=model.graph.node, input=model.graph.input, output=model.graph.output)
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= _MOST_READ:
+            body.initializer.append(tensor)
+        else:
+            body.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
 def known_tensors(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...] | None]]:
     """Return element type and shape of what the nodes of a model read and write, as far as ONNX's inference knows them.
 
     Args:
         model: large constants take no part in the inference; sizes that are not known are -1, without a rank it is None.
     """
-    body = onnx.GraphProto(name="model", node=model.graph.node, input=model.graph.input)
-    for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= _MOST_READ:
-            body.initializer.append(tensor)
-        else:
-            body.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-    bare = helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
+    bare = light(model)
+    del bare.graph.output[:]
     found = shape_inference.infer_shapes(bare, data_prop=True).graph
     known: dict[str, tuple[int, tuple[int, ...] | None]] = {}
     for value in (*found.value_info, *found.input, *found.output):

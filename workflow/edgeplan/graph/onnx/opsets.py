@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Tensor
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.constants import constant_tensor
 from edgeplan.graph.onnx.contents import Contents
 
@@ -53,7 +54,8 @@ def modern(contents: Contents, shapes: Shapes, source: str) -> Contents:
         ModelError: a node means another thing than any of today, or is broadcast in a way that no node of today is.
     """
     if contents.opset >= _OPSET:
-        nodes = [plain for node in contents.nodes for plain in _additions(node, contents.constants)]
+        taken = contents.names
+        nodes = [plain for node in contents.nodes for plain in _additions(node, contents.constants, taken)]
         return replace(contents, nodes=tuple(nodes))
     return _Rewriting(contents, shapes, source).run()
 
@@ -66,6 +68,7 @@ class _Rewriting:
         self.old, self.nodes = contents, list[onnx.NodeProto]()
         self.constants, self.tensors = dict(contents.constants), dict(contents.tensors)
         self.known: dict[str, Tensor] = {}
+        self.taken = contents.names
         self.readers = Counter(name for node in contents.nodes for name in node.input)
         self.aligned: dict[str, tuple[int, ...]] = {}  # constants of another shape than in the file
 
@@ -93,7 +96,7 @@ class _Rewriting:
                 plain.attribute.append(helper.make_attribute("axis", 1))  # so it was before opset 4
             if node.op_type == "Split" and len(node.input) > 1:
                 self._refuse(node, "with its sizes as an input", _LATER)
-            self.nodes += _additions(plain, self.constants)
+            self.nodes += _additions(plain, self.constants, self.taken)
         return self.contents
 
     def _require_inference(self, node: onnx.NodeProto, attributes: Mapping[str, object]) -> None:
@@ -116,7 +119,7 @@ class _Rewriting:
         if second in self.constants:
             self._reshape_constant(node, second, (*shape, *[1] * behind))
         else:
-            name = f"{node.name}:aligned"
+            name = free(f"{node.name}:aligned", self.taken)
             axes = list(range(len(shape), len(shape) + behind))
             self.nodes.append(helper.make_node("Unsqueeze", [second], [name], name=name, axes=axes))
             node.input[1] = name
@@ -155,7 +158,7 @@ class _Rewriting:
         return self.known[name].shape
 
     def _shape_as_input(self, node: onnx.NodeProto) -> None:
-        name = f"{node.name}:shape"
+        name = free(f"{node.name}:shape", self.taken)
         shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), [])
         del node.attribute[:]
         node.input.append(name)
@@ -167,7 +170,7 @@ class _Rewriting:
         raise ModelError(f"{node.op_type} of opset {self.opset} {what}", where=where, next_step=next_step)
 
 
-def _additions(node: onnx.NodeProto, constants: Collection[str]) -> list[onnx.NodeProto]:
+def _additions(node: onnx.NodeProto, constants: Collection[str], taken: set[str]) -> list[onnx.NodeProto]:
     """Return a sum, maximum or minimum of many as a chain of those of two, constants last; of one input it is that input."""
     joined = _JOINED.get(node.op_type)
     if joined is None or (node.op_type == joined and len(node.input) == _OPERANDS):
@@ -178,7 +181,9 @@ def _additions(node: onnx.NodeProto, constants: Collection[str]) -> list[onnx.No
     found = []
     for place, name in enumerate(others, start=1):
         last = place == len(others)
-        written, called = (node.output[0], node.name) if last else (f"{node.name}:{place}:sum", f"{node.name}:{place}")
+        wanted = f"{node.name}:{place}:sum", f"{node.name}:{place}"
+        written, called = (node.output[0], node.name) if last else (free(name, taken) for name in wanted)
+        taken |= {written, called}
         found.append(helper.make_node(joined, [total, name], [written], name=called))
         total = written
     return found

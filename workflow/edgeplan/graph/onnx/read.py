@@ -23,6 +23,7 @@ from edgeplan.errors import ModelError
 from edgeplan.graph.checks import check_graph
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
 from edgeplan.graph.model_file import read_model
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.constants import constant_values
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
 from edgeplan.graph.onnx.old_softmax import over_one_axis
@@ -71,12 +72,17 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     contents, stored = stored_weights(contents, source)
     alias = dict(_equal_scalings(contents))
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
-    nodes = []
+    nodes, taken = [], contents.names
     for given in contents.nodes:
         for place, name in enumerate(given.input):
             given.input[place] = alias.get(name, name)
         spec = SPECS.get(given.op_type)
+        before = set(given.output)
         node = spec.form(given, contents.constants, read, source) if spec and spec.form else given
+        for place, name in enumerate(node.output):
+            if name and name not in before:  # the form asks for what nothing reads
+                node.output[place] = free(name, taken)
+                taken.add(node.output[place])
         if given.op_type == "Dropout" and input_of(given, 2) and not is_zero(given.input[2], contents.constants):
             refuse(given, source, "in training mode", "export the model for inference")
         if node.op_type in TRANSPARENT:
@@ -88,9 +94,9 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         op
         for node in nodes
         if node.op_type not in TRANSPARENT
-        for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors)
+        for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors, taken)
     )
-    copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors))
+    copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors, taken))
     operators += copies
     copied = {op.outputs[0] for op in copies}
     named = [(name, name if name in copied else alias.get(name, name)) for name in contents.outputs]
@@ -154,7 +160,11 @@ def _values(nodes: Iterable[onnx.NodeProto], contents: Contents, path: Path | No
 
 
 def _copies(
-    contents: Contents, alias: Mapping[str, str], written: AbstractSet[str], tensors: Mapping[str, Tensor]
+    contents: Contents,
+    alias: Mapping[str, str],
+    written: AbstractSet[str],
+    tensors: Mapping[str, Tensor],
+    names: AbstractSet[str],
 ) -> Iterator[Operator]:
     """Yield outputs that are inputs, or other outputs, under a name of their own: reshapes to the same shape."""
     taken = {name for name in contents.outputs if name not in alias}
@@ -167,7 +177,7 @@ def _copies(
             and source not in contents.constants
         ):
             shape = MappingProxyType({"shape": tensors[source].shape})
-            yield Operator(f"{name}:copy", "Reshape", (source,), (name,), (), shape)
+            yield Operator(free(f"{name}:copy", names), "Reshape", (source,), (name,), (), shape)
         taken.add(source)
 
 

@@ -16,7 +16,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.graph.ir import StoredWeight, Tensor
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.contents import Contents
+from edgeplan.graph.onnx.nodes import names_in
 from edgeplan.graph.operators.base import attributes_of, input_of
 from edgeplan.graph.operators.quantising import check_scale
 
@@ -57,6 +59,7 @@ def narrow_to_halves(model: onnx.ModelProto) -> None:
     """
     constants = {tensor.name for tensor in model.graph.initializer}
     weights, casts = read_as_weights(model.graph, constants), list[onnx.NodeProto]()
+    taken = names_in(model.graph)
     for tensor in model.graph.initializer:
         if tensor.name not in weights or tensor.data_type != TensorProto.FLOAT:
             continue
@@ -64,7 +67,7 @@ def narrow_to_halves(model: onnx.ModelProto) -> None:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is left
             halves = values.astype(np.float16)
         if np.array_equal(halves.astype(np.float32), values):
-            tensor.CopyFrom(numpy_helper.from_array(halves, f"{name}:half"))
+            tensor.CopyFrom(numpy_helper.from_array(halves, free(f"{name}:half", taken)))
             casts.append(helper.make_node("Cast", [tensor.name], [name], name=f"{name}:single", to=TensorProto.FLOAT))
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]

@@ -158,6 +158,7 @@ def _sliced(graph: Graph, op: Operator) -> _Found:
     return _copied(graph, op, steps, sum(places.start * strides[axis] for axis, places in taken.items()))
 
 
+_FUNCTIONS = ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
 #: How an operator is compiled; of those that oneDNN has primitives for, where tensors are not of float32.
 _FINDERS: Mapping[str, _Finder] = MappingProxyType(
     {
@@ -183,6 +184,8 @@ _FINDERS: Mapping[str, _Finder] = MappingProxyType(
         "Round": _plain("rounded", frozenset({FLOAT32})),
         "Erf": _plain("erf", frozenset({FLOAT32})),
         "Sign": _plain("sign", NUMBERS),
+        **{name: _plain(name.lower(), frozenset({FLOAT32})) for name in _FUNCTIONS},
+        **{f"Bitwise{what}": _plain(f"bitwise_{what.lower()}", INTEGERS | BYTES) for what in ("And", "Or", "Xor", "Not")},
         "IsNaN": _plain("is_nan", frozenset({FLOAT32})),
         "IsInf": _infinity,
         "Add": _plain("add", INTEGERS | BYTES),
@@ -252,8 +255,11 @@ def _of(name: str, *, rank: int = PAIR, near: tuple[str, ...] = _LINE, constants
     )
 
 
-_OF_ONE = ("Not", "Cast", "Floor", "Ceil", "Round", "Erf", "Sign", "IsNaN", "IsInf")
-_OF_TWO = ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Mod")
+_OF_ONE = ("Not", "Cast", "Floor", "Ceil", "Round", "Erf", "Sign", "IsNaN", "IsInf", "BitwiseNot", *_FUNCTIONS)
+_OF_TWO = (
+    *("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Mod"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
 SPECS = (
     *(_of(name) for name in (*_OF_ONE, *_OF_TWO, "Where")),
     *(_of(name, rank=COPY, near=_MOVES) for name in ("ArgMax", "ArgMin")),

@@ -25,12 +25,10 @@ from edgeplan.graph.operators.singles import (
     to_depth,
     to_space,
 )
-from edgeplan.graph.parts import Chain, Part, moved, part
+from edgeplan.graph.parts import Chain, Part, bits, moved, part
 
 if TYPE_CHECKING:
     import onnx
-
-_LARGEST_PADDING = 1e4  # beyond it, or infinite, values would be rounded off
 
 
 def _type(graph: Graph, op: Operator) -> str:
@@ -117,11 +115,6 @@ def _padding(op: Operator) -> float | int:
     return value if isinstance(value, int) else float(value)
 
 
-def _bits(value: float, dtype: str) -> int:
-    """Return a value as an integer of an element's size."""
-    return int(np.array([value], dtype).view(moved(dtype))[0])
-
-
 def _constant(size: int, before: int, after: int) -> tuple[int, ...]:
     return tuple(i if 0 <= i < size else -1 for i in range(-before, size + after))
 
@@ -138,20 +131,17 @@ _PLACES: Mapping[str, Callable[[int, int, int], tuple[int, ...]]] = {
 
 
 def _pad(graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """An axis at a time; another value than 0 is taken away before and added again behind, unless that would round."""
+    """Return the steps of a `Pad`, an axis at a time."""
     chain, tensor, mode = Chain(op, shapes), op.inputs[0], str(op.attributes.get("mode", "constant"))
     pads, rank, dtype = op.integers("pads", ()), len(shapes[op.inputs[0]]), _type(graph, op)
     axes = op.integers("axes", tuple(range(rank)))
-    value = _padding(op) if mode == "constant" else 0
-    exact = dtype != FLOAT32 or not abs(value) <= _LARGEST_PADDING
-    fill, value = (_bits(value, dtype), 0) if exact else (None, value)
-    tensor = chain.linear(tensor, 1.0, -value) if value else tensor
+    fill = bits(_padding(op), dtype) if mode == "constant" else 0
     for place, axis in enumerate(axes):
         before, after = pads[place], pads[len(axes) + place]
         if before or after:
             places = _PLACES[mode](shapes[tensor][axis % rank], before, after)
             tensor = chain.picked(tensor, axis % rank, places, dtype, fill)
-    return chain.finished(chain.linear(tensor, 1.0, value) if value else tensor)
+    return chain.finished(tensor)
 
 
 def _check_gather(graph: Graph, op: Operator) -> Problem:

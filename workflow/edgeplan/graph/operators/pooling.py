@@ -17,7 +17,7 @@ from edgeplan.graph.operators.windows import (
     window_pads,
     window_settings,
 )
-from edgeplan.graph.parts import INNER, Chain, Part, part
+from edgeplan.graph.parts import Chain, Part, inner, part
 from edgeplan.graph.steps import Setting
 
 _SQUARE = 2
@@ -93,9 +93,8 @@ def whole_image(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[
     pool = part(op, "pool", (), settings)
     if len(shapes[op.outputs[0]]) == len(size) + 2:
         return (pool,)
-    inner = f"{op.outputs[0]}{INNER}"
-    shapes[inner] = (n, c, *[1] * len(size))
-    return pool._replace(outputs=[inner]), Part(f"{op.name}:squeeze", "reshape", [], [inner], list(op.outputs), {}, {})
+    pooled = inner(op.outputs[0], (n, c, *[1] * len(size)), shapes)
+    return pool._replace(outputs=[pooled]), Part(f"{op.name}:squeeze", "reshape", [], [pooled], list(op.outputs), {}, {})
 
 
 def _pool(name: str, kind: str, near: str) -> OperatorSpec:

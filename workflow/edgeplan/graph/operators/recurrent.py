@@ -21,7 +21,7 @@ from edgeplan.graph.operators.base import (
     refuse,
     word,
 )
-from edgeplan.graph.parts import INNER, Part
+from edgeplan.graph.parts import Part, inner
 from edgeplan.graph.steps import Setting
 
 if TYPE_CHECKING:
@@ -170,26 +170,22 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
     if op.op_type == "RNN":
         settings["activation"] = _PLAIN[str(op.attributes.get("activations", "Tanh")).split()[0]]
     kind = "lbr_gru" if op.integer("linear_before_reset", 0) and op.op_type == "GRU" else op.op_type.lower()
-    joined = f"{op.outputs[0]}{INNER}"
-    shapes[joined] = (time, batch, directions * hidden)
+    joined = inner(op.outputs[0], (time, batch, directions * hidden), shapes)
     before, behind = list[Part](), list[Part]()
     reads, writes = list(op.inputs), [joined, *op.outputs[1:]]
     if batch_first:
         first = {"permutation": (1, 0, 2)}
         for place, name in enumerate(reads):
-            reads[place] = inner = f"{op.outputs[0]}{INNER}{INNER}{place}"
             one, other, last = shapes[name]
-            shapes[inner] = (other, one, last)
-            before.append(Part(f"{op.name}:read_{place}", "transpose", [], [name], [inner], {}, dict(first)))
+            reads[place] = inner(op.outputs[0], (other, one, last), shapes)
+            before.append(Part(f"{op.name}:read_{place}", "transpose", [], [name], [reads[place]], {}, dict(first)))
         for place, name in enumerate(op.outputs[1:], start=1):
-            writes[place] = inner = f"{name}{INNER}"
-            shapes[inner] = (directions, batch, hidden)
-            behind.append(Part(f"{op.name}:written_{place}", "transpose", [], [inner], [name], {}, dict(first)))
+            writes[place] = inner(name, (directions, batch, hidden), shapes)
+            behind.append(Part(f"{op.name}:written_{place}", "transpose", [], [writes[place]], [name], {}, dict(first)))
     whole = Part(op.name, kind, [op.name], reads, writes, _roles(op, shapes), settings)
     if not batch_first and 1 in (directions, batch):
         return whole, Part(f"{op.name}:parted", "reshape", [], [joined], list(op.outputs[:1]), {}, {})
-    parted = f"{op.outputs[0]}{INNER}{INNER}"
-    shapes[parted] = (time, batch, directions, hidden)
+    parted = inner(op.outputs[0], (time, batch, directions, hidden), shapes)
     swap: dict[str, Setting] = {"permutation": (1, 0, 2, 3) if batch_first else (0, 2, 1, 3)}
     return (
         *before,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgeplan.graph.axis_matrices import Integers, picked, picked_by_primitive
+from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.ir import Graph, Operator, Shape
 from edgeplan.graph.operators.base import (
     AGAIN,
@@ -23,7 +24,7 @@ from edgeplan.graph.operators.base import (
     word,
 )
 from edgeplan.graph.operators.windows import check_spatial
-from edgeplan.graph.parts import Chain, Part, part
+from edgeplan.graph.parts import Chain, Part, bits, part
 from edgeplan.graph.steps import Setting
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _HALF_PIXEL = ("half_pixel", "pytorch_half_pixel")
 
 
 def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part, ...]:
-    """Return one resampling, or one pooling of single pixels, or a product with a matrix for each axis that changes."""
+    """Return one resampling, or one pooling of single pixels, or a pick or product with a matrix for each axis that changes."""
     before, after = shapes[op.inputs[0]], shapes[op.outputs[0]]
     mode, coordinates = str(op.attributes.get("mode", "nearest")), _coordinates(op)
     spatial = len(before) in _SPATIAL_RANKS and before[:2] == after[:2] and coordinates != _OF_A_REGION
@@ -67,6 +68,12 @@ def _lower(_graph: Graph, op: Operator, shapes: dict[str, Shape]) -> tuple[Part,
         return (part(op, "resize", (), {"algorithm": mode}),)
     chain, tensor = Chain(op, shapes), op.inputs[0]
     beyond = op.number("extrapolation_value", 0.0) if coordinates == _OF_A_REGION else 0.0
+    if mode == "nearest":
+        for axis, size in enumerate(before):
+            pick = _picked(op, before, after, axis)
+            if not np.array_equal(pick, np.arange(size)):
+                tensor = chain.picked(tensor, axis, tuple(pick.tolist()), fill=bits(beyond, FLOAT32))
+        return chain.finished(tensor)
     tensor = chain.linear(tensor, 1.0, -beyond) if beyond else tensor  # pixels beyond the tensor are sums of nothing
     for axis, (size, out) in enumerate(zip(before, after, strict=True)):
         settings = _settings(op, mode, before, after, axis)
@@ -116,9 +123,7 @@ def _settings(op: Operator, mode: str, before: Shape, after: Shape, axis: int) -
 
 
 def _picked(op: Operator, before: Shape, after: Shape, axis: int) -> Integers:
-    settings = _settings(op, "nearest", before, after, axis)
-    coordinates, rounding = str(settings["coordinates"]), str(settings["rounding"])
-    return picked(before[axis], after[axis], _scale(op, before, after, axis), coordinates, rounding)
+    return picked(before[axis], after[axis], _settings(op, "nearest", before, after, axis))
 
 
 def _stride(size: int, out: int, pick: Integers) -> int:
@@ -129,11 +134,11 @@ def _stride(size: int, out: int, pick: Integers) -> int:
 
 
 def _every(op: Operator, before: Shape, after: Shape, strides: tuple[int, ...]) -> Part:
-    """Pick every second pixel, say: a pooling of windows of one."""
+    """Pick every second pixel, say: a mean of windows of one, since a maximum would make numbers of what is none."""
     ones, none = (1,) * len(strides), (0,) * len(strides)
     ends = tuple((out - 1) * s + 1 - size for size, out, s in zip(before[2:], after[2:], strides, strict=True))
     windows: dict[str, Setting] = {"kernel": ones, "strides": strides, "dilations": ones, "pads_before": none}
-    return part(op, "pool", (), {**windows, "pads_after": ends, "algorithm": "max"})
+    return part(op, "pool", (), {**windows, "pads_after": ends, "algorithm": "avg_exclude_padding"})
 
 
 def _by_half_pixels(op: Operator, before: Shape, after: Shape, axis: int) -> bool:

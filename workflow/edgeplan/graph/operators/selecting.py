@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from edgeplan.graph import blocks
 from edgeplan.graph.ir import Graph, Operator, Shape
@@ -13,19 +10,8 @@ from edgeplan.graph.operators.base import AGAIN, ANY, COPY, ELSEWHERE, NUMBERS, 
 from edgeplan.graph.parts import Chain, Part, moved, part
 from edgeplan.graph.steps import GATHERED, SCATTERED, Setting
 
-if TYPE_CHECKING:
-    import onnx
-
 _MATRIX = _OUTPUTS = 2
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
-
-
-def _top_form(node: onnx.NodeProto, _: Mapping[str, onnx.TensorProto], __: AbstractSet[str], ___: str) -> onnx.NodeProto:
-    """Both outputs have names: without one it would be lost which of them the other is."""
-    given = [*node.output, ""][:_OUTPUTS]
-    del node.output[:]
-    node.output.extend(name or f"{node.name}:{told}" for name, told in zip(given, ("values", "indices"), strict=True))
-    return node
 
 
 def _check_top(graph: Graph, op: Operator) -> Problem:
@@ -156,7 +142,7 @@ _PICKS = ("gather", *_MOVES)
 SPECS = (
     OperatorSpec(
         ("TopK",), "topk", _top, (), COPY, MappingProxyType({"topk": _MOVES}), ("", "K"), frozenset({"K"}), 10,
-        moves=True, form=_top_form, check=_check_top, elements=NUMBERS,
+        moves=True, check=_check_top, elements=NUMBERS,
     ),
     OperatorSpec(
         ("Trilu",), "trilu", _triangle, (), COPY, MappingProxyType({"trilu": _MOVES}), ("", "k"), frozenset({"k"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,29 @@ def is_infinity(x: Any) -> Any:
 @inlined
 def invert(x: Any) -> Any:
     return x == 0
+
+
+@inlined
+def bitwise_not(x: Any) -> Any:
+    return ~x
+
+
+def _of(function: Any) -> Callable[[Any], Any]:
+    @inlined
+    def element(x: Any) -> Any:
+        return function(x)
+
+    return element
+
+
+#: Functions of the C library, by their names there.
+FUNCTIONS = {
+    name: _of(function)
+    for name, function in {
+        "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+        "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    }.items()
+}  # fmt: skip
 
 
 # Of two elements. Integers divide as in C; by 0 they would end the process, and so would the lowest one by -1.
@@ -153,6 +177,21 @@ def power(a: Any, b: Any) -> Any:
         factor *= factor
         left //= 2
     return found
+
+
+@inlined
+def bitwise_and(a: Any, b: Any) -> Any:
+    return a & b
+
+
+@inlined
+def bitwise_or(a: Any, b: Any) -> Any:
+    return a | b
+
+
+@inlined
+def bitwise_xor(a: Any, b: Any) -> Any:
+    return a ^ b
 
 
 @inlined

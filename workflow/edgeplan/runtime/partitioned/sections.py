@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Shape
+from edgeplan.graph.names import free
 from edgeplan.graph.steps import Lowered, PostOp, Setting, Step
 from edgeplan.runtime import ranges
 from edgeplan.runtime.bands import Range, clipped_rows, local, needed_rows, window_settings
@@ -349,7 +350,7 @@ class _Cutter:
         self, step: Step, whole: str, dimension: Dimension, bounds: Range, shape: Shape, offset: int, operand: str = ""
     ) -> str:
         """A part of an activation, named by who touches it: another may take it for a tensor of other axes."""
-        name = f"{whole}[{dimension} {bounds[0]}:{bounds[1]} of {step.name}{operand and f', {operand}'}]"
+        name = free(f"{whole}[{dimension} {bounds[0]}:{bounds[1]} of {step.name}{operand and f', {operand}'}]", self._given)
         same_rank = len(shape) == len(self._given[whole])
         self.shapes[name], self.tensors[name] = shape, TensorPart(whole, offset)
         self.layouts[name] = self._layouts[whole] if same_rank else NCHW
@@ -437,7 +438,7 @@ class _Cutter:
         if self._dense_rows(tensor):
             row = size_bytes((1, channels, 1, width), self._layouts[tensor], self._block)
             return self._named(step, tensor, Dimension.rows, rows, shape, rows[0] * row)
-        name = f"{tensor}[rows {rows[0]}:{rows[1]} of {step.name}]"
+        name = free(f"{tensor}[rows {rows[0]}:{rows[1]} of {step.name}]", self._given)
         if name not in self.shapes:  # it may be read twice
             settings: dict[str, Setting] = {"start": rows[0]}
             copies.append(Step(f"rows of {name}", "cut_rows", (), (tensor,), (name,), settings=settings))
