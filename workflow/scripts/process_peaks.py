@@ -1,6 +1,6 @@
 """Memory of `edgeplan run` as another process sees it: beside its idle floor and the budget of the plan.
 
-    python workflow/scripts/process_peaks.py PLAN... [--repeat N] [--json FILE] [--keep DEVICE]
+    python workflow/scripts/process_peaks.py PLAN... [--repeat N] [--json FILE]
 
 Each plan of memory runs in a fresh process. All pages (Rss of /proc/PID/smaps_rollup) are read every millisecond: from its
 start, from the moment it is ready (the library loaded, threads started, no plan opened: the floor), and until it ends.
@@ -19,9 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from edgeplan.chapters.memory.settings import MemoryParams
-from edgeplan.chapters.memory.stages.memory import keep_floor
-from edgeplan.chapters.params import load_params
 from edgeplan.runtime.folder import MEMORY, read_folder
 from edgeplan.runtime.streaming.memory_session import MemorySchedule
 from edgeplan.terminal import say
@@ -37,7 +34,6 @@ def main() -> int:
     parser.add_argument("plans", nargs="+", type=Path)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", metavar="DEVICE", help="keep the largest floor among the rows of the chapter on memory")
     given = parser.parse_args()
     found = [measured(plan, given.repeat) for plan in given.plans]
     say("plan                      before   floor    peak  anonymous  files  budget  peak / (floor + budget)")
@@ -47,9 +43,6 @@ def main() -> int:
         say(f"{row['plan']!s:<24} {shown}  {row['ratio']:.3f}")
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    if given.keep:
-        params = cast("MemoryParams", load_params(Path("params.yaml")))
-        keep_floor(params, Path("data/rows") / given.keep / "memory", max(row["floor"] for row in found))
     return int(any(float(row["ratio"]) > 1 for row in found))
 
 

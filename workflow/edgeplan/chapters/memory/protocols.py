@@ -40,7 +40,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "first",
                     "frugal",
                     "halved",
-                    "layouts",
                     "measuring",
                     "phonelike",
                 ),
