@@ -58,9 +58,8 @@ class PageCard:
     @property
     def sentence(self) -> str:
         """Return the title with its value; without one it says so."""
-        if self.value == NO_VALUE:
-            return f"{NO_VALUE}: {self.title.replace('{} ', '')}"
-        return self.title.replace("{}", self.value)
+        lost = self.value == NO_VALUE
+        return f"{NO_VALUE}: {self.title.replace('{}', '...')}" if lost else self.title.replace("{}", self.value)
 
 
 @dataclass(frozen=True, slots=True)

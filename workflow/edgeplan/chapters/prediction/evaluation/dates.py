@@ -40,7 +40,6 @@ _RESTS_ON: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "environment": ("truth",),
         "calibration": ("calibration",),
         "samplers": PREDICTED,
-        "modes": PREDICTED,
         "models": PREDICTED,
         "transfer": PREDICTED,
     }
