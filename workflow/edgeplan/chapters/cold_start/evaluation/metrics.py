@@ -29,7 +29,7 @@ from edgeplan.chapters.cold_start.evaluation.evidence import (
 )
 from edgeplan.reporting import estimates
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, gap_max, share_right
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 #: How near a prediction has to be to what was measured, as a share.
@@ -260,12 +260,12 @@ def _proven(e: ColdEvidence) -> pd.DataFrame:
 
 def plan_gap_max(e: ColdEvidence) -> float:
     """Find the largest makespan / proven lower bound - 1."""
-    return float((_proven(e)["makespan_ms"] / _proven(e)["lower_bound_ms"] - 1).max())
+    return gap_max(_proven(e)["makespan_ms"], _proven(e)["lower_bound_ms"])
 
 
 def outputs_equal(e: ColdEvidence) -> float:
     """Return the share of checked programs (model x layout x threads x k-th candidate in every step) equal within 1e-4."""
-    return float((e.checks["error"] <= OUTPUT_TOLERANCE).mean())
+    return share_right(e.checks["error"], OUTPUT_TOLERANCE)
 
 
 #: The figures of the chapter by their key in metrics.json.

@@ -20,7 +20,7 @@ from edgeplan.reporting import kit
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.drawing import INK, PALETTE, PAPER, canvas, legend_above, name_axes
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, gap_max, geomean
 from edgeplan.reporting.grade import Graded, Repeats, graded
 from edgeplan.reporting.page import CardOf
 from edgeplan.support.protocols import protocol
@@ -129,8 +129,7 @@ def least_ms(e: GpuStartEvidence, model: str, state: str) -> float:
 
 def plan_gap_max(e: GpuStartEvidence) -> float:
     """Max over models of the optimal plan's makespan over its proven bound, less 1."""
-    plans = e.optimal()
-    return float((plans["predicted_ms"] / plans["bound_ms"] - 1).max())
+    return gap_max(e.optimal()["predicted_ms"], e.optimal()["bound_ms"])
 
 
 def speedup_over_default(e: GpuStartEvidence) -> Estimate:

@@ -12,7 +12,7 @@ import pandas as pd
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MAPPED, OWN, MemoryEvidence
 from edgeplan.reporting.bars import Bar
-from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, geomean
+from edgeplan.reporting.estimates import Estimate, estimate, figures_of_merit, gap_max, geomean
 
 _NEAR = 1.1
 _TOLERANCE = 1e-4
@@ -91,11 +91,6 @@ def least_peak_over_onnxruntime(e: MemoryEvidence) -> Estimate:
     return estimate(geomean, (e.least["peak"] / e.least["stock_peak"]).dropna())
 
 
-def plan_gap_max(e: MemoryEvidence) -> float:
-    """Max over plans of predicted / bound - 1."""
-    return float((e.planned["predicted_ms"] / e.planned["plan_bound_ms"] - 1).max())
-
-
 def cgroup_killed(e: MemoryEvidence) -> float:
     """Plans that the system killed, or that failed, when it held them to idle and the budget."""
     return float(e.limited["killed"].sum()) if len(e.limited) else math.nan
@@ -146,7 +141,7 @@ _ALL: Mapping[str, Callable[[MemoryEvidence], float | Estimate]] = MappingProxyT
         "resnet152_reduction": resnet152_reduction,
         "phonelike_overhead": phonelike_overhead,
         "points_within_10pct_of_bound": points_within_10pct_of_bound,
-        "plan_gap_max": plan_gap_max,
+        "plan_gap_max": lambda e: gap_max(e.planned["predicted_ms"], e.planned["plan_bound_ms"]),
         "cgroup_killed": cgroup_killed,
         "total_in_cgroup": total_in_cgroup,
         "speedup_vs_best_frugal": speedup_vs_best_frugal,
