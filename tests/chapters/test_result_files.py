@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_parquet(chapter.prior, zoo / "prior.parquet")
     labelled = rows(100)
     write_parquet(labelled.assign(mode="in_situ"), results / "measurements/kernels.parquet")
-    write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}, "mode_subjects": []})
+    write_json(results / "measurements/sampling.json", {"mode": "in_situ", **ABOUT, "sampler_seconds": {}})
     FusionRules(pairs={}).write(results / "fusion/rules.json")
     train_predictor(labelled, SETTINGS, **ABOUT)[0].save(results / "predictors")
     specs = [spec.to_json() for spec in variants(FAMILIES["nasbench201"], 2, 5)]

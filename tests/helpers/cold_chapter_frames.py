@@ -148,19 +148,6 @@ def plan_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def span_rows() -> list[dict[str, Any]]:
-    """The planned timeline of the first model."""
-    planned = [
-        ("main", 0, "read", 0, 1),
-        ("main", 0, "create", 1, 3),
-        ("prepare:0", 1, "create", 0, 2),
-        ("prepare:0", 1, "transform", 2, 4),
-    ]
-    planned += [("main", 0, "execute", 3, 5), ("main", 1, "execute", 5, 6), ("prepare:0", 1, "execute", 5, 6)]
-    about = {"model": MODELS[0], "plan": "optimal", "threads": 2, "kind": "planned"}
-    return [about | dict(zip(("core", "step", "stage", "start_ms", "end_ms"), span, strict=True)) for span in planned]
-
-
 def evidence(**changes: Any) -> ColdEvidence:
     """The chapter's measurements."""
     parts: dict[str, Any] = {
@@ -175,7 +162,6 @@ def evidence(**changes: Any) -> ColdEvidence:
         "checks": pd.DataFrame(
             [{"model": m, "layout": "nhwc", "choice": k, "error": 1e-6 * (k + 1)} for m in MODELS for k in range(2)]
         ),
-        "spans": pd.DataFrame(span_rows()),
         "environment": {"measured_at": "2024-05-06"},
     }
     return ColdEvidence("cpu-test", **(parts | changes))

@@ -42,7 +42,6 @@ def _models(per_family: int, rng: np.random.Generator) -> pd.DataFrame:
                     "adaptive_sampling_ms": measured * rng.normal(1.0, 0.06, per_family),
                     "random_sampling_ms": measured * rng.normal(1.3, 0.2, per_family),
                     "prior_sampling_ms": measured * rng.normal(1.0, 0.08, per_family),
-                    "isolated_ms": np.nan,
                 }
             )
         )
@@ -128,7 +127,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
             "mode": "in_situ",
             "seconds": {"adaptive": 300.0, "random": 300.0, "prior": 300.0, "frozen": 60.0, "overhead": 60.0},
         },
-        interval={"subjects": 78, "quantile_of": "models"},
         quality=pd.DataFrame(
             {
                 "subject": [f"carrier-{i // 2}" for i in range(60)],
@@ -167,16 +165,6 @@ def full_evidence(per_family: int = 6) -> Evidence:
         ),
         breakdown=breakdown,
         sweeps=_sweeps(),
-        modes=pd.DataFrame(
-            {
-                "mode": ["in_situ", "isolated"],
-                "seconds": 300.0,
-                "rows": [900, 300],
-                "within_10pct": [0.97, 0.7],
-                "within_5pct": [0.8, 0.4],
-                "rmspe": [5.0, 14.0],
-            }
-        ),
         conv_fusion=pd.DataFrame(
             {"config": [*plain, *fused], "type": ["conv"] * 2 + ["conv++bn++relu"] * 2, "latency_us": [10.0, 20.0, 10.1, 20.6]}
         ),

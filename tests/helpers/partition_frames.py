@@ -105,17 +105,6 @@ def checked_evidence(**changes: Any) -> CheckedEvidence:
     return CheckedEvidence(**(parts | changes))
 
 
-def tuning_rows() -> pd.DataFrame:
-    """Two layers: of one another kernel is twice as fast, of the other only by the half of the runs that chooses."""
-    rows = [
-        ("linear", "a", "dispatcher", 1, 10.0, 10.0), ("linear", "a", "4 x 2", 1, 5.0, 5.0),
-        ("linear", "a", "dispatcher", 2, 20.0, 20.0), ("linear", "a", "8 x 1", 2, 19.0, 19.0),
-        ("conv", "b", "dispatcher", 1, 10.0, 10.0), ("conv", "b", "winograd", 1, 8.0, 12.5),
-        ("conv", "c", "dispatcher", 1, 10.0, 10.0), ("conv", "c", "direct 4 x 2", 1, 11.0, 9.0),
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["kind", "name", "choice", "turn", "chosen_us", "tested_us"])
-
-
 def evidence(**changes: Any) -> PartitionEvidence:
     """Two layers, one model, handshakes and curves by hand."""
     plain = "without dispatch features"
@@ -160,7 +149,6 @@ def evidence(**changes: Any) -> PartitionEvidence:
         "layers": pd.concat(layers, ignore_index=True),
         "models": pd.concat(models, ignore_index=True),
         "handshakes": handshakes,
-        "tuning": tuning_rows(),
         "curves": pd.concat([pd.DataFrame(curve).assign(figure=figure) for figure in figures], ignore_index=True),
         "environment": {"cores": 2, "layers_by_rule": {"linear": 8610, "conv": 2038}, "fingerprint": "f"},
     }

@@ -24,7 +24,6 @@ from edgeplan.chapters.partition.measuring.chains import write_pool
 from edgeplan.chapters.partition.measuring.opened import opened
 from edgeplan.chapters.partition.measuring.rows import PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
-from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.devices.pairs import load_pair, processor_class
@@ -265,7 +264,6 @@ def test_a_processor_of_another_package_is_measured_learnt_planned_and_run(works
         dispatcher, rows = pair.dispatcher(both.numbers), PartitionRows(workspace / "rows", both.identity)
         sampled = samples(rows, both, dispatcher, settings, 5, pool)
         assert set(sampled.frame.loc[sampled.frame["kind"] == "conv", "gpu_implementation"]) == {"tiny.conv"}
-        assert tuning(rows, both, dispatcher, settings, 5, pool).empty, "it has one kernel of each step"
         about = {"pair": pair.name, "fingerprint": fingerprint(), "versions": both.versions}
         about |= {"handshake_us": {str(both.synchronisation): 1.0}, "anchors_us": sampled.anchors_us}
     trained = train(sampled.frame, dispatcher, about, trials=1, test_share=0.2, seed=1)

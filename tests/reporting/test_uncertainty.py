@@ -16,9 +16,7 @@ def test_a_clear_difference_is_clear_and_has_its_sign() -> None:
     rng = np.random.default_rng(3)
     good, bad = _predicted(rng, 0.02), _predicted(rng, 0.10)
     found = rmspe_difference(TRUTH, good, bad, np.arange(40))
-    assert found.clear
     assert 4 < found.low < found.high < 12
-    assert found.p < 0.01
     other = rmspe_difference(TRUTH, bad, good, np.arange(40))
     assert (other.low, other.high) == pytest.approx((-found.high, -found.low))
 
@@ -26,7 +24,6 @@ def test_a_clear_difference_is_clear_and_has_its_sign() -> None:
 def test_predictors_of_one_accuracy_are_not_told_apart() -> None:
     rng = np.random.default_rng(4)
     found = rmspe_difference(TRUTH, _predicted(rng, 0.05), _predicted(rng, 0.05), np.arange(40))
-    assert not found.clear
     assert found.low < 0 < found.high
 
 
@@ -46,8 +43,6 @@ def test_one_group_says_nothing() -> None:
     found = rmspe_difference(TRUTH, TRUTH, TRUTH * 1.1, np.zeros(40))
     assert np.isnan(found.low)
     assert np.isnan(found.high)
-    assert np.isnan(found.p)
-    assert not found.clear
 
 
 def test_the_interval_is_that_of_resampling_by_hand() -> None:
@@ -58,11 +53,3 @@ def test_the_interval_is_that_of_resampling_by_hand() -> None:
     low, high = np.quantile(points[1] - points[0], (0.025, 0.975))
     found = rmspe_difference(TRUTH, ours, theirs, np.arange(40))
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.15)
-
-
-def test_few_groups_are_not_told_apart_too_often() -> None:
-    """Of pairs of equal accuracy, eight groups each, about one in twenty may be."""
-    rng = np.random.default_rng(9)
-    truth = TRUTH[:8]
-    pairs = [[truth * (1 + rng.normal(0.0, 0.05, 8)) for _ in range(2)] for _ in range(200)]
-    assert sum(rmspe_difference(truth, *pair, np.arange(8)).clear for pair in pairs) < 25

@@ -16,13 +16,11 @@ from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import page as cold_report
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS, cold_metrics
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, render_page
-from edgeplan.reporting import kit
 from edgeplan.reporting.page import bar_lines, read_chapter
-from edgeplan.reporting.table import cell_text
 
 
 def write(e: ColdEvidence, folder: Path) -> None:
@@ -31,14 +29,6 @@ def write(e: ColdEvidence, folder: Path) -> None:
         getattr(e, name).to_parquet(folder / f"{name}.parquet")
     for name in ("notes", "environment"):
         (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
-
-
-def test_the_machines_speed_stands_beside_the_bounds_that_it_multiplies(e: ColdEvidence, figures: dict[str, float]) -> None:
-    slow = replace(e, runs=e.runs.assign(slowness=1.25))
-    usual = figures["cold.over_work_bound_cached"]
-    wanted = {1.25, float(cell_text(usual / 1.25)), float(cell_text(usual))}
-    told = cold_report.findings(slow, kit.make_or_explain(COLD_TABLES, slow), cold_metrics(slow))
-    assert any(wanted <= set(numbers(text)) for text in told)
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:
@@ -65,7 +55,7 @@ def test_stage_writes_the_whole_chapter(tmp_path: Path, e: ColdEvidence) -> None
     assert {p.stem for p in (measured / "tables").glob("*.csv")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "tables").glob("*.md")} == COLD_TABLES.keys()
     assert {p.stem for p in (measured / "figures").glob("*.svg")} == cold_figures.COLD_FIGURES.keys()
-    frame = pd.read_csv(measured / "tables" / "cold_bounds.csv", keep_default_na=False, na_values=[""])
+    frame = pd.read_csv(measured / "tables" / "cold_table_04.csv", keep_default_na=False, na_values=[""])
     measured_at = frame.pop("measured_at")[0]
     assert (len(frame), measured_at) == (2, "2024-05-06")
     chapter = read_chapter(handed)
@@ -93,11 +83,9 @@ def test_what_is_missing_is_named(tmp_path: Path, e: ColdEvidence) -> None:
 
 
 def test_verdicts_follow_the_bars(figures: dict[str, float]) -> None:
-    lines = {line.title: line for line in bar_lines(BARS, figures | {"cold.plan_seconds_max": 2.5})}
-    assert lines["longest planning of an optimal plan, either state (s)"].verdict == "miss"
-    assert lines["speed-up over ONNX Runtime as shipped, page cache warm"].verdict == "undecided", (
-        "one of two models is below it"
-    )
+    lines = {line.title: line for line in bar_lines(BARS, figures | {"cold.failed_starts": 1})}
+    assert lines["starts of our plans that failed"].verdict == "miss"
+    assert lines["cold over the work bound, page cache warm"].verdict == "miss", "one of two models is at 2"
     assert bar_lines(BARS, {})[0].value == "no value"
 
 

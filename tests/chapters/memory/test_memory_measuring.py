@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import pytest
 
 from edgeplan.chapters.memory import measuring
@@ -16,7 +17,7 @@ from edgeplan.chapters.memory import plan as planning
 from edgeplan.chapters.memory.budget import MIB, mib
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores, TooSmallError
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel, changed
+from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.errors import InfeasibleError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -25,8 +26,15 @@ from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule, again_of
+from edgeplan.runtime.folder import MEMORY, read_folder
+from edgeplan.runtime.streaming.memory_session import (
+    MemoryPrediction,
+    MemorySchedule,
+    again_of,
+    by_coarseness,
+    choose,
+    schedules_of,
+)
 from edgeplan.runtime.streaming.program import StreamProgram
 
 LANE = "processes"  # see tests/conftest.py
@@ -158,10 +166,13 @@ def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, pla
 
 def test_chosen_schedules_are_as_good_as_fresh_plans_and_no_budget_is_refused(subject: StudiedModel, planner: Planner) -> None:
     made = planner.write(64 * MIB, Mode.back_to_back, subject.work / "plan")
-    rows = pd.DataFrame(changed(made, 40))
-    assert len(rows) == 40
-    assert rows["failures"].sum() == 0
-    assert (rows["replan_ms"] > 0).all()
-    over = (rows["predicted_ms"] / rows["fresh_ms"]).dropna()  # three layers of megabytes: a budget gains one or none,
-    assert (over <= 1.05).mean() >= 0.5  # and step times that others' work disturbed move every bound
-    assert over.max() <= 2
+    plans = tuple(by_coarseness(read_folder(made.folder, MEMORY)))
+    stored = [schedule.budget_bytes for plan in plans if (found := schedules_of(plan)) for schedule in found.stored]
+    over = []
+    for budget in np.geomspace(min(stored), max(stored), 40).astype(int).tolist():
+        plan, schedule, _ = choose(plans, budget)
+        with suppress(InfeasibleError):  # the stored layout is a searched one: a plan made fast may find none so low
+            over.append(schedule.predicted_ms / again_of(plan).planned(budget, Mode.back_to_back).predicted_ms)
+    # three layers of megabytes: a budget gains one or none, and step times that others' work disturbed move every bound
+    assert np.mean(np.array(over) <= 1.05) >= 0.5
+    assert max(over) <= 2

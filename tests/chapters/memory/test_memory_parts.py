@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.memory import measuring, phonelike
+from edgeplan.chapters.memory import phonelike
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.frugal import KILLED, frugal
@@ -244,7 +244,7 @@ class _Stopped(BaseException):
 def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = load_params(PARAMS_FILE)
     assert isinstance(params, MemoryParams)
-    memory = params.memory.model_copy(update={"models": ("squeezenet",), "layout_models": (), "single_layers": ()})
+    memory = params.memory.model_copy(update={"models": ("squeezenet",), "single_layers": ()})
     params = params.model_copy(update={"memory": memory})
     measured: list[str] = []
     stops = True
@@ -273,7 +273,3 @@ def test_a_stage_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
     assert table["case"].tolist() == ["first", "first", "second"]
     stage.measure_memory(params, **where)
     assert measured == ["first", "empty", "second"]
-
-
-def test_a_part_without_rows_says_that_it_was_measured(bench: ModelBench) -> None:
-    assert list(measuring._switched(bench)) == [], "one budget alone fits: there is nothing to change to"

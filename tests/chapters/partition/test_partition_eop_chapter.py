@@ -171,13 +171,12 @@ def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
     metrics = eop_metrics(evidence)
     assert metrics["eop.ratio_time_over_grid"] == pytest.approx(1.03)
     assert metrics["eop.ours_over_eop"] == pytest.approx(5 / 7)
-    assert metrics["partition.branch_speedup"] == pytest.approx(6 / 5)
     assert metrics["eop.slower_than_best_single_models"] == 0
     assert metrics["eop.outputs_equal"] == 1
     assert metrics["eop.plan_gap_max"] == pytest.approx(0.01)
-    assert metrics["eop.plan_seconds_max"] == 2
     assert metrics["eop.recurrent_slower_unchecked"] == 0
-    assert metrics["eop.pattern_share"] == pytest.approx(3 / 9)  # all is linear here; the paper calls three of nine so
+    named = evidence.patterns[evidence.patterns["paper"] != ""]
+    assert (named["pattern"] == named["paper"]).mean() == pytest.approx(3 / 9), "all is linear here, three of nine in the paper"
     assert {bar.key for bar in BARS} <= set(metrics)
     tables, lacking = kit.make(EOP_TABLES, evidence)
     assert not lacking
@@ -192,24 +191,6 @@ def test_every_table_and_figure_has_a_caption() -> None:
     for kind, specs in (("tables", EOP_TABLES), ("figures", EOP_FIGURES)):
         for name in specs:
             assert (folder / kind / f"{name}.md").read_text().strip()
-
-
-@pytest.mark.committed
-def test_individual_operators_are_those_of_the_sweep() -> None:
-    """Of stored sweeps: no operator takes longer than whole on the better processor, and our plan no less than all of them."""
-    e = EOP_REPORT.read("pair-pocl", Path(__file__).parents[3] / "results/pair-pocl/partition/eop")
-    table = EOP_TABLES["eop_individual"].make(e).set_index(["device", "model"])
-    own = table.loc["pair-pocl"]
-    assert {"inception_v3", "mobilenetv1", "yolov3"} <= set(own.index)
-    swept = e.sweeps[(e.sweeps["model"] == "inception_v3") & (e.sweeps["figure"] == "")]
-    by_hand = sum(rows["span_us"].min() for _, rows in swept.groupby("step")) / 1e3
-    row = own.loc["inception_v3"]
-    assert row["operators_ms"] == pytest.approx(by_hand, abs=1e-3)
-    assert row["baseline_ms"] == pytest.approx(e.end_to_end.loc["inception_v3", "gpu"], abs=1e-3)
-    assert row["operators_speedup"] == pytest.approx(row["baseline_ms"] / by_hand, abs=1e-3)
-    assert (own["over the better's operators"] >= 1).all()
-    assert (own["operators_ms"] < own["end_to_end_ms"]).all()
-    assert table.loc[("paper: Moto 2022", "vgg16"), "operators_ms"] == 28.7
 
 
 def test_slower_plans_and_wrong_outputs_are_counted(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from edgeplan.chapters.partition.measuring.opened import Opened
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
-from edgeplan.chapters.partition.measuring.tuning import tuning
 from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.cli import app, run_pair
@@ -220,20 +219,6 @@ def _rebuilt_by_other_predictors(
     assert ours["now"].isin([0, *ours["outputs"]]).all(), "no gain is beyond such an error"
     with pytest.raises(AssertionError):
         replace(measuring, pair=None, predictors=others).layers(7)  # these splits would have to be measured
-
-
-def test_kernels_that_the_dispatcher_could_have_chosen_are_timed(pair: Opened, pool: Path, tmp_path: Path) -> None:
-    settings = _settings(chain=3)
-    rows = PartitionRows(tmp_path, pair.identity)
-    found = tuning(rows, pair, _dispatcher(pair), settings, 5, pool)
-    assert set(found["kind"]) == {"linear", "conv"}
-    assert (found[["chosen_us", "tested_us"]] > 0).to_numpy().all()
-    for _, own in found.groupby(["kind", "name"]):
-        assert "dispatcher" in set(own["choice"])
-        assert own.groupby("turn")["choice"].agg(lambda names: "dispatcher" in set(names)).all(), "each beside its own"
-    assert set(found["choice"]) > {"dispatcher"}
-    assert pair.other.choose is None
-    assert tuning(rows, None, _dispatcher(pair), settings, 5, pool).equals(found)
 
 
 def test_a_model_is_measured_in_every_way(workspace: Path, predictors: Path, model: Path, pool: Path, tmp_path: Path) -> None:

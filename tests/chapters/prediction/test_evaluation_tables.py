@@ -31,8 +31,8 @@ def test_every_table_is_made_from_full_evidence_and_none_from_nothing(evidence: 
 
 
 def test_a_missing_optional_column_drops_its_table_alone(evidence: Evidence) -> None:
-    without = replace(evidence, models=evidence.models.drop(columns="repeat_ms"))
-    assert set(registry.TABLES) - set(kit.make(registry.TABLES, without)[0]) == {"table_repeat"}
+    without = replace(evidence, models=evidence.models.drop(columns="operator_sum_ms"))
+    assert set(registry.TABLES) - set(kit.make(registry.TABLES, without)[0]) == {"table_01"}
 
 
 def test_table_08_stands_beside_the_paper(evidence: Evidence) -> None:
@@ -81,39 +81,24 @@ def test_table_04_agrees_with_the_papers_gpu(evidence: Evidence) -> None:
     assert table["paper CPU"].sum() == paper.printed("table_04")["paper CPU"].sum() == 31
 
 
-def test_repeated_measurements_say_how_much_later_they_were_made(evidence: Evidence) -> None:
-    gaps = evidence.models["family"].map({"vgg": 120.0}).fillna(600.0)
-    table = tables_prediction.table_repeat(replace(evidence, models=evidence.models.assign(repeat_gap_s=gaps)))
-    minutes = table.set_index("family")["again after, median (min)"]
-    assert (minutes["VGGs"], minutes["AlexNets"], minutes["all"]) == (2.0, 10.0, 10.0)
-
-
 def test_models_are_predicted_beside_how_well_they_repeat(evidence: Evidence) -> None:
-    frame = evidence.models.assign(repeat_gap_s=300.0)
+    frame = evidence.models
     frame = frame.assign(repeat_ms=frame["measured_ms"] * [1.2, *[1.01] * (len(frame) - 1)], predicted_ms=frame["measured_ms"])
-    found = replace(evidence, models=frame)
-    assert next(iter(registry.TABLES)) == "table_repeat"
-    first = tables_prediction.table_repeat(found).iloc[0]
-    assert (first["family"], first["models"], first["predicted: within 5 % (%)"]) == ("all", len(frame), 100)
-    assert first["repeat: within 10 % (%)"] == pytest.approx(100 * (1 - 1 / len(frame)))
-    assert first["repeat: off by, median (%)"] == pytest.approx(1)
-    values = summary.metrics(found)
+    values = summary.metrics(replace(evidence, models=frame))
+    assert values["prediction.repeat_within_10pct"] == pytest.approx(1 - 1 / len(frame), rel=1e-5)
     assert values["prediction.repeat_within_10pct.low"] < values["prediction.repeat_within_10pct"] < 1
     assert values["prediction.within_10pct.low"] == 1
-    assert "predicted 100.0 %" in tables_prediction.repeat_note(found)
 
 
 def test_metrics_are_exactly_the_keys_and_values(evidence: Evidence) -> None:
     values = summary.metrics(evidence)
-    intervals = [end for name in ("", "repeat_") for p in (5, 10) for end in interval_keys(f"prediction.{name}within_{p}pct")]
-    assert list(values) == sorted({*summary.MERITS, *intervals, "measuring.grade"})
-    assert values["prediction.models"] == 78
-    assert values["measuring.noise_median"] == values["measuring.noise_max"] == 0.01
-    assert values["sampling.adaptive_error"] == pytest.approx(0.08)
-    assert values["sampling.adaptive_error_all"] == pytest.approx(0.26)
+    intervals = [
+        end for name in ("within_10pct", "within_5pct", "repeat_within_10pct") for end in interval_keys(f"prediction.{name}")
+    ]
+    assert list(values) == sorted({*summary.MERITS, *intervals})
     assert values["interval.width_90"] == pytest.approx(0.2)
-    assert values["fusion.precision"] == values["fusion.precision_all"] == pytest.approx(0.75)
-    assert values["fusion.recall_all"] == pytest.approx((80 / 90 + 1) / 3)
+    assert values["fusion.precision"] == pytest.approx(0.75)
+    assert values["fusion.recall"] == pytest.approx(0.944444)
 
 
 def test_what_was_not_measured_is_absent_from_metrics(evidence: Evidence) -> None:

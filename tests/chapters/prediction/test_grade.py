@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgeplan.chapters.prediction.evaluation.evidence import Evidence
-from edgeplan.chapters.prediction.evaluation.metrics import metrics
+from edgeplan.chapters.prediction.evaluation.metrics import later_repeats
+from edgeplan.chapters.prediction.evaluation.page import machine_grade
 from edgeplan.chapters.prediction.whole_models import APART_SECONDS
 
 MODELS = 40
@@ -29,18 +29,21 @@ def repeats(spread: float, outliers: float = 0.0, seed: int = 0) -> tuple[np.nda
 @pytest.mark.parametrize("seed", range(5))
 def test_injected_noise_gives_each_grade(spread: float, outliers: float, expected: str, seed: int) -> None:
     first, again = repeats(spread, outliers, seed)
-    found = metrics(_evidence(first, again, np.full(MODELS, APART_SECONDS)))
-    assert found["measuring.grade"] == expected
+    graded = machine_grade(_models(first, again, np.full(MODELS, APART_SECONDS)), {})
+    assert graded is not None
+    assert graded.name == expected
 
 
-def _evidence(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> Evidence:
-    return Evidence("cpu-test", models=pd.DataFrame({"measured_ms": first, "repeat_ms": again, "repeat_gap_s": gap}))
+def _models(first: np.ndarray, again: np.ndarray, gap: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"measured_ms": first, "repeat_ms": again, "repeat_gap_s": gap})
 
 
 def test_repeats_near_in_time_and_missing_ones_say_nothing() -> None:
     first, again = repeats(0.01)
     gap = np.full(MODELS, APART_SECONDS)
     gap[: MODELS - 3] -= 1.0
-    assert "measuring.grade" not in metrics(_evidence(first, again, gap))
+    assert later_repeats(_models(first, again, gap)).spread() is None
     again[4:] = np.nan
-    assert metrics(_evidence(first, again, np.full(MODELS, 1e4)))["measuring.grade"] == "good"
+    graded = machine_grade(_models(first, again, np.full(MODELS, 1e4)), {})
+    assert graded is not None
+    assert graded.name == "good"

@@ -50,20 +50,16 @@ def _params() -> Params:
 
 
 def _labelled(folder: Path) -> tuple[Path, Path]:
-    """Kernels as all samplers and both modes label them, and the sampler's document."""
+    """Kernels as all samplers label them, and the sampler's document."""
     rows = law.rows(200).assign(mode="in_situ")
     others = [
         rows[rows["sampler"] == "adaptive"].head(count).assign(sampler=name) for name, count in (("random", 40), ("prior", 80))
     ]
-    alone = (
-        rows[(rows["sampler"] == "adaptive") & (rows["kind"] == "conv")].head(20).assign(mode="isolated", sampler="isolated")
-    )
-    pd.concat([rows, *others, alone], ignore_index=True).to_parquet(folder / "kernels.parquet")
+    pd.concat([rows, *others], ignore_index=True).to_parquet(folder / "kernels.parquet")
     about: dict[str, Any] = {
         **law.ABOUT,
         "mode": "in_situ",
         "sampler_seconds": dict.fromkeys(training.COMPARED, 1.0),
-        "mode_subjects": ["carrier0", "carrier1"],
     }
     (folder / "sampling.json").write_text(json.dumps(about))
     return folder / "kernels.parquet", folder / "sampling.json"
@@ -91,7 +87,7 @@ def test_training_counts_the_rows_of_all_trainings(tmp_path: Path, bars: Bars) -
     assert description == "bench: kernels trained on"
     assert sum(told) == total
     folders = {path.parent.relative_to(out).as_posix() for path in out.rglob("card.json")}
-    assert folders == {".", *training.COMPARED, training.ISOLATED, training.SHORT, training.FOREST}
+    assert folders == {".", *training.COMPARED, training.FOREST}
     assert len(told) == len(folders) - 1, "forests take no time worth telling"
     judged = pd.read_csv(out / "samplers.csv").set_index("sampler")
     assert judged.loc["adaptive", ["rmspe_more_low", "rmspe_more_high"]].isna().all()

@@ -12,10 +12,12 @@ from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import HANDED_OVER, parts_of_report
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, render_page, tally
-from edgeplan.reporting.page import SUFFIX, ChapterPage, PageCard, read_chapter, with_texts
+from edgeplan.reporting.page import SUFFIX, ChapterPage, read_chapter, with_texts
 from edgeplan.support.files import write_json, write_text
 from edgeplan.support.frames import read_document
 
+#: Most columns of a line of `summary`.
+COLUMNS = 100
 _CHAPTERS = Path(__file__).parents[1] / "chapters"
 
 
@@ -43,21 +45,19 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
 
 
 def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[str]:
-    """Summarise each chapter of each target in params.yaml as a line: its headline figures, bars and grade."""
+    """Summarise each chapter of each target in params.yaml as a line: its first headline figure, its grade and its bars."""
     paths = [chapters / Path(path).relative_to(HANDED_OVER) for path in parts_of_report(params.model_dump())]
     read = [(path.parent.name, read_chapter(path)) for path in paths if path.name.endswith(SUFFIX)]
-    return [_line(target, page) for target, page in read if page.cards]
+    return [line(target, page) for target, page in read if page.cards]
 
 
-def _line(target: str, page: ChapterPage) -> str:
-    told = [_figure(card) for card in page.cards if card.title not in page.lacking]
-    told += [f"no value: {', '.join(page.lacking)}"] if page.lacking else []
-    grade = f"grade {page.grade}" if page.grade else "not graded"
-    return f"{page.title} on {target}: {'; '.join(told)}; bars: {tally(page.lines)}; {grade}"
-
-
-def _figure(card: PageCard) -> str:
-    return f"{card.title} {card.value}" + (f" ({card.verdict})" if card.verdict else "")
+def line(target: str, page: ChapterPage) -> str:
+    """Return a chapter of a target as one line of at most `COLUMNS`: what does not fit is left out, the bars first."""
+    told = f"{page.title} on {target}: {page.cards[0].sentence}"
+    for further in (f"grade {page.grade}" if page.grade else "not graded", f"bars: {tally(page.lines)}"):
+        if len(told) + 2 + len(further) <= COLUMNS:
+            told += f"; {further}"
+    return told
 
 
 def _complete(path: Path, page: ChapterPage, chapter: str, remarks: Path) -> ChapterPage:

@@ -31,6 +31,18 @@ def geomean(values: FloatArray) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
+def gap_max(planned: ArrayLike, bound: ArrayLike) -> float:
+    """Return the most by which plans exceed their proven bounds, as a share of these; NaN where there is no plan."""
+    gaps = np.asarray(planned, dtype=np.float64) / np.asarray(bound, dtype=np.float64) - 1
+    return float(np.nanmax(gaps)) if np.isfinite(gaps).any() else math.nan
+
+
+def share_right(error: ArrayLike, tolerance: ArrayLike) -> float:
+    """Return the share of outputs within their tolerance; what gave none is not right. NaN where nothing was compared."""
+    right = np.asarray(error, dtype=np.float64) <= np.asarray(tolerance, dtype=np.float64)
+    return float(right.mean()) if right.size else math.nan
+
+
 def estimate(statistic: Callable[..., float], *parts: ArrayLike) -> Estimate:
     """Return a figure with its interval by resampling the layers, models or samples that it is of.
 

@@ -39,7 +39,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class PageCard:
-    """Holds a figure that opens a chapter; `verdict` is one of `bars.Verdict`, or "" where it has no bar."""
+    """Holds a figure that opens a chapter.
+
+    Attributes:
+        title: sentence about the target, with `{}` in the place of the value.
+        value: number and unit, as text.
+        verdict: one of `bars.Verdict`, or "" where it has no bar.
+    """
 
     title: str
     value: str
@@ -48,6 +54,12 @@ class PageCard:
     aim: str = ""
     paper: str = ""
     interval: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Return the title with its value; without one it says so."""
+        lost = self.value == NO_VALUE
+        return f"{NO_VALUE}: {self.title.replace('{}', '...')}" if lost else self.title.replace("{}", self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +134,8 @@ class ChapterPage:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Return the titles of the headline figures without a value."""
-        return tuple(card.title for card in self.cards if NO_VALUE in card.value)
+        """Return the headline figures without a value, as sentences."""
+        return tuple(card.sentence for card in self.cards if card.value == NO_VALUE)
 
 
 _CHAPTER = TypeAdapter(ChapterPage)
@@ -261,17 +273,27 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[
 
 @dataclass(frozen=True, slots=True)
 class CardOf:
-    """A card is described by its title, keys, the unit that follows, and the paper's value."""
+    """Describes a card.
+
+    Attributes:
+        title: sentence about the target, with `{}` in the place of the value.
+        keys: of the figure.
+        unit: follows the number.
+        paper: the paper's value, as text.
+        share: whether it is shown in percent.
+        further: whether only some profiles measure it: it is left out where it has no value. Every profile measures the others.
+    """
 
     title: str
     keys: tuple[str, ...]
     unit: str = ""
     paper: str = ""
     share: bool = False
+    further: bool = False
 
 
 def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[str, Any]) -> list[PageCard]:
-    """Return the cards, each held against the bars of its figures; one without a value says so."""
+    """Return the cards, each held against the bars of its figures; one without a value says so, or is left out if `further`."""
     by_key = {bar.key: bar for bar in bars}
     cards = []
     for card in wanted:
@@ -279,6 +301,8 @@ def make_cards(wanted: Iterable[CardOf], bars: Sequence[Bar], metrics: Mapping[s
         verdict = worst([bar.verdict(metrics) for bar in held]) if held else ""
         as_text = partial(number, share=card.share)
         values = [value_of(metrics, key) for key in card.keys]
+        if card.further and not any(value is not None for value in values):
+            continue
         told = [_at_a_glance(value, share=card.share) for value in values]
         value = NO_VALUE if set(told) == {NO_VALUE} else " / ".join(told)
         unit = "" if told[-1] == NO_VALUE else "%" if card.share else card.unit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from edgeplan.chapters.base import Chapter, Compared, Stage, Targets, tables_stage
+from edgeplan.chapters.base import Chapter, Stage, Targets, tables_stage
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 
 _TARGETS = Targets("cold_start.devices")
 _RESULTS, _MEASURED = "results/{device}", "results/{device}/cold"
-_FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks", "spans")
+_FRAMES = ("runs", "bandwidth", "profiles", "plans", "models", "checks")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     name: f"{_MEASURED}/{name}.json" for name in ("notes", "environment")
 }
@@ -66,12 +66,4 @@ CHAPTER = Chapter(
     tables="edgeplan.chapters.cold_start.gpu.page:TABLES",
     figures="edgeplan.chapters.cold_start.gpu.page:FIGURES",
     named_devices=(_TARGETS, _GPU_TARGETS),
-    compared=(
-        Compared(
-            "results/cpu-onednn/cold/tables/cold_bounds.csv",
-            "first inference on cpu-onednn (ms), page cache warm, by model",
-            "cached_ms",
-            "model",
-        ),
-    ),
 )

@@ -1,4 +1,4 @@
-"""Plans in containers: a limit of memory holds `edgeplan run` from the start of its process on; and latency held beside free.
+"""Plans in containers: a limit of memory holds `edgeplan run` from the start of its process on.
 
 Two limits a model: the least in which a plan was proven, and what our process takes idle with a share of what ONNX Runtime
 takes over idle. Each plan is run several times in a fresh group that pays for all that it has in memory. A run holds where the
@@ -8,26 +8,23 @@ fails counts as not held.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from edgeplan.chapters.memory.budget import MIB, mib
+from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, TooSmallError
 from edgeplan.chapters.memory.proof import Proof
 from edgeplan.errors import EdgeplanError
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.profiling.streaming import run_apart
-from edgeplan.runtime.streaming.session import READY_INFERENCES
 
-CASE, RATIO_CASE = "contained", "held latency"
+CASE = "contained"
 LEAST = "least"
 _SEARCHES = 8
-_RUNS, _TURNS, _INFERENCES = 3, 9, 5
+_RUNS = 3
 
 
-def contained(planner: Planner, work: Path, stock: int, share: float, turns: int = _TURNS) -> Iterator[dict[str, Any]]:
+def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterator[dict[str, Any]]:
     """Run plans of a model for total budgets, each in fresh groups of that limit.
 
     Args:
@@ -35,7 +32,6 @@ def contained(planner: Planner, work: Path, stock: int, share: float, turns: int
         work: a folder for plans.
         stock: bytes that ONNX Runtime takes over idle.
         share: of these, for the second limit.
-        turns: processes held and free, whose latencies are compared.
     """
     ways: dict[str, Callable[[], MemoryPlanned]] = {
         LEAST: lambda: least_total(planner, work / "contained-least"),
@@ -45,8 +41,6 @@ def contained(planner: Planner, work: Path, stock: int, share: float, turns: int
         try:
             made = plan()
             yield from _runs(planner, made, setting)
-            planner.hold_over_idle()
-            yield held_latency(planner, made, turns) | {"setting": setting}
         except EdgeplanError as error:
             yield {"case": CASE, "setting": setting, "reason": error.what.splitlines()[0]}
         finally:
@@ -96,27 +90,3 @@ def row_of(proof: Proof) -> dict[str, Any]:
         "idle": proof.idle_bytes, "peak": proof.peak_bytes, "failures": max(proof.failures, int(bool(proof.ended))),
         "major_faults": proof.major_faults, "reason": proof.ended,
     }  # fmt: skip
-
-
-def held_latency(planner: Planner, made: MemoryPlanned, turns: int = _TURNS) -> dict[str, Any]:
-    """Median latency held to idle and the budget over that without a limit, by turns; kills count as failures.
-
-    Both are medians of processes, of which each tells the median of its inferences once all of its code has run.
-    """
-    prover, plan = planner.prover(made.run.files), made.document.model_dump()
-    settings = planner.settings(_INFERENCES)
-    row: dict[str, Any] = {"case": RATIO_CASE, "budget": made.budget}
-    held_ms, free_ms, killed, faults = [], [], 0, 0
-    for _ in range(turns):
-        free = run_apart(made.folder, made.candidate.program.threads, [plan], settings)
-        free_ms.append(statistics.median(free.phases[0].run_ms[READY_INFERENCES:]))
-        held = prover.held(made.folder, made.candidate.program.threads, plan, settings, made.budget)
-        if held.reason:
-            return row | {"reason": held.reason}
-        killed += bool(held.ended)
-        faults = max(faults, held.major_faults)
-        held_ms += [held.run_ms] if not held.ended else []
-    row |= {"failures": killed, "major_faults": faults, "pairs": len(held_ms)}
-    if not held_ms:
-        return row | {"reason": f"no run lived in {mib(made.budget)} over idle"}
-    return row | {"median_ms": statistics.median(held_ms), "pause_ms": statistics.median(held_ms) / statistics.median(free_ms)}

@@ -26,7 +26,7 @@ from edgeplan.chapters.memory.phonelike import busy, slowed
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner, RunCores
 from edgeplan.chapters.memory.same_memory import BESIDE, same_memory
 from edgeplan.chapters.memory.settings import MemorySettings
-from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, changed, cuts, layers, offline
+from edgeplan.chapters.memory.studies import StudiedModel, ablated, adapted, layers, offline
 from edgeplan.chapters.memory.turns import CHUNK, in_turns
 from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import EdgeplanError, InfeasibleError
@@ -57,7 +57,6 @@ LATER_COLUMNS = MappingProxyType(
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
-_SEVERAL = 2
 Row = dict[str, Any]
 
 
@@ -211,31 +210,6 @@ def _failures(held: Limited) -> int:
     return max(held.failures, int(held.code == -signal.SIGKILL))
 
 
-def _switched(bench: ModelBench) -> Iterator[dict[str, Any]]:
-    """A running session changes its budget, up and down, by the program of the smallest one, and plans itself each time.
-
-    `pause_ms` is what a change costs: planning, the pause, and what the first inference takes longer than those behind it,
-    since it loads what stays from then on, less these bytes (`read`) over the bandwidth.
-    """
-    subject, planner, made = bench.subject, bench.planner, bench.plans()
-    if len(made) < _SEVERAL:
-        return
-    smallest = made[min(made)]
-    budgets = [made[share].budget for share in (*sorted(made), *sorted(made, reverse=True)[1:])]
-    settings = replace(planner.settings(4), bandwidth_passes=3)
-    found = run_apart(smallest.folder, subject.settings.threads, budgets, settings)
-    rate = statistics.median(found.bytes_per_ms)
-    same = float(len({digest for phase in found.phases for digest in phase.digests}) == 1)
-    for budget, phase in zip(budgets[1:], found.phases[1:], strict=True):
-        longer = phase.run_ms[0] - statistics.median(phase.run_ms[1:])
-        more = phase.read_bytes[0] - statistics.median(phase.read_bytes[1:])
-        cost = phase.replan_ms + phase.pause_ms + longer - more / rate
-        yield {
-            "case": "switched", "budget": budget, "replan_ms": phase.replan_ms, "equal": same, "bytes_per_ms": rate,
-            "pause_ms": cost, "read": more,
-        }  # fmt: skip
-
-
 def _second(bench: ModelBench) -> Iterator[dict[str, Any]]:
     """Some budgets with more computing threads; where no processor is left, reading shares them."""
     subject, settings = bench.subject, bench.subject.settings
@@ -261,11 +235,6 @@ def _for_least(bench: ModelBench, rows: Callable[[StudiedModel, Planner, MemoryP
         yield from rows(bench.subject, bench.planner, bench.least)
 
 
-def _changed(bench: ModelBench) -> Iterator[Row]:
-    if made := bench.plans():
-        yield from changed(made[min(made)])
-
-
 def _ablated(bench: ModelBench) -> Iterator[Row]:
     with suppress(InfeasibleError):
         yield from ablated(bench.subject, bench.planner, bench.plan(bench.budget(bench.subject.settings.ablated_share)))
@@ -274,11 +243,6 @@ def _ablated(bench: ModelBench) -> Iterator[Row]:
 def _adapted(bench: ModelBench) -> Iterator[Row]:
     if made := bench.plans():
         yield from adapted(bench.subject, bench.planner, [made[share] for share in sorted(made)])
-
-
-def _cuts(bench: ModelBench) -> Iterator[Row]:
-    if bench.least is not None:  # at least what was profiled for it is there
-        yield from cuts(bench.subject, bench.planner)
 
 
 def _contained(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
@@ -307,8 +271,6 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
         found.append(RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), Needs(4.0 * runs, 3 * runs), how))
     beside = (default, *(name for name in BESIDE if name in s.settings))
     found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
-    found.append(RowsPart("switched", _switched, Needs(3, 8 * len(s.shares)), shares))
-    found.append(RowsPart("changed", _changed, Needs(10, 0), shares))
     found.append(RowsPart("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))
     if s.ablated_share:
         found.append(
@@ -335,6 +297,4 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     if s.second_shares:
         how = plans | {"threads": s.second_threads, "shares": s.second_shares}
         found.append(RowsPart("second", _second, Needs(20, 4 * CHUNK), how, bars=False))
-    sliced = model == s.sliced_model
-    found.append(RowsPart("cuts", _cuts, Needs(30 if sliced else 1, 100 if sliced else 0), {"sliced": sliced}, bars=False))
     return tuple(found)

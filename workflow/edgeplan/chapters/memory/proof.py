@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from typing import Any
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_paying
 from edgeplan.profiling.streaming import RunSettings, StreamRun
-from edgeplan.runtime.streaming.session import READY_INFERENCES
 from edgeplan.support.subprocesses import ending, module_command
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
@@ -44,7 +42,6 @@ class Proof:
         peak_bytes: the most that it used from then on.
         major_faults: pages that the process waited for once all of its code had run.
         failures: allocations that hit the limit after it was idle.
-        run_ms: median of the inferences once all code had run; 0 where it was not asked for.
         ended: how the process ended, where it did not live.
         exceeded: a run with room took more than the budget: none was held to it.
         reason: why nothing was proven; "" where something was.
@@ -56,7 +53,6 @@ class Proof:
     peak_bytes: int = 0
     major_faults: int = 0
     failures: int = 0
-    run_ms: float = 0.0
     ended: str = ""
     exceeded: bool = False
     reason: str = ""
@@ -101,10 +97,6 @@ class Prover:
             lambda proof: proof.taken_bytes <= budget,
         )
 
-    def held(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
-        """Hold a run to a budget over idle at once, whatever it needs; see `over_idle`."""
-        return _reasoned(lambda: self._worked(folder, threads, schedule, settings, budget))
-
     def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
         """Hold `edgeplan run` of a plan to a limit at once, whatever it needs; see `total`."""
         return _reasoned(lambda: self._run(folder, limit, repeat))
@@ -118,8 +110,7 @@ class Prover:
             run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
         except ColdRunError as error:
             return _proof(paid, 0, error.reason)
-        run_ms = statistics.median(run.phases[0].run_ms[READY_INFERENCES:])
-        return replace(_proof(paid, run.later_major_faults), run_ms=run_ms)
+        return _proof(paid, run.later_major_faults)
 
     def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
         """Hold `edgeplan run` of a plan to a limit, from the start of its process on.

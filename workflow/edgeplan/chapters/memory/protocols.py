@@ -36,7 +36,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "costed",
                     "frugal",
                     "halved",
-                    "layouts",
                     "measuring",
                     "phonelike",
                 ),

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from edgeplan.chapters.base import ChapterParams, DeviceName, Section
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.workloads.registry import WORKLOADS
-from edgeplan.zoo import prior_models
 
 _Count = Annotated[int, Field(ge=1, le=1000)]
 _Share = Annotated[float, Field(gt=0, le=1)]
@@ -35,14 +34,12 @@ class MemorySettings(Section):
         frugal_seconds: that an inference may take there.
         frugal_read_ahead_kb: KiB that are read ahead in a second round; 0 leaves it out.
         second_threads, second_shares: budgets that are run with as many computing threads besides; none leaves them out.
-        sliced_model: model of which each way to cut it is profiled; "" leaves it out.
         ablated_share: budget at which plans run without static memory and without loading ahead; 0 leaves it out.
         adapted_model, adapted_runs: model that goes through the budgets of `shares`, inferences of each; "" leaves it out.
         halved_model, halved_shares, halved_pairs: model that is planned with weights in half their bytes, too, at which
             shares, and pairs of processes that run both kinds of plan in turns; "" leaves it out.
         offline_mb: budgets, by model, at which what planning takes is measured.
         single_layers: names of `single_layers.LAYERS`, models of one layer whose kernels and cuts are run.
-        layout_models: names of the zoo or of workloads whose activations are laid out by all that lay out.
         contained_share: share of what the first setting takes over idle that a plan for a total budget gets beside our idle
             process; the least total budget is measured with it; 0 leaves both out.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
@@ -65,7 +62,6 @@ class MemorySettings(Section):
     frugal_read_ahead_kb: Annotated[int, Field(ge=0)] = 0
     second_threads: _Count = 2
     second_shares: tuple[_Share, ...] = ()
-    sliced_model: str = ""
     ablated_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     adapted_model: str = ""
     adapted_runs: Annotated[int, Field(ge=2, le=1000)] = 32
@@ -74,16 +70,14 @@ class MemorySettings(Section):
     halved_pairs: _Count = 3
     offline_mb: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     single_layers: tuple[str, ...] = ()
-    layout_models: tuple[str, ...] = ()
     contained_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     lock_timeout_seconds: Annotated[float, Field(ge=0)] = 600.0
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        alone = (self.slowed_model, self.sliced_model, self.adapted_model, self.halved_model)
+        alone = (self.slowed_model, self.adapted_model, self.halved_model)
         for what, names, known in (
             ("model", [*self.models, *self.offline_mb, *self.frugal_models, *filter(None, alone)], WORKLOADS),
-            ("model", self.layout_models, {**WORKLOADS, **prior_models()}),
             ("setting", [*self.settings, *self.slowed_beside, *self.frugal_settings], SETTINGS),
         ):
             if unknown := [name for name in names if name not in known]:

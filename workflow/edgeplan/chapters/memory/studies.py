@@ -1,13 +1,9 @@
-"""Studies of one model beside its budgets: layers, ways to cut it, what makes plans fast, a session that adapts, planning."""
+"""Studies of one model beside its budgets: layers, what makes plans fast, a session that adapts, planning."""
 
 from __future__ import annotations
 
-import math
-import random
 import statistics
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +15,6 @@ from edgeplan.chapters.memory.settings import MemorySettings
 from edgeplan.errors import InfeasibleError
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import on_demand, run_apart
-from edgeplan.runtime.folder import MEMORY, read_folder
-from edgeplan.runtime.streaming.memory_session import again_of, by_coarseness, choose, schedules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +45,6 @@ def layers(planner: Planner) -> Iterator[dict[str, Any]]:
         yield {
             "case": "layer", "setting": step.name, "place": place, "weights": weights, "activations": live, "compute_ms": ms,
             "load_ms": weights / candidate.profile.bytes_per_ms,
-        }  # fmt: skip
-
-
-def cuts(subject: StudiedModel, planner: Planner) -> Iterator[dict[str, Any]]:
-    """Ways to cut a model: the least memory of each, what computing takes, and loading."""
-    if subject.name == subject.settings.sliced_model:
-        first = next((form.regions for form in planner.forms if form.regions), ())
-        for form in planner.forms:
-            if form.regions in ((), first):
-                planner.candidate(form)
-    for candidate in planner.candidates:
-        weights, regions = int(candidate.workload.weight_bytes.sum()), candidate.form.regions
-        names = [step.name for step in candidate.program.steps]
-        yield {
-            "case": "cut", "setting": cut_name(candidate), "budget": candidate.form.limit, "needed": candidate.least_bytes(),
-            "compute_ms": float(candidate.workload.compute_ms.sum()), "weights": weights,
-            "load_ms": weights / candidate.profile.bytes_per_ms, "steps": len(names),
-            "parts": sum("[" in name for name in names), "bands": sum("@" in name for name in names),
-            "place": len(regions),
         }  # fmt: skip
 
 
@@ -129,34 +104,3 @@ def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
         "weights": candidate.program.weights_bytes, "cutting_s": candidate.cutting_s, "profiling_s": candidate.profiling_s,
         "replan_ms": max(phase.replan_ms for phase in found.phases),
     }  # fmt: skip
-
-
-def changed(made: MemoryPlanned, changes: int = 100, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Choose a stored schedule for budgets from the least of the model to all weights, beside planning anew.
-
-    `fresh_ms` is what a plan made for the budget is predicted to take, by the same program; `failures` is 1 where nothing is
-    stored for a budget.
-
-    Args:
-        made: the plan whose folder holds the schedules.
-        changes: how many budgets.
-        seed: of the budgets.
-    """
-    plans = tuple(by_coarseness(read_folder(made.folder, MEMORY)))
-    stored = [schedule.budget_bytes for plan in plans if (found := schedules_of(plan)) for schedule in found.stored]
-    draw = random.Random(seed)  # noqa: S311  no secret
-    low, high = math.log(min(stored)), math.log(max(stored))
-    for _ in range(changes):
-        budget = math.ceil(math.exp(draw.uniform(low, high)))
-        row: dict[str, Any] = {"case": "changed", "budget": budget}
-        began = time.perf_counter()
-        chosen = choose(plans, budget)
-        taken_ms = (time.perf_counter() - began) * 1e3
-        if chosen is None:
-            yield row | {"failures": 1}
-            continue
-        plan, schedule, _ = chosen
-        row |= {"failures": 0, "replan_ms": taken_ms, "predicted_ms": schedule.predicted_ms}
-        with suppress(InfeasibleError):  # the stored layout is a searched one: a plan made fast may find none so low
-            row["fresh_ms"] = again_of(plan).planned(budget, made.document.mode).predicted_ms
-        yield row

@@ -8,7 +8,7 @@ from edgeplan.chapters.partition.settings import PartitionParams
 _MEASURED = "results/{pair}/partition"
 _CARD = f"{_MEASURED}/predictors/card.json"
 _CHAPTERS = "results/chapters/{pair}"
-_FRAMES = ("samples", "layers", "models", "handshakes", "curves", "tuning")
+_FRAMES = ("samples", "layers", "models", "handshakes", "curves")
 _DOCUMENTS = {name: f"{_MEASURED}/{name}.parquet" for name in _FRAMES} | {
     "errors": f"{_MEASURED}/errors.parquet",
     "importance": f"{_MEASURED}/importance.parquet",

@@ -8,8 +8,6 @@ SIDES = ("cpu", "gpu")
 ALL_CORES = "cpu, all cores"
 #: A way to run a model: as the planner says, on both processors.
 PLANNED = "planned"
-#: A choice of kernel: the white-box dispatcher's own.
-DISPATCHER = "dispatcher"
 #: Who can gain less than this over the best of CPU, GPU and all cores is told not to split.
 WORTH_SPLITTING = 1.05
 #: A way that takes so many times as long as another counts as slower.

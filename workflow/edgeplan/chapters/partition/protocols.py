@@ -31,7 +31,6 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "models",
                     "curves",
                     "running",
-                    "tuning",
                 ),
                 *files_of("chapters/partition", "layers", "costs", "choosing"),
                 *files_of("planning/partition", "margin", "planner", "sequential"),

@@ -131,7 +131,6 @@ EVALUATION = Stage(
         "models": f"{_EVALUATION}/models.parquet",
         "breakdown": f"{_EVALUATION}/breakdown.parquet",
         "sweeps": f"{_EVALUATION}/sweeps.parquet",
-        "modes": f"{_EVALUATION}/modes.csv",
         "conv_fusion": f"{_EVALUATION}/conv_fusion.csv",
     },
     paths={"results": _RESULTS, "zoo": "data/zoo"},

@@ -56,7 +56,6 @@ FRAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "models": ("model", "parameters", "model_bytes", "macs"),
     "checks": ("model", "layout", "choice", "error"),
-    "spans": ("model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"),
 }
 
 
@@ -79,7 +78,6 @@ class ColdEvidence:
         models: model, parameters, model_bytes, macs.
         checks: outputs against ONNX Runtime, one row a program and thread count: model, layout, choice (which candidate every
             step takes), error.
-        spans: the optimal plans: model, plan, threads, kind (planned), core, step, stage, start_ms, end_ms.
         notes: why something was not measured, by topic.
         environment: the captured environment, with `measured_at`.
     """
@@ -91,7 +89,6 @@ class ColdEvidence:
     plans: pd.DataFrame
     models: pd.DataFrame
     checks: pd.DataFrame
-    spans: pd.DataFrame
     notes: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgeplan.chapters.cold_start.evaluation import tables_bounds as bounds
 from edgeplan.chapters.cold_start.evaluation import tables_continuous as continuous
 from edgeplan.chapters.cold_start.evaluation import tables_plans as plans
 from edgeplan.chapters.cold_start.evaluation import tables_runs as runs
@@ -15,12 +14,6 @@ from edgeplan.reporting.kit import TableSpec, registry
 #: Every table by id, in the order of the report.
 COLD_TABLES: Mapping[str, TableSpec[ColdEvidence]] = registry(
     TableSpec("cold_beside", "Our start against the best stock setting of each model", runs.beside),
-    TableSpec("cold_bounds", "What bounds a cold start", bounds.bounds),
-    TableSpec(
-        "cold_bounds_evicted",
-        "What bounds a cold start with the page cache evicted",
-        bounds.bounds_evicted,
-    ),
     TableSpec("cold_table_01", "Stages of a cold start", stages.table_01),
     TableSpec("cold_table_02", "Kernel alternatives of one convolution", plans.table_02),
     TableSpec("cold_table_04", "Models, storage and planning", plans.table_04),

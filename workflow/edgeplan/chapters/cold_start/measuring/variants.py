@@ -10,12 +10,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.planners.later import profile_for
 from edgeplan.chapters.cold_start.planners.registry import Options, plan
 from edgeplan.planning.document import Plan, Target, plan_of, plan_text
-from edgeplan.planning.machine import MAIN, KernelSchedule, Span, simulate
 from edgeplan.planning.optimal import Search
-from edgeplan.planning.profile import SOURCES, Disk, Profile
+from edgeplan.planning.profile import Disk, Profile
 from edgeplan.profiling.frame import to_frame
 from edgeplan.support.protocols import protocol
 from edgeplan.support.store import key_of
@@ -103,26 +101,6 @@ def planned_once(
     made = plan(profiles, variant.planner, target, costs=variant.costs, options=options)
     plans.commit({key: pd.DataFrame({"document": [plan_text(made)]})})
     return made
-
-
-def schedule_of(made: Plan, profile: Profile) -> KernelSchedule | None:
-    """Return the plan's schedule in a profile of its layout; None where the profile lacks a candidate of it."""
-    choice = []
-    for k, layer in enumerate(profile.layers):
-        wanted = (made.implementations[made.implementation[k]], SOURCES[made.source[k]])
-        found = [o for o, c in enumerate(layer.candidates) if (c.implementation, c.source) == wanted]
-        if not found:
-            return None
-        choice.append(found[0])
-    places = tuple(p if p < profile.queues else MAIN for p in made.places)
-    return KernelSchedule(tuple(choice), places, made.widen_from)
-
-
-def planned_timeline(made: Plan, profiles: Sequence[Profile]) -> tuple[Span, ...]:
-    """Return the planned spans: stage, core, begin and end."""
-    profile = profile_for(made, profiles)
-    schedule = schedule_of(made, profile)
-    return simulate(profile, schedule, made.disk)[1] if schedule is not None else ()
 
 
 _COPIED: tuple[str, ...] = (

@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, OPTIMAL, TABLE2_CONV
+from edgeplan.chapters.cold_start.evaluation.evidence import FRAMES, TABLE2_CONV
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.bench import ColdStartBench, measure_all, shared_journal
 from edgeplan.chapters.cold_start.measuring.checks import COLUMNS as CHECK_COLUMNS
 from edgeplan.chapters.cold_start.measuring.checks import check_outputs
-from edgeplan.chapters.cold_start.measuring.planning import Planning, PlanningResult
+from edgeplan.chapters.cold_start.measuring.planning import Planning
 from edgeplan.chapters.cold_start.measuring.tools import Tools
-from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS, on_cores, planned_timeline
+from edgeplan.chapters.cold_start.measuring.variants import PLAN_COLUMNS
 from edgeplan.chapters.cold_start.settings import ColdStartParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.builder import GraphBuilder
@@ -126,7 +126,6 @@ class _Stage:
             "plans": pd.DataFrame(planned.rows),
             "models": pd.DataFrame([_model_row(m, graphs[m.name]) for m in models]),
             "checks": pd.concat(checks, ignore_index=True) if checks else pd.DataFrame(columns=list(CHECK_COLUMNS)),
-            "spans": _spans(planned, profiles, max(self._settings.threads)),
         }
         for kept in (self._plans, self._checked):
             kept.merge()
@@ -189,18 +188,6 @@ class _Stage:
                 self._notes[f"checks.{model.name}"] = f"{left_out} choices of kernels were not checked: {self._no_time}"
             found.append(checked)
         return found
-
-
-def _spans(planned: PlanningResult, profiles: Mapping[str, Sequence[Profile]], threads: int) -> pd.DataFrame:
-    """Lay out the optimal plan of each model on all cores, a row a span."""
-    columns = ["model", "plan", "threads", "kind", "core", "step", "stage", "start_ms", "end_ms"]
-    rows = [
-        (model, OPTIMAL, threads, "planned", s.core, s.layer, s.stage, s.start_ms, s.end_ms)
-        for model, known in profiles.items()
-        if (made := planned.documents.get(f"{model}-{OPTIMAL}-{threads}")) is not None
-        for s in planned_timeline(made, on_cores(known, threads))
-    ]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def _model_row(model: ColdModel, graph: Graph) -> dict[str, Any]:

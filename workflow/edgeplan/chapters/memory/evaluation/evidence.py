@@ -89,7 +89,7 @@ class MemoryEvidence:
         best = stock.groupby("model")["median_ms"].min()
         here = machine_of(found) == found["model"].map(machine_of(default))
         return found.assign(
-            stock_peak=found["model"].map(default["peak"]),
+            stock_peak=found["model"].map(default["peak"]).astype("float64"),
             frugal_peak=found["model"].map(frugal),
             stock_ms=found["model"].map(default["median_ms"]).astype("float64").where(here),
             best_stock_ms=found["model"].map(best).astype("float64").where(here),
@@ -142,27 +142,15 @@ class MemoryEvidence:
         found = [medians.get(key, math.nan) for key in zip(rows["model"], names, strict=True)]
         return pd.Series(found, rows.index, dtype="float64").fillna(rows["median_ms"] / rows[column])
 
-    #: Sessions that changed their budget.
-    switched = _case("switched")
-    #: Budgets that a stored schedule is chosen for.
-    changed = _case("changed")
     #: Layers of each model, no step cut, in order.
     layers = _case("layer")
-    #: Ways to cut each model that were profiled.
-    cuts = _case("cut")
     #: Plans without static memory, without loading ahead, and without both.
     ablated = _case("ablated")
     #: Runs of plans for total budgets, each in a group of that limit; a run that was killed has `failures`.
     contained = _case("contained")
-    #: Latency held to a budget over that without a limit, by turns; `failures` counts runs that were killed.
-    held_latency = _case("held latency")
     #: Inferences of a session that goes through budgets.
     adapted = _case("adapted")
     #: Plans with weights in half their bytes and with whole ones, run in turns.
     halved = _case("bf16")
     #: Planning at the paper's budgets.
     offline = _case("offline")
-    #: Idle memory of `edgeplan run`; it belongs to no model.
-    floor = _case("floor")
-    #: Heights of layouts of activations and scratch, by who lays out.
-    layouts = _case("layout")

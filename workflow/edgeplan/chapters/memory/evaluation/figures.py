@@ -17,36 +17,6 @@ from edgeplan.reporting.kit import NotMeasuredError
 _COLUMNS = 3
 
 
-def latency_by_budget(e: MemoryEvidence) -> Any:
-    """Latency against peak memory, one panel a model, stock engines beside it."""
-    models = list(dict.fromkeys(e.planned["model"]))
-    if not models:
-        raise NotMeasuredError("no plan ran")
-    rows = -(-len(models) // _COLUMNS)
-    figure, axes = canvas(10.0, 3.2 * rows, min(_COLUMNS, len(models)), rows)
-    for axis, model in zip(axes, models, strict=False):
-        own = e.planned[e.planned["model"] == model].sort_values("budget")
-        axis.plot(own["peak"] / MIB, own["median_ms"], color=PALETTE[0], marker="o", label="edgeplan")
-        axis.plot(own["budget"] / MIB, own["bound_ms"], color=INK, linestyle="--", label="bound")
-        stock = e.stock[(e.stock["model"] == model) & e.stock["median_ms"].notna()]
-        for place, (_, row) in enumerate(stock.iterrows(), start=1):
-            style = {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)], "linestyle": ""}
-            axis.plot([row["peak"] / MIB], [row["median_ms"]], label=row["setting"], **style)
-        demand = e.same[(e.same["model"] == model) & (e.same["setting"] == "on demand")]
-        axis.plot(
-            demand["budget"] / MIB, demand["full_ms"], color=INK, marker="x", linestyle="", label="whole layers on demand"
-        )
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("{x:g}")
-        axis.set_ylim(bottom=0)
-        name_axes(axis, "peak over idle (MiB)", "inference (ms)", model)
-    for axis in axes[len(models) :]:
-        axis.set_visible(False)
-    legend(axes[0])
-    return figure
-
-
 def peaks(e: MemoryEvidence) -> Any:
     """Least peak beside those of stock engines and of whole layers on demand (the paper's Figure 10)."""
     f = e.least
@@ -79,31 +49,6 @@ def layer_memory(e: MemoryEvidence) -> Any:
     return _by_model(e.layers, drawn, "layer", "memory (MiB)")
 
 
-def layer_times(e: MemoryEvidence) -> Any:
-    """Draw the times to load and to compute each layer: above the line loading is not hidden."""
-
-    def drawn(axis: Any, f: pd.DataFrame) -> None:
-        shown = f[f["weights"] > 0]
-        axis.scatter(shown["compute_ms"], shown["load_ms"], s=8, color=PALETTE[0], label="a layer")
-        ends = [float(shown[["compute_ms", "load_ms"]].min().min()), float(shown[["compute_ms", "load_ms"]].max().max())]
-        axis.plot(ends, ends, color=INK, linestyle="--", label="as long")
-        log_scale(axis)
-        log_scale(axis, x=True)
-
-    return _by_model(e.layers, drawn, "compute (ms)", "load (ms)")
-
-
-def cut_costs(e: MemoryEvidence) -> Any:
-    """Least memory and times of each way to cut a model; bands of rows stand for the paper's input slicing."""
-
-    def drawn(axis: Any, f: pd.DataFrame) -> None:
-        needed_ms = f["compute_ms"] + f["load_ms"]
-        _cuts(axis, f, f["bands"] > 0, "weights in parts, inputs in bands", f["compute_ms"], needed_ms)
-
-    several = e.cuts.groupby("model").filter(lambda f: len(f) > 1)
-    return _by_model(several, drawn, "least memory over idle (MiB)", "inference (ms)")
-
-
 def kernels(e: MemoryEvidence) -> Any:
     """Memory and time of each kernel of one convolution (the paper's Figure 2)."""
 
@@ -121,7 +66,13 @@ def slice_costs(e: MemoryEvidence) -> Any:
     """Memory and times of each cut of one layer, weights loaded ahead and when needed (the paper's Figure 11)."""
 
     def drawn(axis: Any, f: pd.DataFrame) -> None:
-        _cuts(axis, f, f["place"] > 0, "inputs in bands", f["median_ms"], f["full_ms"])
+        for place, (in_bands, rows) in enumerate(f.groupby(f["place"] > 0)):
+            rows = rows.sort_values("needed")  # noqa: PLW2901
+            name = "inputs in bands" if in_bands else "weights in parts"
+            style = {"color": PALETTE[place], "marker": MARKERS[place]}
+            for when, column, line in (("loaded ahead", "median_ms", "-"), ("loaded when needed", "full_ms", ":")):
+                axis.plot(rows["needed"] / MIB, rows[column], linestyle=line, label=f"{name}, {when}", **style)
+        axis.set_ylim(bottom=0)
 
     return _by_model(e.slices, drawn, "least memory beside kernels (MiB)", "inference (ms)")
 
@@ -173,17 +124,6 @@ def adaption(e: MemoryEvidence) -> Any:
     return figure
 
 
-def _cuts(axis: Any, f: pd.DataFrame, banded: pd.Series, bands: str, ahead_ms: pd.Series, needed_ms: pd.Series) -> None:
-    """Draw times of cuts against their memory, of those with bands apart: weights loaded ahead, and when needed."""
-    for place, (in_bands, rows) in enumerate(f.groupby(banded)):
-        rows = rows.sort_values("needed")  # noqa: PLW2901
-        name = bands if in_bands else "weights in parts"
-        style = {"color": PALETTE[place], "marker": MARKERS[place]}
-        axis.plot(rows["needed"] / MIB, ahead_ms[rows.index], linestyle="-", label=f"{name}, loaded ahead", **style)
-        axis.plot(rows["needed"] / MIB, needed_ms[rows.index], linestyle=":", label=f"{name}, loaded when needed", **style)
-    axis.set_ylim(bottom=0)
-
-
 def _by_model(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], x: str, y: str) -> Any:
     models = list(dict.fromkeys(rows["model"]))
     if not models:
@@ -203,12 +143,9 @@ def _by_model(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], x: 
 #: Every figure by id.
 MEMORY_FIGURES: Mapping[str, kit.FigureSpec[MemoryEvidence]] = kit.registry(
     kit.FigureSpec("memory_figure_10", "Least peak of each model", peaks, ("least",)),
-    kit.FigureSpec("memory_curves", "Latency by peak memory", latency_by_budget, ("planned",)),
     kit.FigureSpec("memory_figure_1", "Memory of each layer", layer_memory, ("layers",)),
     kit.FigureSpec("memory_figure_2", "Kernels of one convolution", kernels, ("kernels",)),
-    kit.FigureSpec("memory_layer_times", "Loading and computing of each layer", layer_times, ("layers",)),
     kit.FigureSpec("memory_figure_11", "Cuts of one layer", slice_costs, ("slices",)),
-    kit.FigureSpec("memory_cuts", "Ways to cut a model", cut_costs, ("cuts",)),
     kit.FigureSpec("memory_figure_12", "Processor time at little memory", processor_times, ("processor_time",)),
     kit.FigureSpec("memory_figure_13", "Without static memory, without loading ahead", ablations, ("ablated",)),
     kit.FigureSpec("memory_figure_14", "A session that goes through budgets", adaption, ("adapted",)),

@@ -42,39 +42,6 @@ def least(e: MemoryEvidence) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def budgets(e: MemoryEvidence) -> pd.DataFrame:
-    """Every budget: peak, latency, and the bound."""
-    f = e.budgets
-    over = e.over(f, "bound_ms")
-    return pd.DataFrame(
-        {
-            "model": f["model"],
-            "share": f["share"],
-            "budget_mib": _mib(f["budget"]),
-            "peak_mib": _mib(f["peak"]),
-            "needed_mib": _mib(f["needed"]),
-            "median_ms": f["median_ms"].round(2),
-            "first_ms": f["first_ms"].round(2),
-            "resident_ms": f["resident_ms"].round(2),
-            "bound_ms": f["bound_ms"].round(2),
-            "over_bound": over.round(3),
-            "bound holds": np.where(f["median_ms"].isna(), "", np.where(over < 1, "no", "yes")),
-            "planned_ms": f["predicted_ms"].round(2),
-            "plan_gap": (f["predicted_ms"] / f["plan_bound_ms"] - 1).round(4),
-            "wait_ms": f["wait_ms"].round(2),
-            "turns": f["pairs"].astype("Int64"),
-            "read_mib": _mib(f["read"]),
-            "mb_per_s": (f["bytes_per_ms"] / 1e3).round(0),
-            "limited_over": f["pause_ms"].round(3),
-            "major_faults": f["major_faults"].astype("Int64"),
-            "failures": f["failures"].astype("Int64"),
-            "error": f["error"],
-            "reason": _told(f),
-            MACHINE: machine_of(f),
-        }
-    ).reset_index(drop=True)
-
-
 def beside(e: MemoryEvidence) -> pd.DataFrame:
     """Our plans beside stock engines that take what they want, and both held to as much; the mean over models first."""
     least, ways = e.least, [_ways(e, model) for model in e.stock["model"].drop_duplicates()]
@@ -300,7 +267,6 @@ MEMORY_TABLES: Mapping[str, kit.TableSpec[MemoryEvidence]] = kit.registry(
     kit.TableSpec("memory_beside", "Peak and latency beside stock engines", beside, ("stock",)),
     kit.TableSpec("memory_least", "Least peak that runs", least, ("least",)),
     kit.TableSpec("memory_same", "Time in as much memory as others take (Figure 10)", same_memory, ("same",)),
-    kit.TableSpec("memory_budgets", "Latency by budget, beside the bound", budgets, ("budgets",)),
     kit.TableSpec("memory_overhead", "Overhead on a slower processor, and beside a busy core", overhead, ("slowed",)),
     kit.TableSpec("memory_kernels", "Kernels of one convolution (Figure 2)", kernels, ("kernels",)),
     kit.TableSpec("memory_slices", "Cuts of one layer (Figure 11)", slices, ("slices",)),

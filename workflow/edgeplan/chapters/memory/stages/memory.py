@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +14,6 @@ import pandas as pd
 
 from edgeplan.chapters.memory.bench import ModelBench
 from edgeplan.chapters.memory.budget import MACHINE
-from edgeplan.chapters.memory.layouts import layouts
 from edgeplan.chapters.memory.measuring import (
     COLUMNS,
     EARLIER_COLUMNS,
@@ -45,9 +43,8 @@ from edgeplan.workloads.registry import WORKLOADS, save_workload
 
 log = logging.getLogger(__name__)
 _WHEN = "measured_at"
-_LAYOUTS = "layouts"  # in the place of a model: what is laid out without being run
-_SINGLE = "single layers"  # likewise: models of one layer
-_MANY = ("layer", "adapted", "turn", "changed")  # cases of so many rows that a log does not name them
+_SINGLE = "single layers"  # in the place of a model: models of one layer
+_MANY = ("layer", "adapted", "turn")  # cases of so many rows that a log does not name them
 #: The case of a part that has no rows: it was measured, and is not to be measured again.
 NOTHING = "nothing"
 #: Milliseconds of an inference on two cores of 2026, where none was measured.
@@ -56,10 +53,12 @@ _USUAL_MS = MappingProxyType(
 )
 #: What decided rows when those of a model were kept as a whole, and values of settings that are gone.
 _WHOLE_FIELDS = (
-    "settings", "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares", "sliced_model",
+    "settings", "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares",
     "ablated_share", "adapted_model", "adapted_runs", "offline_mb",
 )  # fmt: skip
-_WHOLE_VALUES = MappingProxyType({"slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0})
+_WHOLE_VALUES = MappingProxyType(
+    {"slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0, "sliced_model": "vgg19"}
+)
 
 
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
@@ -117,9 +116,6 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     """Parts of all models in the order in which they are measured: what bars rest on first, model by model."""
     settings = params.memory
     found = [(name, part) for name in settings.models for part in parts_of(name, settings)]
-    if settings.layout_models:
-        rows, depends = partial(_laid_out, settings.layout_models), {"models": settings.layout_models}
-        found.append((_LAYOUTS, RowsPart("layouts", rows, Needs(2.0 * len(settings.layout_models), 0), depends)))
     if settings.single_layers:
         depends = {"layers": settings.single_layers}
         found.append(
@@ -132,10 +128,6 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     by = protocol("memory").name
     common = [by, params.seed, settings.threads, settings.runs]
     return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
-
-
-def _laid_out(names: Sequence[str], _bench: ModelBench) -> Iterator[dict[str, Any]]:
-    return layouts(names)
 
 
 def _measure(
@@ -218,10 +210,8 @@ def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequenc
 
 def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
     """Digest what decided the rows of a model when they were kept as a whole; cases measured again are named by it."""
-    if name == _LAYOUTS:
-        return key_of([by, *settings.layout_models], 16)
     values = settings.model_dump(mode="json", include=set(_WHOLE_FIELDS)) | _WHOLE_VALUES
-    if name != settings.sliced_model:
+    if name != values["sliced_model"]:
         del values["sliced_model"]
     if name != settings.adapted_model:
         del values["adapted_model"], values["adapted_runs"]
@@ -232,12 +222,6 @@ def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:
     if name != values["limited_model"]:
         del values["limited_model"], values["limited_mib"]
     return key_of([by, name, seed, values], 16)
-
-
-def _machine() -> str:
-    """Return the name of this machine, as rows hold it."""
-    here = environment()
-    return f"{here['cpu']} ({here['cpu_family_model']}), {here['cores']} cores, {here['fingerprint']}"
 
 
 def _kept_again(rows: Path) -> TableStore:

@@ -22,13 +22,11 @@ from edgeplan.chapters.partition.eop.ways import (
     WAYS,
 )
 from edgeplan.chapters.partition.names import SLOWER
-from edgeplan.chapters.partition.operators import beside_paper
 from edgeplan.reporting import kit
 from edgeplan.reporting.estimates import geomean
 from edgeplan.reporting.kit import NotMeasuredError
 
 _RECURRENT = ("lstm", "gru")
-_US = 1e3
 
 
 _PATTERN_COLUMNS = {"error": "error over mean time", "paper": "paper's text", "paper_error": "error of the paper's"}
@@ -61,16 +59,6 @@ def operators(e: EopEvidence) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def individual(e: EopEvidence) -> pd.DataFrame:
-    """LiPG's Table 3 from the sweeps: each operator at the fastest split that was swept, or whole; our plan end to end."""
-    swept = e.sweeps[e.sweeps["figure"] == ""].groupby(["model", "step"], sort=False)["span_us"].min() / _US
-    wholes = e.wholes.assign(gpu_us=e.wholes["gpu_us"].fillna(e.wholes["cpu_us"]))  # what the GPU refuses
-    sums = wholes.groupby("model", sort=False)[["cpu_us", "gpu_us"]].sum().min(axis=1) / _US
-    found = pd.DataFrame({"operators": swept.groupby("model", sort=False).sum(), "better": sums})
-    found = found.join(e.end_to_end.rename(columns={GPU_WAY: "baseline", OURS: "end_to_end"})[["baseline", "end_to_end"]])
-    return beside_paper(e.pair, found.dropna(subset=["end_to_end"]))
 
 
 def workloads(e: EopEvidence) -> pd.DataFrame:
@@ -212,7 +200,6 @@ def mechanisms(e: EopEvidence) -> pd.DataFrame:
 EOP_TABLES: Mapping[str, kit.TableSpec[EopEvidence]] = kit.registry(
     kit.TableSpec("eop_figure_08", "Every way to run every model (Figure 8)", reduction, ("end_to_end",)),
     kit.TableSpec("eop_table_01", "Operators of the models (Table 1)", operators, ("wholes",)),
-    kit.TableSpec("eop_individual", "Individual operators and end to end (LiPG, Table 3)", individual, ("wholes",)),
     kit.TableSpec("eop_table_03", "The models (Table 3)", workloads, ("own",)),
     kit.TableSpec("eop_table_04", "Networks of images (Table 4)", cnns, ("end_to_end",)),
     kit.TableSpec("eop_table_05", "Ratios of key operators (Table 5)", ratios, ("tuned",)),

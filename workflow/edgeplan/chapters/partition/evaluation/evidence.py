@@ -43,7 +43,6 @@ class PartitionEvidence:
         handshakes: synchronisation, least_us, median_us, note.
         curves: of figures: figure, outputs, cpu_us, gpu_us with low and high, implementation, work_groups, and what predictors
             say.
-        tuning: rows of `measuring.tuning.tuning`.
         environment: of the machine, with the rules' counts of layers.
     """
 
@@ -54,7 +53,6 @@ class PartitionEvidence:
     models: pd.DataFrame
     handshakes: pd.DataFrame
     curves: pd.DataFrame
-    tuning: pd.DataFrame
     environment: Mapping[str, Any]
 
     @cached_property

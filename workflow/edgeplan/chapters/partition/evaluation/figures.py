@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU, OURS, SEARCH, PartitionEvidence
+from edgeplan.chapters.partition.evaluation.evidence import CPU, GPU, PartitionEvidence
 from edgeplan.reporting import kit
 from edgeplan.reporting.drawing import INK, PALETTE, canvas, legend, name_axes
 from edgeplan.reporting.kit import NotMeasuredError
@@ -92,23 +92,8 @@ def importance(e: PartitionEvidence) -> Any:
     return figure
 
 
-def gains(e: PartitionEvidence) -> Any:
-    """Our speedup against the search's, one point a layer."""
-    found = e.speedups[[OURS, SEARCH]].dropna()
-    figure, (axis,) = canvas(5.0, 4.6)
-    for place, kind in enumerate(("linear", "conv")):
-        own = found[found.index.get_level_values("kind") == kind]
-        axis.plot(own[SEARCH], own[OURS], "o", color=PALETTE[place], markersize=3, alpha=0.7, label=kind)
-    high = float(found.to_numpy().max(initial=1.0)) * 1.02
-    axis.plot([1, high], [1, high], color=INK, linewidth=0.8)
-    name_axes(axis, "speedup by search", "speedup by prediction")
-    legend(axis)
-    return figure
-
-
 #: Every figure by id.
 PARTITION_FIGURES: Mapping[str, kit.FigureSpec[PartitionEvidence]] = kit.registry(
-    kit.FigureSpec("partition_gains", "Predicted splits against searched ones", gains, ("speedups",)),
     kit.FigureSpec("partition_figure_02", "CPU and GPU (Figure 2)", both_processors, ("curves",)),
     kit.FigureSpec("partition_figure_03", "Predictors on shapes alone (Figure 3)", shapes_alone, ("curves",)),
     kit.FigureSpec("partition_figure_05", "With dispatch features (Figure 5)", dispatch_features, ("curves",)),

@@ -19,7 +19,7 @@ from edgeplan.chapters.partition.evaluation.evidence import (
     PartitionEvidence,
 )
 from edgeplan.chapters.partition.evaluation.metrics import gain_share, mean_share
-from edgeplan.chapters.partition.names import ALL_CORES, DISPATCHER
+from edgeplan.chapters.partition.names import ALL_CORES
 from edgeplan.reporting import kit
 from edgeplan.reporting.estimates import estimate, geomean
 from edgeplan.reporting.kit import NotMeasuredError
@@ -137,50 +137,6 @@ def ablation(e: PartitionEvidence) -> pd.DataFrame:
     return pd.DataFrame(rows).round(3)
 
 
-def _tuned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for every layer the kernel that one half of the runs chooses, and by how much the other half finds it faster.
-
-    Args:
-        rows: of `tuning`.
-
-    Returns:
-        kind, name, choice, speedup over the dispatcher's.
-    """
-    found = []
-    for (kind, name), own in rows.groupby(["kind", "name"], sort=False):
-        beside = own[own["choice"] == DISPATCHER].set_index("turn")
-        others = own[own["choice"] != DISPATCHER]
-        speedups = beside["chosen_us"].reindex(others["turn"]).to_numpy() / others["chosen_us"].to_numpy()
-        best = int(np.argmax(speedups)) if len(speedups) else -1
-        if best < 0 or speedups[best] <= 1:
-            found.append((kind, name, DISPATCHER, 1.0))
-        else:
-            row = others.iloc[best]
-            found.append((kind, name, row["choice"], float(beside["tested_us"][row["turn"]] / row["tested_us"])))
-    return pd.DataFrame(found, columns=["kind", "name", "choice", "speedup"])
-
-
-def autotuning(e: PartitionEvidence) -> pd.DataFrame:
-    """Return what autotuning of the GPU's kernels gains over the dispatcher, by kind of layer."""
-    rows = []
-    for kind, own in _tuned(e.tuning).groupby("kind", sort=False):
-        others = own.loc[own["choice"] != DISPATCHER, "choice"].value_counts()
-        rows.append(
-            {
-                "kind": kind,
-                "layers": len(own),
-                "speedup": float(np.exp(np.log(own["speedup"]).mean())),
-                "dispatcher_kept": int((own["choice"] == DISPATCHER).sum()),
-                "over_5pct_faster": int((own["speedup"] > _CLEARLY).sum()),
-                "chosen_instead": ", ".join(f"{name} ({count})" for name, count in others.items()),
-            }
-        )
-    return pd.DataFrame(rows).round(3)
-
-
-_CLEARLY = 1.05
-
-
 def handshakes(e: PartitionEvidence) -> pd.DataFrame:
     """Return the cost of a step of nothing, by synchronisation; and by how much split layers take longer by events (5.5)."""
     f = e.handshakes
@@ -222,5 +178,4 @@ PARTITION_TABLES: Mapping[str, kit.TableSpec[PartitionEvidence]] = kit.registry(
     kit.TableSpec("partition_table_03", "Models end to end (Table 3)", models, ("planned",)),
     kit.TableSpec("partition_table_04", "Without dispatch features or polling (Table 4)", ablation, ("speedups",)),
     kit.TableSpec("partition_handshakes", "Handshakes", handshakes, ("handshakes",)),
-    kit.TableSpec("partition_autotuning", "Kernels autotuned, over the dispatcher's", autotuning, ("tuning",)),
 )

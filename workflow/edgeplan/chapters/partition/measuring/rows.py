@@ -34,7 +34,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "grids": (*_PART_US, "again"),
     "fresh": ("layer", "way", *_PART_US),
     "curves": ("place", "way", *_PART_US),
-    "tuning": ("place", "choice", "turn", "chosen_us", "tested_us"),
     "handshakes": ("synchronisation", "least_us", "median_us", "note"),
     "models": (
         *("way", "median_ms", "repeat", "predicted_ms", "slowdown", "peak_mib", "cpu_ms"),

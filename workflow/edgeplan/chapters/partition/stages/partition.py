@@ -28,7 +28,6 @@ from edgeplan.chapters.partition.measuring.opened import LACKING, Opened, about_
 from edgeplan.chapters.partition.measuring.rows import WHEN, NotThereError, PartitionRows
 from edgeplan.chapters.partition.measuring.samples import samples as measured_samples
 from edgeplan.chapters.partition.measuring.splits import SplitMeasuring
-from edgeplan.chapters.partition.measuring.tuning import tuning as measured_tuning
 from edgeplan.chapters.partition.names import SAME_PLAN
 from edgeplan.chapters.partition.planned import lowered_workload
 from edgeplan.chapters.partition.settings import PartitionParams, PartitionSettings
@@ -74,7 +73,7 @@ def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, w
     save(run.trained.predictors, measured / "predictors")
     frames = {"samples": run.samples, "errors": run.trained.errors, "importance": run.trained.importance}
     frames |= {"layers": run.layers, "models": run.models, "handshakes": run.handshakes, "curves": run.curves}
-    for name, frame in (frames | {"tuning": run.tuning}).items():
+    for name, frame in frames.items():
         write_parquet(frame, measured / f"{name}.parquet")
     write_json(measured / "environment.json", run.environment())
     shutil.rmtree(folder, ignore_errors=True)
@@ -126,7 +125,6 @@ class _Run:
         self.layers = measuring.layers(self.seed)
         log.info("%d layers split", self.layers["name"].nunique())
         self.curves = measured_curves(measuring, self.trained.beside)
-        self.tuning = measured_tuning(self.rows, pair, self.dispatcher, self.settings, self.seed, self.folder)
 
     def _handshakes(self) -> pd.DataFrame:
         """By polling and by events, on processors that note no times."""

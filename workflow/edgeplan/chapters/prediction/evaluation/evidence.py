@@ -30,7 +30,6 @@ class Evidence:
         resnet18_kernels: kernel types of ResNet18 as split by the detected rules.
         kernels: labelled kernels: kind, config, sampler, mode, latency_us ...
         sampling: the sampler's document, with `seconds` by part.
-        interval: how the intervals were calibrated, as the card of the predictors says it (`Interval`).
         quality: held-out kernels: subject, kind, measured_us, predicted_us, forest_us, split.
         samplers: conv predictors by sampler on frozen labels of at least resolved_us: sampler, rows, seconds, resolved_us,
             labels, rmse_ms, rmspe (percent), within_10pct (share), rmspe_more_low and _high (95 % interval of the rmspe less
@@ -38,13 +37,12 @@ class Evidence:
         models: evaluated variants: model_id, family, macs, memory_bytes, measured_ms, noise, measured_at_s (since the epoch),
             blocks_span_s, repeat_ms, repeat_gap_s, predicted_ms, plain_sum_ms (without factors of kinds), left_out_ms (with
             those of other families alone), low_ms, high_ms,
-            operator_sum_ms, forest_ms, isolated_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that
+            operator_sum_ms, forest_ms, {adaptive,random,prior}_sampling_ms: with the Conv predictor of that
             sampler's samples alone.
         calibration: models that set the factors of kinds and the intervals: model_id, family, measured_ms, noise, seconds,
             measured_at_s.
         breakdown: model_id, kind, predicted_ms.
         sweeps: sweep, x, kind, measured_us, predicted_us.
-        modes: mode, seconds, rows, within_10pct, within_5pct, rmspe (percent).
         conv_fusion: config, type, latency_us.
         environment: the captured environment.
         transfer: models measured on one device, predicted by another's predictors and by its own: family, measured_ms,
@@ -61,14 +59,12 @@ class Evidence:
     resnet18_kernels: tuple[str, ...] = ()
     kernels: pd.DataFrame = field(default_factory=pd.DataFrame)
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    interval: Mapping[str, Any] = field(default_factory=dict)
     quality: pd.DataFrame = field(default_factory=pd.DataFrame)
     samplers: pd.DataFrame = field(default_factory=pd.DataFrame)
     models: pd.DataFrame = field(default_factory=pd.DataFrame)
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     breakdown: pd.DataFrame = field(default_factory=pd.DataFrame)
     sweeps: pd.DataFrame = field(default_factory=pd.DataFrame)
-    modes: pd.DataFrame = field(default_factory=pd.DataFrame)
     conv_fusion: pd.DataFrame = field(default_factory=pd.DataFrame)
     environment: Mapping[str, Any] = field(default_factory=dict)
     transfer: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -99,7 +95,6 @@ _FILES = {
     "calibration": "calibration/models.parquet",
     "breakdown": "evaluation/breakdown.parquet",
     "sweeps": "evaluation/sweeps.parquet",
-    "modes": "evaluation/modes.csv",
     "conv_fusion": "evaluation/conv_fusion.csv",
 }
 _ZOO_FILES = {"zoo": "models.parquet", "prior": "prior.parquet"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -11,15 +10,13 @@ import pandas as pd
 from edgeplan.chapters.prediction import paper
 from edgeplan.chapters.prediction.evaluation.evidence import Evidence
 from edgeplan.chapters.prediction.evaluation.figures import FIGURES
-from edgeplan.chapters.prediction.evaluation.metrics import SAMPLERS, bars, later_repeats, metrics, sampling_bars
+from edgeplan.chapters.prediction.evaluation.metrics import bars, later_repeats, metrics
 from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
-from edgeplan.chapters.prediction.evaluation.tables_baselines import baseline_verdicts
-from edgeplan.reporting.bars import MISS, PASS
 from edgeplan.reporting.chapter_report import ChapterReport
 from edgeplan.reporting.grade import Graded, Repeats, graded
-from edgeplan.reporting.page import CardOf, ChapterPage, Line, PageCard, number, table
+from edgeplan.reporting.page import CardOf, ChapterPage, table
 
-_SHARES = ("prediction.within", "prediction.plain_sum", "prediction.left_out", "fusion.", "interval.coverage")
+_SHARES = ("prediction.within", "fusion.", "interval.coverage")
 _ABOUT = (
     "The latency of whole models, predicted as the sum of their kernels, none of which ran as part of these models. The paper "
     "(nn-Meter, MobiSys 2021) measured a phone's CPU and GPU and a vision processor, so errors compare, latencies do not."
@@ -36,15 +33,20 @@ def _overall(device: str) -> float:
 
 _CARDS = (
     CardOf(
-        "models within 10 %",
+        "predicts {} of the models within 10 %",
         ("prediction.within_10pct",),
         share=True,
         paper=", ".join(f"{_overall(device):g} % ({device})" for device in ("CPU", "VPU")),
     ),
-    CardOf("the same models measured twice, within 10 %", ("prediction.repeat_within_10pct",), share=True, paper="not printed"),
-    CardOf("fusion rules: precision / recall", ("fusion.precision", "fusion.recall"), share=True, paper="not printed"),
     CardOf(
-        "kernels measured for",
+        "measured twice, {} of the same models are within 10 %",
+        ("prediction.repeat_within_10pct",),
+        share=True,
+        paper="not printed",
+    ),
+    CardOf("has {} of the measurements in its 90 % intervals", ("interval.coverage_90",), share=True, paper="not printed"),
+    CardOf(
+        "needs {} of measuring kernels",
         ("measuring.kernel_minutes",),
         "min",
         paper=f"{paper.printed('table_12')['minutes'][0] / paper.MINUTES_PER_DAY:g} days (CPU)",
@@ -62,48 +64,6 @@ def machine_grade(models: pd.DataFrame, environment: Mapping[str, Any]) -> Grade
     return graded(environment, Repeats(ratios, f"models and the same ones {seconds:.0f} s later"))
 
 
-def completed(page: ChapterPage, _: Evidence, tables: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any]) -> ChapterPage:
-    """Return the page with comparisons that are no figure against a bar: of samplers, baselines, the machine with itself."""
-    told = str(metrics.get("measuring.grade", ""))
-    steady = [Line("how steady the machine was", told, "good", "", PASS if told == "good" else MISS)] if told else []
-    beaten = _baseline_lines(tables["table_baselines"]) if "family" in tables["table_baselines"] else []
-    return replace(
-        page,
-        lines=(*page.lines, *_sampling_lines(metrics), *steady, *beaten),
-        cards=(*page.cards[:3], *_sampling_card(metrics), *page.cards[3:]),
-    )
-
-
-def _sampling_lines(metrics: Mapping[str, Any]) -> list[Line]:
-    lines = []
-    for title, (ours, *others) in sampling_bars(metrics):
-        values = ", ".join(number(v, share=True) for v in (ours, *others))
-        lines.append(Line(title, values, "adaptive lowest", "30 % lower", PASS if ours < min(others) else MISS))
-    return lines
-
-
-def _baseline_lines(frame: pd.DataFrame) -> list[Line]:
-    lines = []
-    for baseline, higher, lower in baseline_verdicts(frame).itertuples(index=False, name=None):
-        told = "; ".join(
-            f"{what}: {where}" for what, where in (("more within 10 %", higher), ("RMSPE not higher", lower)) if where
-        )
-        verdict = MISS if told else PASS
-        lines.append(Line(f"{baseline} beaten on every family", told or "on all", "on all", "", verdict))
-    return lines
-
-
-def _sampling_card(metrics: Mapping[str, Any]) -> list[PageCard]:
-    for _, (ours, *others) in sampling_bars(metrics)[:1]:
-        told = ", ".join(f"{name} {100 * v:.3g} %" for name, v in zip(SAMPLERS[1:], others, strict=True))
-        printed = paper.printed("table_10", "sampler")["paper CPU: conv within 10 % (%)"]
-        adaptive, uniform = (printed[name] for name in ("adaptive", "random"))
-        published = f"{adaptive:.0f} % within 10 %, random {uniform:.0f} %"
-        verdict = PASS if ours < min(others) else MISS
-        return [PageCard("conv error, adaptive sampling", f"{100 * ours:.3g} %", verdict, told, "30 % lower", published)]
-    return []
-
-
 def prediction_report(device: str) -> ChapterReport[Evidence]:
     """Return the report of a device, whose bars may be its own."""
     return ChapterReport(
@@ -111,7 +71,7 @@ def prediction_report(device: str) -> ChapterReport[Evidence]:
         title="Latency prediction",
         about=_ABOUT,
         headline="figure_09",
-        unfolded=("table_repeat",),
+        unfolded=("table_08",),
         cards=_CARDS,
         bars=bars(device),
         shares=_SHARES,
@@ -120,7 +80,6 @@ def prediction_report(device: str) -> ChapterReport[Evidence]:
         metrics=metrics,
         findings=lambda evidence, *_: (evidence.speed_told,) if evidence.speed_told else (),
         grade=lambda evidence: machine_grade(evidence.models, evidence.environment),
-        completed=completed,
     )
 
 

@@ -1,7 +1,4 @@
-"""This registry lists tables; a new one is one function and one line of `TABLES`.
-
-A new table is one function and one line of `TABLES`.
-"""
+"""This registry lists tables; a new one is one function and one line of `TABLES`."""
 
 from __future__ import annotations
 
@@ -16,13 +13,6 @@ from edgeplan.reporting.kit import TableSpec, registry
 
 #: Every table by id, in the order of the report.
 TABLES: Mapping[str, TableSpec[Evidence]] = registry(
-    TableSpec(
-        "table_repeat",
-        "Predicted beside measured twice",
-        prediction.table_repeat,
-        ("models.repeat_ms", "models.repeat_gap_s", "models.predicted_ms"),
-        note=prediction.repeat_note,
-    ),
     TableSpec(
         "table_01",
         "MobileNetV2: operators and kernels summed",
@@ -95,25 +85,6 @@ TABLES: Mapping[str, TableSpec[Evidence]] = registry(
         "Baselines on unseen families",
         baselines.table_baselines,
         ("models.predicted_ms", "models.macs", "models.memory_bytes"),
-    ),
-    TableSpec(
-        "table_baseline_differences",
-        "Baselines against ours, family by family",
-        baselines.table_baseline_differences,
-        ("models.predicted_ms", "models.macs", "models.memory_bytes"),
-    ),
-    TableSpec(
-        "table_modes",
-        "Measuring modes",
-        sampling.table_modes,
-        ("modes",),
-    ),
-    TableSpec(
-        "table_intervals",
-        "Intervals at 90 % nominal",
-        prediction.table_intervals,
-        ("calibration", "models.predicted_ms", "models.low_ms", "models.high_ms"),
-        note=prediction.calibration_note,
     ),
     TableSpec(
         "table_conv_fusion",

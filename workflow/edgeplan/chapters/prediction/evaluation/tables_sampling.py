@@ -1,4 +1,4 @@
-"""Tabulates sampling and the predictors: the paper's Tables 5, 6, 7, 9, 10 and 12, and measuring modes."""
+"""Tabulates sampling and the predictors: the paper's Tables 5, 6, 7, 9, 10 and 12."""
 
 from __future__ import annotations
 
@@ -186,18 +186,3 @@ def table_12(evidence: Evidence) -> pd.DataFrame:
     rows.append(("total behind the predictors", "yes", kernel_minutes(evidence.sampling, evidence.calibration)))
     printed = paper.printed("table_12")
     return pd.DataFrame([*rows, *printed.itertuples(index=False, name=None)], columns=printed.columns)
-
-
-def table_modes(evidence: Evidence) -> pd.DataFrame:
-    """Tabulate the whole-model accuracy of each measuring mode at equal measuring time."""
-    frame = evidence.modes
-    return pd.DataFrame(
-        {
-            "mode": frame["mode"],
-            "minutes": frame["seconds"] / _SECONDS_PER_MINUTE,
-            "rows": frame["rows"],
-            "RMSPE (%)": frame["rmspe"],
-            "within 5 % (%)": 100 * frame["within_5pct"],
-            "within 10 % (%)": 100 * frame["within_10pct"],
-        }
-    )

@@ -36,7 +36,8 @@ class SamplingSettings(BaseModel):
         without_singles: devices that none of these is measured on, since their rows are older.
         stage_seconds: the stage measures for about so long by the clock; fixed sets are cut short and baselines left out beyond
             it; 0: no limit.
-        mode_seconds: measuring time of each mode in their comparison; 0 leaves it out.
+        mode_seconds: measuring time of kernels alone beside those in carriers: the frozen set holds none of their
+            configurations; 0 leaves it out.
         baselines: whether the uniform and the prior baselines are measured.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from edgeplan.chapters.prediction.models import read_models
 from edgeplan.chapters.prediction.sampling.sweeps import CONV_CHECK, SWEEP, sweep_graphs, sweep_of
 from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.chapters.prediction.speed import speed_of
-from edgeplan.chapters.prediction.stages.training import COMPARED, FOREST, ISOLATED, SHORT
+from edgeplan.chapters.prediction.stages.training import COMPARED, FOREST
 from edgeplan.errors import FormatError
 from edgeplan.graph.fusion_rules import FusionRules, read_rules
 from edgeplan.graph.simplify import simplify
@@ -25,8 +25,7 @@ from edgeplan.predictors.kernel_tables import KernelTables, kernel_table
 from edgeplan.predictors.kind_factors import fit_factors
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.progress import progress
-from edgeplan.reporting.metrics import accuracy
-from edgeplan.support.frames import read_document, read_parquet, write_csv, write_parquet
+from edgeplan.support.frames import read_parquet, write_csv, write_parquet
 from edgeplan.zoo import prior_models
 
 #: Columns of the measured kernels that are read here.
@@ -69,8 +68,6 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     write_parquet(breakdown[breakdown["predicted_ms"] > 0].reset_index(drop=True), evaluation / "breakdown.parquet")
     labelled = read_parquet(results / "measurements" / "kernels.parquet", *_LABELLED)
     write_parquet(_sweeps(labelled, predictor, rules), evaluation / "sweeps.parquet")
-    about = read_document(results / "measurements" / "sampling.json", "mode_seconds", "mode_subjects")
-    write_csv(_modes(models, labelled, about), evaluation / "modes.csv")
     write_csv(_conv_fusion(labelled), evaluation / "conv_fusion.csv")
     resnet18 = tuple(k.config.type for k in split(simplify(prior_models()["resnet18"]()), rules))
     speed = speed_of(params, device, rules, predictor, evaluation)
@@ -81,7 +78,6 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
         resnet18_kernels=resnet18,
         speed=speed.figures,
         speed_told=speed.told(predictor),
-        interval=predictor.card.interval.model_dump(),
     )
     prediction_report(device).show(evidence, folder=results, metrics=metrics, chapter=chapter)
 
@@ -111,8 +107,7 @@ def _predict(
     alone = predictor.predict_many(operators, allow_partial=True)
     models["operator_sum_ms"], models["operator_coverage"] = alone.latency_ms, alone.coverage
     sampled = {f"{name}_sampling_ms": name for name in COMPARED}
-    compared = sampled | {"forest_ms": FOREST, "isolated_ms": ISOLATED, "in_situ_short_ms": SHORT}
-    for column, name in compared.items():
+    for column, name in (sampled | {"forest_ms": FOREST}).items():
         if (folder / name / "card.json").is_file():
             other = DevicePredictor.load(folder / name).predict_many(kernels, allow_partial=True)
             models[column], models[f"{name}_coverage"] = other.latency_ms, other.coverage
@@ -155,33 +150,6 @@ def family_left_out_ms(
         factors = fit_factors(seen_ms[:, others], call_ms, measured_ms[others])
         found[here] = factors @ asked_ms[:, here] + call_ms
     return found
-
-
-def _modes(models: pd.DataFrame, labelled: pd.DataFrame, about: Mapping[str, object]) -> pd.DataFrame:
-    """Return the accuracy of each measuring mode at equal measuring time, with the time that each really had."""
-    rows = []
-    seconds = dict(about["mode_seconds"])  # type: ignore[call-overload]
-    subjects = set(about["mode_subjects"])  # type: ignore[call-overload]
-    short = labelled["subject"].isin(subjects) & (labelled["sampler"] == "adaptive")
-    for mode, column, part in (
-        ("in_situ", "in_situ_short_ms", labelled[short]),
-        ("isolated", "isolated_ms", labelled[labelled["mode"] == "isolated"]),
-    ):
-        if models[column].isna().all():
-            continue
-        hit = accuracy(models["measured_ms"], models[column])
-        rows.append(
-            {
-                "mode": mode,
-                "seconds": seconds[mode],
-                "rows": len(part),
-                "within_10pct": hit.within_10pct,
-                "within_5pct": hit.within_5pct,
-                "rmspe": hit.rmspe,
-                "coverage": float(models[f"{'isolated' if mode == 'isolated' else SHORT}_coverage"].mean()),
-            }
-        )
-    return pd.DataFrame(rows, columns=["mode", "seconds", "rows", "within_10pct", "within_5pct", "rmspe", "coverage"])
 
 
 def _sweeps(labelled: pd.DataFrame, predictor: DevicePredictor, rules: FusionRules) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from edgeplan.predictors.labels import COLUMNS
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.predictors.settings import TrainingSettings
 from edgeplan.predictors.training import train_forest_predictor
-from edgeplan.predictors.training_rows import LACKING, trained_on
+from edgeplan.predictors.training_rows import trained_on
 from edgeplan.progress import progress
 from edgeplan.reporting.metrics import accuracy
 from edgeplan.reporting.uncertainty import rmspe_difference
@@ -41,8 +41,8 @@ from edgeplan.support.scratch import ScratchFolder
 from edgeplan.workspace import SHIPPED
 
 log = logging.getLogger(__name__)
-#: Folders, below that of the device's predictors, of those trained for comparison only.
-ISOLATED, SHORT, FOREST = "isolated", "in_situ_short", "forest"
+#: Folder, below that of the device's predictors, of those trained for comparison only.
+FOREST = "forest"
 #: Samplers that are compared; each has a folder of its name with its Conv predictor among those of the device.
 COMPARED = ("adaptive", "random", "prior")
 _DEVICE = ""  # the device's own lie in no folder below
@@ -57,7 +57,6 @@ _ABOUT = (
     "call_us",
     "plain_layouts",
     "sampler_seconds",
-    "mode_subjects",
 )
 
 
@@ -78,9 +77,8 @@ def train(
     The samplers are judged on all labels of the frozen set, and on those of at least `training.resolved_us` alone; how far the
     others' errors differ from the adaptive one's by chance is told by resampling the carriers of that set.
 
-    The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; all kinds from
-    isolated kernels; all kinds from as much measuring time in carriers as the isolated kernels took; and nn-Meter's random
-    forests from the same rows as the device's.
+    The comparison predictors: Conv from each sampler's samples alone, the other kinds being those of the device; and nn-Meter's
+    random forests from the same rows as the device's.
     """
     table, about = read_parquet(kernels, "mode", *COLUMNS), read_document(summary, *_ABOUT)
     about = {**about, "call_us": call_us(str(about["engine"]), float(about["call_us"]))}
@@ -111,8 +109,6 @@ def train(
         )
         calibrated(predictor.with_kinds_of(conv, [_CONV]), whole_kernels, measured_ms).save(predictors / name)
     write_csv(pd.DataFrame(rows, columns=list(rows[0]) if rows else ["sampler"]), samplers)
-    for name in (n for n in (ISOLATED, SHORT) if n in trained):
-        trained[name][0].save(predictors / name)
 
 
 def _parts(table: pd.DataFrame, about: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -126,12 +122,6 @@ def _parts(table: pd.DataFrame, about: Mapping[str, Any]) -> dict[str, pd.DataFr
         part = carriers[carriers["sampler"].isin([name, "frozen"]) & (carriers["kind"] == _CONV)]
         if (part["sampler"] == name).any() and (part["sampler"] == "frozen").any():
             parts[name] = part
-    alone = table[table["mode"] == "isolated"]
-    if mode == "in_situ" and len(alone):
-        parts[ISOLATED] = alone
-        parts[SHORT] = main[
-            main["subject"].isin(set(about["mode_subjects"])) & (main["sampler"] == "adaptive") | (main["sampler"] == LACKING)
-        ]
     return parts
 
 
@@ -239,15 +229,15 @@ def call_us(engine: str, fitted: float) -> float:
 def _train(
     folder: Path, rows: pd.DataFrame, params: PredictionParams, about: Mapping[str, Any], name: str
 ) -> tuple[DevicePredictor, pd.DataFrame]:
-    settings, black_box = _settings(params), name == ISOLATED
+    settings = _settings(params)
     if name != _DEVICE:  # what is compared tells of own rows alone
         settings = settings.model_copy(update={"prior": ()})
     told = {
         "device": str(about["device"]),
         "engine": str(about["engine"]),
         "engine_version": str(about["engine_version"]),
-        "call_us": 0.0 if black_box else float(about["call_us"]),
-        "plain_layouts": {} if black_box else dict(about["plain_layouts"]),
+        "call_us": float(about["call_us"]),
+        "plain_layouts": dict(about["plain_layouts"]),
         "measured_at": str(about["measured_at"]),
     }
     return train_in_process(folder, rows, settings, told)
