@@ -7,13 +7,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from quick_bench import SETTINGS as QUICK
+from quick_bench import measuring_alone  # noqa: F401  a fixture
 
 from edgeplan.chapters.prediction.fusion.detection import COLUMNS
 from edgeplan.chapters.prediction.fusion.prior import find_prior, with_prior
 from edgeplan.chapters.prediction.fusion.settings import FusionSettings
+from edgeplan.chapters.prediction.fusion.verification import averages
+from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.stages.fusion import detect_fusion
 from edgeplan.errors import DeviceError
 from edgeplan.graph.fusion_rules import Contexts, FusionRules, Provenance, Rule, read_rules
+from edgeplan.support.frames import write_parquet
 from edgeplan.workspace import SHIPPED
+from edgeplan.zoo import FAMILIES, variants
 
 ROOT = Path(__file__).parents[3]
 DEVICES = ROOT / "config" / "devices"
@@ -97,6 +104,25 @@ def test_a_device_that_is_not_shipped_is_named_with_those_that_are(tmp_path: Pat
     with pytest.raises(DeviceError, match=r"(?s)'board'.*fusion.prior") as caught:
         find_prior(["board"], "engine", tmp_path)
     assert "none" in str(caught.value)
+
+
+@pytest.mark.processes
+def test_rules_are_verified_as_they_are_used(tmp_path: Path) -> None:
+    """Where the time decides nothing the shipped rules stand, and what is said of their precision is of these."""
+    device = tmp_path / "dev.yaml"
+    device.write_text("{format_version: 1, name: dev, engine: onnxruntime}")
+    specs = [spec.to_json() for name in ("squeezenet", "mobilenetv2") for spec in variants(FAMILIES[name], 1, 5)]
+    table = pd.DataFrame({"model_id": ["a", "b"], "family": ["squeezenet", "mobilenetv2"], "index": 0, "spec": specs})
+    write_parquet(table.assign(macs=1, memory_bytes=1), tmp_path / "models.parquet")
+    found = {}
+    for prior in ([], ["cpu-onnxruntime"]):
+        fusion = SETTINGS.model_copy(update={"prior": prior, "stage_seconds": 1e-3, "max_rounds": 1})
+        given = PredictionParams.model_construct(fusion=fusion, measurement=QUICK)
+        paths = {name: tmp_path / f"{name}-{len(prior)}" for name in ("rules", "test_cases", "skipped", "verification")}
+        detect_fusion(given, device=device, models=tmp_path / "models.parquet", rows=tmp_path / f"rows-{len(prior)}", **paths)
+        found[len(prior)] = averages(pd.read_csv(paths["verification"]))
+    assert min(found[1]) > 0.95
+    assert min(found[0]) < 0.7
 
 
 @pytest.mark.parametrize("prior", ["", "shipped, engine 2"])

@@ -90,8 +90,8 @@ def detect_fusion(
 ) -> None:
     """Detect the rules, write them with their test cases and the pairs not tested, and verify them over the whole zoo.
 
-    Rules are written as they stand with the prior, where there is one. The verification is of what timing alone found. It
-    covers every base model and every evaluated variant; a black-box engine leaves it empty.
+    Rules are written, and verified, as they stand with the prior, where there is one. The verification covers every base model
+    and every evaluated variant; a black-box engine leaves it empty.
     """
     file = load_device(device)
     # rules rest on differences, of which the least runs are the least disturbed
@@ -124,7 +124,7 @@ def detect_fusion(
     write_csv(cases, test_cases)
     write_csv(pd.DataFrame(list(skipped_pairs().items()), columns=list(_SKIPPED)), skipped)
     if executed.tells:
-        frame = verify(found, graphs(table), executed)
+        frame = verify(used, graphs(table), executed)
         executed.save()
     else:
         frame = pd.DataFrame(columns=list(VERIFICATION_COLUMNS))
