@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
-from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.reader import WeightsFile
 from edgeplan.runtime.streaming.session import Schedule, StreamSession
 from edgeplan.workloads.exported import Exported
@@ -108,13 +107,11 @@ class Streamed:
         return Schedule.of(all_resident(self.built.program))
 
     @contextmanager
-    def session(
-        self, dnnl: Dnnl, schedule: Schedule, spare: Callable[[], bool] | None = None, reads: KernelReads | None = None
-    ) -> Iterator[StreamSession]:
+    def session(self, dnnl: Dnnl, schedule: Schedule) -> Iterator[StreamSession]:
         """A session that fills freed memory with NaN."""
         file = WeightsFile(self.weights, self.built.program.weights_bytes)
         program = self.built.program
-        with StreamSession(dnnl, program, schedule, file, debug=True, spare=spare, reads=reads) as session:
+        with StreamSession(dnnl, program, schedule, file, debug=True) as session:
             yield session
 
 

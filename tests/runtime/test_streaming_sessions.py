@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -316,10 +318,6 @@ def test_inputs_that_do_not_fit_are_refused(dnnl: Dnnl, folder: Path) -> None:
         require_right(found, session.run(found.inputs))
 
 
-def _by_threads() -> bool:
-    return True
-
-
 class _FailingFile(WeightsFile):
     """A disk that fails once, at the n-th read."""
 
@@ -341,7 +339,7 @@ def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_
     found = streamed(dnnl, "plain", folder, 8192)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, fails_at)
-    with StreamSession(dnnl, found.built.program, schedule, file, debug=True, spare=_by_threads) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
         failures = 0
         for _ in range(4):
             try:
@@ -351,6 +349,33 @@ def test_after_a_failed_read_the_next_run_works(dnnl: Dnnl, folder: Path, fails_
             else:
                 require_right(found, outputs)
     assert failures == 1
+
+
+class _InterruptedFile(WeightsFile):
+    """A disk during whose reads the user interrupts: in these of them, by the thread that waits."""
+
+    def __init__(self, path: Path, size: int, at: Sequence[int]) -> None:
+        super().__init__(path, size)
+        self._at, self._count = at, itertools.count(1)
+
+    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
+        if next(self._count) in self._at:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        super().read(offset, pieces)
+
+
+def test_an_interrupted_run_leaves_a_session_that_works(dnnl: Dnnl, folder: Path) -> None:
+    found = streamed(dnnl, "plain", folder, 8192)
+    schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # LLVM has taken it where an OpenCL driver compiled here before
+    file, interrupts = _InterruptedFile(found.weights, found.built.program.weights_bytes, (7, 30, 61)), 0
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
+        for _ in range(12):
+            try:
+                require_right(found, session.run(found.inputs))
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert interrupts == 3
 
 
 def test_a_failed_read_is_what_leaves_the_session_and_memory_is_freed(dnnl: Dnnl, folder: Path, tmp_path: Path) -> None:
@@ -371,14 +396,14 @@ def test_after_a_failed_read_the_budget_can_change_and_memory_be_filled(dnnl: Dn
     lowest = bounds.least_bytes(found.workload)
     small, large = (found.planned(int(lowest * share) + 8192, Mode.isolated) for share in (1.05, 3.0))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with StreamSession(dnnl, found.built.program, small, file, spare=_by_threads) as session:
+    with StreamSession(dnnl, found.built.program, small, file) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.apply(large)
         session.fill()
         require_right(found, session.run(found.inputs))
     file = _FailingFile(found.weights, found.built.program.weights_bytes, 1)
-    with StreamSession(dnnl, found.built.program, small, file, spare=_by_threads) as session:
+    with StreamSession(dnnl, found.built.program, small, file) as session:
         with pytest.raises(ModelError, match="Input/output error"):
             session.fill()
         session.fill()
@@ -389,7 +414,7 @@ def test_a_slow_disk_makes_runs_slower_and_never_wrong(dnnl: Dnnl, folder: Path)
     found = streamed(dnnl, "residual", folder, 4096)
     schedule = found.planned(bounds.least_bytes(found.workload) + 8192, Mode.back_to_back)
     file = _FailingFile(found.weights, found.built.program.weights_bytes, -1, delay_s=0.01)
-    with StreamSession(dnnl, found.built.program, schedule, file, debug=True, spare=_by_threads) as session:
+    with StreamSession(dnnl, found.built.program, schedule, file, debug=True) as session:
         for outputs in ran(session, found.inputs, 2):
             require_right(found, outputs)
 

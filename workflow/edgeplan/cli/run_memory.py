@@ -189,8 +189,6 @@ def _line(phase: Phase) -> str:
         f"{phase.budget / _MIB:.1f} MiB: {told_times(phase.run_ms)}, predicted {phase.predicted_ms:.2f} ms, "
         f"{phase.read_bytes / len(phase.run_ms) / _MIB:.1f} MiB read an inference"
     )
-    if not phase.threaded:
-        line += " without threads"
     if phase.replan_ms:
         line += f"; planned in {phase.replan_ms:.1f} ms, ready after {phase.pause_ms:.1f} ms more"
     return line

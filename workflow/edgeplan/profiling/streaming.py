@@ -65,7 +65,6 @@ class StreamRun(_Document):
         open_ms: to open the plan.
         phases: one a schedule.
         direct: whether the file system takes direct I/O.
-        threaded: whether threads read in the end; else the computing thread had the kernel read.
         major_faults: since `idle`.
         bytes_per_ms: of reading all weights, as memory holds them, nothing else running; one each time.
         widened_per_ms: bytes of values that the reader widened in a ms meanwhile; 0 where weights are stored whole.
@@ -86,7 +85,6 @@ class StreamRun(_Document):
     read_ms: float = 0.0
     table_bytes: int = 0
     widened_per_ms: float = 0.0
-    threaded: bool = True
     later_major_faults: int = 0
     files: tuple[str, ...] = ()
     making: tuple[int, ...] = ()

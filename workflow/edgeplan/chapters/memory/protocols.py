@@ -16,14 +16,12 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("runtime/streaming", "again", "build", "calls", "halves", "library_pages", "memory_session"),
                 *files_of(
                     "runtime/streaming",
-                    "kernel_loader",
-                    "kernel_reads",
                     "program",
                     "reader",
                     "rounding",
                     "rows",
                 ),
-                *files_of("runtime/streaming", "schedules", "session", "spare", "worker"),
+                *files_of("runtime/streaming", "schedules", "session", "worker"),
                 *files_of("runtime", "ranges", "bands", "native/partner", "native/widening"),
                 *files_of("profiling", "streaming"),
                 *files_of(

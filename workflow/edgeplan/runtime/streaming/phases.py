@@ -28,7 +28,6 @@ class Phase:
         run_ms: of each inference.
         read_bytes: during all of them.
         wait_ms: of each inference, how long steps waited for their weights.
-        threaded: whether threads read in the end; else the computing thread had the kernel read.
     """
 
     budget: int
@@ -38,7 +37,6 @@ class Phase:
     run_ms: tuple[float, ...]
     read_bytes: int
     wait_ms: tuple[float, ...] = ()
-    threaded: bool = True
 
 
 def sureness(others: float) -> str:
@@ -118,7 +116,7 @@ def run_budgets(
             times.append((time.perf_counter() - began) * 1e3)
             waits.append(stream.waited_ns / 1e6)
         ran = tuple(times), stream.bytes_read - begun, tuple(waits)
-        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran, stream.threaded))
+        phases.append(Phase(budget, predicted_ms, replan_ms, pause_ms, *ran))
     if refused is not None and not phases:
         raise refused
     return phases, outputs, refused

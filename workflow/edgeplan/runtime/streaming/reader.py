@@ -71,9 +71,9 @@ class WeightsFile:
             try:
                 got = os.preadv(self._descriptor, left, at)
             except OSError as error:
-                raise self.failed(at, error.errno or 0) from error
+                raise self._failed(at, error.errno or 0) from error
             if not got:
-                raise self.failed(at)
+                raise self._failed(at)
             at += got
             while left and got >= len(left[0]):
                 got -= len(left.pop(0))
@@ -82,21 +82,12 @@ class WeightsFile:
         if not self.direct:
             os.posix_fadvise(self._descriptor, offset, at - offset, os.POSIX_FADV_DONTNEED)
 
-    def failed(self, at: int, code: int = 0) -> ModelError:
-        """Describe a read that failed.
-
-        Args:
-            at: byte of the file.
-            code: errno; 0: the file ended.
-        """
+    def _failed(self, at: int, code: int = 0) -> ModelError:
+        """Describe a read that failed at a byte of the file, by its errno; 0: the file ended."""
         if not code:
             return ModelError(f"the weights end before byte {at}", where=str(self.path), next_step=AGAIN)
         what = f"cannot read the weights at byte {at}: {os.strerror(code)}"
         return ModelError(what, where=str(self.path), next_step="check the disk, then run again")
-
-    def place(self, at: int) -> tuple[int, int]:
-        """Return the open file's number and the byte there, for reads that the kernel does by itself."""
-        return self._descriptor, at
 
     def require_unchanged(self) -> None:
         """Nobody has written to the file since it was opened.
@@ -218,12 +209,7 @@ class Loader:
         self._stopped, self._paused = False, True
         self._present: AbstractSet[int] = frozenset()
         self._error: BaseException | None = None
-        self._threads: list[threading.Thread] = []
-        self._by_threads = True  # whether they may begin reads
         self._reset()
-        self._start_threads(lanes)
-
-    def _start_threads(self, lanes: int) -> None:
         self._threads = [threading.Thread(target=self._work, name=f"reader-{k}", daemon=True) for k in range(lanes)]
         for thread in self._threads:
             thread.start()
@@ -236,11 +222,6 @@ class Loader:
         self._horizon = 0  # inferences that weights are loaded for
         self.bytes_read = 0
         self._widened_bytes, self._widening_ns = 0, 0
-
-    @property
-    def threaded(self) -> bool:
-        """Tell whether reading threads begin reads."""
-        return self._by_threads
 
     def start(
         self,
@@ -399,7 +380,7 @@ class Loader:
         change = self._change
         while True:
             with change:
-                while not self._stopped and not (self._by_threads and self._ready()):
+                while not self._stopped and not self._ready():
                     change.wait()
                 if self._stopped:
                     return

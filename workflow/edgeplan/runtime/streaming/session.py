@@ -20,12 +20,9 @@ from edgeplan.errors import FormatError, InputError
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.halves import HALF_BYTES, VALUE_BYTES, Stored
-from edgeplan.runtime.streaming.kernel_loader import DEPTH, KernelLoader
-from edgeplan.runtime.streaming.kernel_reads import KernelReads
 from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, Border, Buffer, Operand, ProgramColumns, StreamProgram
 from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, pin
-from edgeplan.runtime.streaming.spare import SpareProcessor
 
 Taken = TypeVar("Taken")
 #: Inferences until all code has run once: the first one runs step by step, the second one as all that follow.
@@ -95,8 +92,6 @@ class StreamSession:
         debug: whether memory that becomes free is filled with NaN, so that using it shows.
         gives_back: whether memory that becomes free goes back to the system, as an allocator does with large blocks: what
             static memory saves.
-        spare: tells before each inference whether a processor is free for reading threads; None: the machine is asked.
-        reads: of the kernel, in place of reading threads where none is free; None: as the system permits.
         library: pages of the library, of which those are in memory that are needed; None: they come as they are needed.
 
     Attributes:
@@ -118,11 +113,8 @@ class StreamSession:
         processors: Sequence[int] = (),
         debug: bool = False,
         gives_back: bool = False,
-        spare: Callable[[], bool] | None = None,
-        reads: KernelReads | None = None,
         library: LibraryPages | None = None,
     ) -> None:
-        self._spare = spare or SpareProcessor(program.threads).free
         here = (dnnl.info.version, dnnl.info.commit, dnnl.info.isa)
         if program.library != here:
             what = f"the plan is for oneDNN {' '.join(program.library)}, this is {' '.join(here)}"
@@ -140,7 +132,7 @@ class StreamSession:
         self._loaded_before = _counts(self._columns.weight_bytes)
         self.times = self._calls.loop.times
         self._processors = processors
-        self._loader = self._opened_loader(lanes, reads)
+        self._loader = Loader(file, lanes, processors)
         self._touching: threading.Thread | None = None
         self.slowed: Sequence[int] = ()
         self._began = 0  # the last inference's steps, ns
@@ -150,17 +142,6 @@ class StreamSession:
         self._clean = False  # whether the next inference may go on where the one before ended
         self._arena: mmap.mmap | None = None
         self.apply(schedule)
-
-    def _opened_loader(self, lanes: int, reads: KernelReads | None) -> Loader:
-        """A loader without threads where the file and the system permit it, and no processor is free for them."""
-        if self._file.direct and (reads := reads or KernelReads.opened(DEPTH)) is not None:
-            return KernelLoader(self._file, reads, lanes, self._processors, threaded=self._spare())
-        return Loader(self._file, lanes, self._processors)
-
-    @property
-    def threaded(self) -> bool:
-        """Tell whether threads read; else the computing thread has the kernel read between two steps."""
-        return self._loader.threaded
 
     def apply(self, schedule: Schedule) -> None:
         """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
@@ -288,8 +269,6 @@ class StreamSession:
         self.settle()
         found = self._views(inputs)
         self._clean = False
-        if isinstance(self._loader, KernelLoader):
-            self._loader.change(threaded=self._spare())
         for border, value in found:
             self._write(border, value)
         begun = self._executed

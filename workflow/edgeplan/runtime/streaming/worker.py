@@ -92,7 +92,6 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "open_ms": opened,
         "phases": phases,
         "direct": file.direct,
-        "threaded": session.threaded,
         "major_faults": _major_faults() - faults,
         "later_major_faults": _major_faults() - ready,
         "files": [] if job.get("gate") else sorted({mapping.path for mapping in unchanged_mappings()}),
