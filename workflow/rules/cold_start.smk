@@ -15,8 +15,6 @@ rule cold_start:
         update("results/{device}/cold/plans.parquet"),
         update("results/{device}/cold/models.parquet"),
         update("results/{device}/cold/checks.parquet"),
-        update("results/{device}/cold/spans.parquet"),
-        update("results/{device}/cold/energy.parquet"),
         update("results/{device}/cold/notes.json"),
         update("results/{device}/cold/environment.json"),
     log:
@@ -45,8 +43,6 @@ rule cold_tables:
         "results/{device}/cold/plans.parquet",
         "results/{device}/cold/models.parquet",
         "results/{device}/cold/checks.parquet",
-        "results/{device}/cold/spans.parquet",
-        "results/{device}/cold/energy.parquet",
         "results/{device}/cold/notes.json",
         "results/{device}/cold/environment.json",
     output:

@@ -176,9 +176,7 @@ rule evaluation:
         update("results/{device}/evaluation/models.parquet"),
         update("results/{device}/evaluation/breakdown.parquet"),
         update("results/{device}/evaluation/sweeps.parquet"),
-        update("results/{device}/evaluation/modes.csv"),
         update("results/{device}/evaluation/conv_fusion.csv"),
-        update("results/{device}/evaluation/dates.json"),
         report(
             update(directory("results/{device}/tables")),
             patterns=["{shown}.csv"],
@@ -243,8 +241,6 @@ rule transfer:
         f"results/{config['transfer']['target']}/evaluation/models.parquet",
         f"results/{config['transfer']['source']}/evaluation/environment.json",
         f"results/{config['transfer']['target']}/evaluation/environment.json",
-        f"results/{config['transfer']['source']}/evaluation/dates.json",
-        f"results/{config['transfer']['target']}/evaluation/dates.json",
     output:
         update("results/transfer/table_11.csv"),
         update("results/chapters/transfer/transfer.page.json"),

@@ -21,10 +21,7 @@ rule report:
         cold_start_devices=config["cold_start"]["devices"],
         cold_gpu_devices=config["cold_gpu"]["devices"],
         memory_devices=config["memory"]["devices"],
-        joint_devices=config["joint"]["devices"],
         partition_checked_pairs=config["partition"]["checked_pairs"],
         partition_pairs=config["partition"]["pairs"],
-        adaptation_devices=config["adaptation"]["devices"],
-        adaptation_reports=config["adaptation"]["reports"],
     shell:
         "edgeplan stage report"
