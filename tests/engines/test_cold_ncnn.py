@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.ncnn import convert as ncnn_convert
 from edgeplan.engines.ncnn.cold import Ncnn
 from edgeplan.graph.builder import GraphBuilder

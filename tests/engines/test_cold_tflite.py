@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute
 from edgeplan.graph.onnx.write import save_onnx

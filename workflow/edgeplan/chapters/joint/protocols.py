@@ -16,7 +16,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("chapters/joint", "pairs", "ways"),
                 *files_of("runtime/streaming", "late_kernels", "session", "start", "together", "together_plan", "worker"),
                 "runtime/preloading.py",
-                *files_of("measurement/process", "memory_group", "stock_memory", "stock"),
+                *files_of("measurement/process", "memory_group", "stock"),
                 "planning/joint",
             ),
         ),
