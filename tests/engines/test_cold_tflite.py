@@ -9,11 +9,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Attribute
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
+from edgeplan.measurement.process.program import Program
 from edgeplan.support.tensors import relative_error
 
 litert = pytest.importorskip("edgeplan.engines.litert.cold")
@@ -110,13 +111,11 @@ def _outputs(block: Block, folder: Path) -> tuple[list[np.ndarray], list[np.ndar
     model = save_onnx(b.build(block(b, b.input)), folder / "block.onnx")
     inputs = random_inputs({"input": SHAPE}, 3)
     expected = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, inputs)
-    engine = litert.LiteRt()
-    engine.load_library(1)
-    artefact = engine.prepare(model, {"input": SHAPE}, folder, 1)
-    session = engine.open(artefact, engine.prepare_inputs(inputs), 1)
-    for _ in range(2):  # nothing of a run may reach the next, such as the states of an LSTM
-        session.run()
-    return list(session.outputs().values()), expected
+    artefact = litert.converted(model, {"input": SHAPE}, folder, 1)
+    with Program("litert", artefact, inputs, threads=1) as program:
+        program.go()
+        assert len(list(program.run(1))) == 1  # nothing of a run may reach the next, such as the states of an LSTM
+        return program.outputs(), expected
 
 
 @pytest.mark.parametrize("name", BLOCKS)

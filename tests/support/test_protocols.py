@@ -90,6 +90,10 @@ def _as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "PROTOCOLS", earliest)
 
 
+#: Settings and plans that are measured no more, whose rows stay.
+GONE = ("mnn", "openvino-cached", "nnv12-reprofiled")
+
+
 def plans() -> dict[str, Plan]:
     """The executed plans of the shipped results by model, plan and threads."""
     frame = read_parquet(ROOT / "results/cpu-onednn/cold/plans.parquet", "model", "plan", "threads", "document")
@@ -106,6 +110,8 @@ def cold_keys(made: dict[str, Plan]) -> Iterator[tuple[str, str]]:
         record = json.loads(line)
         run = PlannedRun(**{name: record[name] for name in PlannedRun.__slots__})
         model, _, variant = run.model.partition("--")
+        if run.setting in GONE or variant in GONE:
+            continue
         version, uneven = record.get("result", {}).get("engine_version", ""), "asymmetric" in variant
         if run.setting.startswith("edgeplan"):
             variant = PLANS["edgeplan"] if variant.startswith("load-") else variant
@@ -140,7 +146,8 @@ def test_profiles_and_checks_are_found() -> None:
         for name, p in optimal.items()
     }
     found = {name.rpartition("-")[0] for name in kept("plans", *PLAN_COLUMNS)}
-    assert found == made.keys(), "every executed plan has been kept, under its key"
+    current = {name for name in found if name.partition("-")[2].rpartition("-")[0] not in GONE}
+    assert current == made.keys(), "every executed plan has been kept, under its key"
     (stored,) = (COLD / "profiles").glob("????????????.json")
     known = json.loads(stored.read_text())
     library = (known[name] for name in ("library_version", "library_commit", "cpu_runtime", "isa"))

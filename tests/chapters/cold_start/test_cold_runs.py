@@ -12,6 +12,7 @@ from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, Cold
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS, result_frame
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, ExtraRun, PlannedRun, plan_runs
 from edgeplan.engines.cold import Artefact
+from edgeplan.engines.description import imported
 from edgeplan.engines.registry import SETTINGS, setting
 from edgeplan.errors import DeviceError
 from edgeplan.graph.builder import GraphBuilder
@@ -60,9 +61,10 @@ def test_unknown_settings_are_named() -> None:
         setting("tensorflow")
 
 
-def test_every_setting_names_a_class_that_exists() -> None:
+def test_every_setting_names_a_program_and_what_prepares_it() -> None:
     for found in SETTINGS.values():
-        assert found.create().version
+        assert found.program.is_file()
+        assert callable(imported(found.prepare))
 
 
 REFERENCES = {"compute_us": 300.0, "bandwidth_us": 400.0}

@@ -1,13 +1,11 @@
-"""Declares the interface of settings that are measured cold."""
+"""What settings are started on: the files that they load, built beforehand."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
@@ -17,12 +15,6 @@ from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")  # preparing alone needs it
 
-Array = npt.NDArray[Any]
-
-
-class UnsupportedError(Exception):
-    """A setting cannot run a model, or its engine is not installed; the message is the one-line reason for the results."""
-
 
 class Artefact(BaseModel):
     """An artefact names the files that a setting loads for one model.
@@ -30,8 +22,7 @@ class Artefact(BaseModel):
     Attributes:
         main: the file that is opened.
         files: every file the run reads, `main` among them: these are evicted or read through.
-        companions: further paths by role, e.g. the folder of a cache.
-        input_names: the engine's names of the inputs, in the order of the ONNX model; empty where they are the same.
+        companions: further paths by role, e.g. of a cache; the program is told them.
         outputs: the engine's names of the outputs and their shapes in the ONNX model, in its order; empty where the engine
             keeps both.
         note: what a reader of the results should know, or "".
@@ -42,7 +33,6 @@ class Artefact(BaseModel):
     main: Path
     files: Annotated[tuple[Path, ...], Field(min_length=1)]
     companions: dict[str, Path] = Field(default_factory=dict)
-    input_names: tuple[str, ...] = ()
     outputs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     note: str = ""
 
@@ -53,57 +43,20 @@ class Artefact(BaseModel):
         return self
 
 
-class BaselineSession(ABC):
-    """A session opens one model cold. Opening is the constructor's work and is timed, so inputs are handed over ready."""
+def as_it_is(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+    """Prepare nothing: the ONNX file is what is opened. Functions that prepare have these arguments.
 
-    @abstractmethod
-    def run(self) -> None:
-        """Execute one inference, complete when it returns."""
+    Args:
+        model: the ONNX file.
+        inputs: shape of each input.
+        folder: an empty one, to build in.
+        threads: that it will be started with.
 
-    @abstractmethod
-    def outputs(self) -> Mapping[str, Array]:
-        """Return the outputs of the last run in the order and shapes of the ONNX model. Not timed."""
-
-    def stages_ms(self) -> Mapping[str, float]:
-        """Return finer parts of opening and of the first run, ms, where the engine tells; measured without slowing the run."""
-        return {}
-
-
-class Baseline(ABC):
-    """A baseline starts one setting of one engine cold.
-
-    The worker calls, in this order: `load_library` (not timed), `prepare_inputs` (not timed), `open` and the session's first
-    run (timed). `prepare` runs in a process of its own, once a model and thread count.
+    Raises:
+        UnsupportedError: the setting cannot run this model.
     """
-
-    @abstractmethod
-    def load_library(self, threads: int) -> None:
-        """Import the engine and create its environment: what a program pays once, whatever the model.
-
-        Raises:
-            UnsupportedError: the engine is not installed.
-        """
-
-    @abstractmethod
-    def version(self) -> str:
-        """Return the version of the engine, once its library is loaded."""
-
-    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-        """Build offline, in `folder`, what `open` loads; by default the ONNX file itself.
-
-        Raises:
-            UnsupportedError: the setting cannot run this model.
-        """
-        del inputs, folder, threads
-        return Artefact(main=model, files=model_files(model))
-
-    def prepare_inputs(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the inputs in the layout the engine takes; made before the clock starts."""
-        return inputs
-
-    @abstractmethod
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        """Open the model, which is timed, as is the session's first run."""
+    del inputs, folder, threads
+    return Artefact(main=model, files=model_files(model))
 
 
 def model_files(model: Path) -> tuple[Path, ...]:

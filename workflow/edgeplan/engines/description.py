@@ -5,36 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from edgeplan.engines.cold import Baseline
+
+class UnsupportedError(Exception):
+    """A setting cannot run a model, or its engine is not installed; the message is the one-line reason for the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting names one way in which an engine is started cold, and what it is in the tables.
+    """A setting names one way in which an engine is started, and what it is in the tables.
 
     Attributes:
-        cls: its class as `module:Class`; imported only in the process that measures or prepares it.
+        start: the module that starts it: a file that is run as a program of one's own is, never imported. What it is told and
+            what it answers says `measurement.process.program`.
         engine: the engine, by the name of its distribution.
         title: name in the tables.
+        prepare: the function that builds what is started, as `module:function`, with the arguments of `engines.cold.as_it_is`;
+            imported only in the process that prepares.
+        options: what the program is told beside the model.
+        starts_once: whether it is started when it is prepared, which leaves what later starts find, in a cache of the engine or
+            of a driver, and tells whether there is a GPU.
         stores_work: whether its offline step stores work that the default repeats at every start (an optimised graph, compiled
             kernels, transformed weights); the "cached" settings of the tables.
         stock: whether it is an engine as shipped; ours is not.
     """
 
-    cls: str
+    start: str
     engine: str
     title: str
+    prepare: str = "edgeplan.engines.cold:as_it_is"
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    starts_once: bool = False
     stores_work: bool = False
     stock: bool = True
 
-    def create(self) -> Baseline:
-        """Return an instance of the setting's class, imported now."""
-        created: Baseline = imported(self.cls)()
-        return created
+    @property
+    def program(self) -> Path:
+        """Return the file that starts it."""
+        found = find_spec(self.start)
+        if found is None or found.origin is None:
+            raise ImportError(f"there is no module {self.start}")
+        return Path(found.origin)
 
 
 @dataclass(frozen=True, slots=True)

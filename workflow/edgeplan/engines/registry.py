@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from typing import Any, TypeVar
 
 from edgeplan.engines.base import Engine
@@ -125,6 +126,19 @@ def setting(name: str) -> Setting:
     if name not in SETTINGS:
         raise DeviceError(f"unknown setting {name!r}", next_step="known settings: " + ", ".join(SETTINGS))
     return SETTINGS[name]
+
+
+def version_of(name: str) -> str:
+    """Return the version of a setting's engine, without importing it; "" where it is not installed.
+
+    Raises:
+        DeviceError: there is no such setting.
+    """
+    found = setting(name).engine
+    with suppress(PackageNotFoundError):
+        return version(found)
+    built = packages_distributions().get(found.replace("-", "_"), ())  # the package under another name, as for GPUs
+    return version(built[0]) if built else ""
 
 
 def engine_protocol(face: str, engine: str) -> Protocol:

@@ -90,8 +90,8 @@ def measured_ms(jobs: Mapping[Key, RunJob], repeats: int, clock: Clock | None) -
             run, slowness = _start(job, clock)
             if run.cold_ms is None:
                 raise ColdRunError(f"the plan was not run: {run.reason}", where=job.setting, next_step="plan the model again")
-            stages = {stage: run.stages_ms[stage] for stage in STAGES}
-            times[key].append({name: time / slowness for name, time in {"total": run.cold_ms, **stages}.items()})
+            stages = {"total": run.cold_ms - run.stages_ms["setup"], **{stage: run.stages_ms[stage] for stage in STAGES}}
+            times[key].append({name: time / slowness for name, time in stages.items()})
     return {key: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for key, runs in times.items()}
 
 

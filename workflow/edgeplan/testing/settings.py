@@ -8,6 +8,9 @@ Each start is a process of its own, as when it is measured.
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,11 +21,25 @@ from edgeplan.engines.registry import setting, setting_protocol
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob, RunJob, RunResult
+from edgeplan.measurement.process.program import Program
 from edgeplan.support.tensors import OUTPUT_TOLERANCE
 
 _INPUTS: dict[str, tuple[int, ...]] = {"input": (1, 3, 32, 32)}
 _REFERENCE = "onnxruntime"
+_TELL_MODULES = """
+import signal
+import sys
+
+
+def tell(number, frame):
+    with open({told!r}, "w") as file:
+        file.write("\\n".join(sys.modules))
+
+
+signal.signal(signal.SIGUSR1, tell)
+"""
 
 
 class SettingContract:
@@ -64,6 +81,35 @@ class SettingContract:
         assert found.reason == ""
         assert found.cold_ms == pytest.approx(found.stages_ms["open"] + found.stages_ms["first_run"])
         assert len(found.warm_ms) == 3
+
+    def test_a_stock_engine_is_started_with_nothing_of_edgeplan(self, artefact: Artefact, tmp_path: Path) -> None:
+        """Hold that the process of a stock setting has no module of edgeplan."""
+        if not setting(self.name).stock:
+            pytest.skip("it is edgeplan's own")
+        assert own_modules(self.name, artefact, _INPUTS, tmp_path) == []
+
+
+def own_modules(name: str, artefact: Artefact, inputs: Mapping[str, tuple[int, ...]], folder: Path) -> list[str]:
+    """Return edgeplan's modules in `sys.modules` of a setting's process, which has opened and run a model.
+
+    Args:
+        name: of the setting.
+        artefact: what it opens.
+        inputs: shapes of its inputs.
+        folder: to write to.
+    """
+    hook, told = folder / "hook", folder / "modules.txt"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(_TELL_MODULES.format(told=str(told)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(hook), os.environ.get("PYTHONPATH")))))
+        with Program(name, artefact, random_inputs(inputs, 0), threads=1) as program:
+            program.go()
+            os.kill(program.number, signal.SIGUSR1)
+            assert len(list(program.run(1))) == 1, "it has answered the signal before"
+    modules = told.read_text().split()
+    assert "numpy" in modules
+    return [module for module in modules if module.partition(".")[0] == "edgeplan"]
 
 
 def _prepared(name: str, model: Path, folder: Path) -> Artefact:

@@ -14,20 +14,20 @@ _PLANNING = files_of(
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "cold_gpu": Protocol(
-            "cold-gpu/3",  # since 3 weights go up in one go, and kernels are one program, where the driver can
+            "cold-gpu/4",  # since 3 weights go up in one go, and kernels are one program; since 4 stock engines start alone
             (
                 *_PLANNING,
                 *files_of("gpu_start", "build", "code_cache", "model", "opened", "session", "weights"),
                 *files_of("chapters/cold_start/gpu", "costs", "measuring", "planned"),
                 *files_of("chapters/cold_start", "planners/gpu", "stages/cold_gpu"),
-                *files_of("measurement/process", "gpu_starts", "page_cache"),
+                *files_of("measurement/process", "gpu_starts", "page_cache", "program", "child"),
                 *files_of("runtime", "gpu_program", "bringing", "transform"),
                 *files_of("opencl", "building", "transforms", "dispatch", "processor"),
                 *files_of("processors", "opencl", "cuda"),
                 "cuda/building.py",
                 "opencl/sources",
             ),
-            earlier=("cold-gpu/2", "cold-gpu/1"),
+            earlier=("cold-gpu/3", "cold-gpu/2", "cold-gpu/1"),
         ),
         "plan": Protocol("d26aa98db46a6227", (*_PLANNING, "chapters/cold_start/planners")),
     }

@@ -23,10 +23,10 @@ from edgeplan.chapters.memory.studies import StudiedModel
 from edgeplan.engines.cold import Artefact, model_files
 from edgeplan.errors import InfeasibleError
 from edgeplan.measurement.process import stock
-from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_limited
+from edgeplan.measurement.process.memory_group import NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict
+from edgeplan.measurement.process.program import OverTimeError
 from edgeplan.measurement.process.read_ahead import FixedReadAheadError, read_ahead_kb, reading_ahead
-from edgeplan.measurement.process.stock_memory import StockResult
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
@@ -56,22 +56,22 @@ class _Stock:
 
     def run(self, limit: int | None) -> dict[str, Any]:
         """Run it, weights evicted before, free or held to a limit over idle."""
-        settings, gate = self.subject.settings, self.subject.work / f"gate-{self.setting}"
-        gate.unlink(missing_ok=True)
+        seconds = self.subject.settings.frugal_seconds
         evict(self.artefact.files)
-        job = stock.stock_job(
-            self.setting, self.artefact, self.inputs, self.subject.cores.compute, settings.runs,
-            "" if limit is None else str(gate), settings.frugal_seconds,
-        )  # fmt: skip
-        if limit is None:
-            found = stock.run_stock(job)
-            over = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file")}
-            return over | {"peak": found.peak_over_idle, "idle": found.idle.rss} | _times(found.run_ms, found.major_faults)
-        held = run_limited(stock.MODULE, job.model_dump_json().encode(), gate, limit, _longest(settings.frugal_seconds))
-        if reason := _ended(held, settings.frugal_seconds):
-            return {"reason": reason, "failures": max(held.failures, int(reason == KILLED))}
-        found = answered(StockResult, self.setting, held.code, held.stdout, held.stderr)
-        return {"failures": held.failures} | _times(found.run_ms, found.major_faults)
+        try:
+            found = stock.run_stock(
+                self.setting, self.artefact, self.inputs, self.subject.cores.compute, self.subject.settings.runs,
+                patience_seconds=seconds, budget=limit,
+            )  # fmt: skip
+        except stock.OutOfMemoryError:
+            return {"reason": KILLED, "failures": 1}
+        except OverTimeError:
+            return {"reason": f"stopped: over {seconds:g} s an inference", "failures": 0}
+        times = _times(found.run_ms, found.major_faults)
+        if limit is not None:
+            return {"failures": found.failures} | times
+        over = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file")}
+        return over | {"peak": found.peak_over_idle, "idle": found.idle.rss} | times
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class _Own:
         evict([made.folder / WEIGHTS_NAME])
         job = settings.job(made.folder, threads, [made.document.model_dump()]) | {"gate": str(gate)}
         held = run_limited(_WORKER, json.dumps(job).encode(), gate, limit)
-        if reason := _ended(held, 0):
-            return {"reason": reason, "failures": max(held.failures, int(reason == KILLED))}
+        if held.code == -signal.SIGKILL:
+            return {"reason": KILLED, "failures": max(held.failures, 1)}
         inside = answered(StreamRun, f"plan in {made.folder}", held.code, held.stdout, held.stderr)
         return {"failures": held.failures} | _times(inside.phases[0].run_ms, inside.major_faults)
 
@@ -175,15 +175,3 @@ def _times(run_ms: Sequence[float], major_faults: int) -> dict[str, Any]:
         "first_ms": run_ms[0], "median_ms": statistics.median(run_ms[1:]), "least_ms": min(run_ms[1:]),
         "pairs": len(run_ms) - 1, "major_faults": major_faults,
     }  # fmt: skip
-
-
-def _longest(seconds: float) -> float:
-    """Seconds that a process may take in all; one that looks at no clock is ended then."""
-    return 60.0 + 6 * seconds
-
-
-def _ended(held: Limited, seconds: float) -> str:
-    """Say how a process was ended by a signal: "" where it was not."""
-    if held.code == -signal.SIGALRM:
-        return f"stopped: over {seconds:g} s an inference"
-    return KILLED if held.code == -signal.SIGKILL else ""

@@ -36,6 +36,7 @@ from edgeplan.measurement.process.page_cache import evict
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import StreamRun, run_apart
 from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.support.protocols import protocol
 from edgeplan.support.tensors import relative_error
 from edgeplan.support.workers import ColdRunError, answered
 
@@ -57,6 +58,8 @@ LATER_COLUMNS = MappingProxyType(
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"
+#: The setting that shipped rows of frugal settings lack.
+_SINCE_STARTED_ALONE = "onnxruntime-mapped-frugal"
 Row = dict[str, Any]
 
 
@@ -82,6 +85,7 @@ class RowsPart:
         needs: what it takes.
         depends: settings that decide its rows besides threads and inferences, by name.
         bars: whether bars rest on it; these parts of all models are measured first.
+        earlier: what rows that are shipped were kept by in the place of `depends`.
     """
 
     name: str
@@ -89,6 +93,7 @@ class RowsPart:
     needs: Needs
     depends: Mapping[str, Any] = field(default_factory=dict)
     bars: bool = True
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
 
 def _budget(bench: ModelBench, share: float) -> Iterator[dict[str, Any]]:
@@ -141,14 +146,14 @@ def _stock(bench: ModelBench, setting: str) -> Iterator[dict[str, Any]]:
     try:
         inputs = stock.inputs_of(subject.model)
         artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-        found = stock.run_stock(stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs))
+        found = stock.run_stock(setting, artefact, inputs, subject.cores.compute, subject.settings.runs)
     except ColdRunError as error:
         yield row | {"reason": error.reason}
         return
     memory = {key: getattr(found.peak, key) - getattr(found.idle, key) for key in ("anonymous", "file", "shared")}
     row |= memory | {
         "peak": found.peak_over_idle, "idle": found.idle.rss, "median_ms": statistics.median(found.run_ms),
-        "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms / len(found.run_ms), "major_faults": found.major_faults,
+        "least_ms": min(found.run_ms), "cpu_ms": found.cpu_ms, "major_faults": found.major_faults,
     }  # fmt: skip
     bench.stock[setting] = row
     yield row
@@ -256,7 +261,10 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     s, default = settings, settings.settings[0]
     plans = {"default": default, "alternations": s.alternations}
     shares = plans | {"shares": s.shares}
-    found = [RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs)) for name in s.settings]
+    by = {"by": protocol("memory_stock").name}
+    found = [
+        RowsPart(f"stock {name}", partial(_stock, setting=name), Needs(4, s.runs), by, earlier=({},)) for name in s.settings
+    ]
     found.append(RowsPart("least", _at_least, Needs(20, 4 * s.alternations), {"alternations": s.alternations}))
     found += [
         RowsPart(f"budget {share:g}", partial(_budget, share=share), Needs(8, 4 * s.alternations), plans) for share in s.shares
@@ -268,7 +276,11 @@ def parts_of(model: str, settings: MemorySettings) -> tuple[RowsPart, ...]:
     if model in s.frugal_models:
         how = {name: getattr(s, name) for name in ("frugal_settings", "frugal_mib", "frugal_seconds", "frugal_read_ahead_kb")}
         runs = len(s.frugal_settings) * (1 + 2 * len(s.frugal_mib))
-        found.append(RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), Needs(4.0 * runs, 3 * runs), how))
+        shipped = how | {"frugal_settings": tuple(name for name in s.frugal_settings if name != _SINCE_STARTED_ALONE)}
+        needs = Needs(4.0 * runs, 3 * runs)
+        found.append(
+            RowsPart("frugal", lambda bench: frugal(bench.subject, bench.planner), needs, how | by, earlier=(shipped,))
+        )
     beside = (default, *(name for name in BESIDE if name in s.settings))
     found.append(RowsPart("same", partial(same_memory, beside=beside), Needs(15, 6 * s.runs), {"beside": beside}, bars=False))
     found.append(RowsPart("layers", lambda bench: layers(bench.planner), Needs(1, 0), bars=False))

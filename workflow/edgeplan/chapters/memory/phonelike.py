@@ -130,7 +130,7 @@ def _stock_ms(subject: StudiedModel) -> Iterator[tuple[str, tuple[float, ...] | 
         try:
             folder.mkdir(exist_ok=True)
             artefact = stock.prepared(setting, subject.model, inputs, folder, subject.settings.threads)
-            job = stock.stock_job(setting, artefact, inputs, subject.cores.compute, subject.settings.runs)
-            yield setting, stock.run_stock(job).run_ms[1:]
+            found = stock.run_stock(setting, artefact, inputs, subject.cores.compute, subject.settings.runs)
+            yield setting, found.run_ms[1:]
         except ColdRunError as error:
             yield setting, error.reason

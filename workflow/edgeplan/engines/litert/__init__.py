@@ -6,14 +6,16 @@ from types import MappingProxyType
 
 from edgeplan.engines.description import Description, Setting
 
-_COLD = "edgeplan.engines.litert.cold"
+_START, _COLD = "edgeplan.engines.litert.start", "edgeplan.engines.litert.cold"
 ENGINE = Description(
     "litert",
     "pip install 'edgeplan[baselines]'",
     settings=MappingProxyType(
         {
-            "litert": Setting(f"{_COLD}:LiteRt", "ai-edge-litert", "LiteRT"),
-            "litert-cached": Setting(f"{_COLD}:LiteRtCached", "ai-edge-litert", "LiteRT, weight cache", stores_work=True),
+            "litert": Setting(_START, "ai-edge-litert", "LiteRT", f"{_COLD}:converted"),
+            "litert-cached": Setting(
+                _START, "ai-edge-litert", "LiteRT, weight cache", f"{_COLD}:cached", stores_work=True, starts_once=True
+            ),
         }
     ),
 )

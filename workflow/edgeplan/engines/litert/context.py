@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array
 from edgeplan.engines.litert.file import TfliteFile
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.kinds import kind
+from edgeplan.support.tensors import Array
 
 #: Stored axis i of a tensor holds this ONNX axis, by rank: channels last.
 _LAYOUTS: Mapping[int, tuple[int, ...]] = MappingProxyType({4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)})

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from edgeplan.engines.cold import UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.litert.context import layout
 from edgeplan.engines.litert.lstm import Recurrent
 from edgeplan.engines.litert.windows import Windows

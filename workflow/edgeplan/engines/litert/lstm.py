@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.litert.context import LoweringContext, layout
 from edgeplan.graph.ir import Operator
+from edgeplan.support.tensors import Array
 
 _ABSENT = -1
 _GATES = 4  # input, output, forget, cell

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, UnsupportedError
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.engines.litert.context import FUSED, LoweringContext
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
+from edgeplan.support.tensors import Array
 
 _SAME, _VALID = 0, 1
 _LOWEST = float(np.finfo(np.float32).min)

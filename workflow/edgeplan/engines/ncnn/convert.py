@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeplan.engines.cold import UnsupportedError, model_files
+from edgeplan.engines.cold import model_files
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.support.lazy import lazily
 from edgeplan.support.subprocesses import program_command, run
 

@@ -6,27 +6,30 @@ from types import MappingProxyType
 
 from edgeplan.engines.description import Description, Setting
 
-_COLD, _ONEDNN = "edgeplan.engines.onednn.cold", "onednn-cpu-gomp"
+_START, _COLD, _ONEDNN = "edgeplan.engines.onednn.start", "edgeplan.engines.onednn.cold:prepare", "onednn-cpu-gomp"
+
+
+def _own(title: str, **how: bool) -> Setting:
+    return Setting(_START, _ONEDNN, title, _COLD, {"how": how}, stores_work=True, stock=False)
+
+
 ENGINE = Description(
     "onednn",
     "pip install 'edgeplan[runtime]'",
     "edgeplan.engines.onednn.session:Onednn",
     MappingProxyType(
         {
-            "edgeplan": Setting(f"{_COLD}:Edgeplan", _ONEDNN, "edgeplan", stores_work=True, stock=False),
-            "edgeplan-evicted": Setting(
-                f"{_COLD}:Edgeplan", _ONEDNN, "edgeplan, planned for the disk", stores_work=True, stock=False
-            ),
-            "edgeplan-fixed": Setting(
-                f"{_COLD}:EdgeplanFixed", _ONEDNN, "edgeplan, no stealing", stores_work=True, stock=False
-            ),
-            "edgeplan-continuous": Setting(
-                f"{_COLD}:EdgeplanContinuous", _ONEDNN, "edgeplan, continuous mode", stores_work=True, stock=False
-            ),
+            "edgeplan": _own("edgeplan"),
+            "edgeplan-evicted": _own("edgeplan, planned for the disk"),
+            # every core does what the plan says, whatever slows it (Figure 11)
+            "edgeplan-fixed": _own("edgeplan, no stealing", stealing=False),
+            # idle cores prepare the kernels of later runs (section 3.5, Figure 14)
+            "edgeplan-continuous": _own("edgeplan, continuous mode", continuous=True),
             "edgeplan-mapped": Setting(
-                "edgeplan.engines.onednn.mapped:EdgeplanMapped",
+                "edgeplan.engines.onednn.start_mapped",
                 _ONEDNN,
                 "edgeplan's kernels, mapped",
+                "edgeplan.engines.onednn.mapped:prepare",
                 stores_work=True,
                 stock=False,
             ),

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
+from edgeplan.engines.cold import Artefact
+from edgeplan.engines.description import UnsupportedError
 from edgeplan.errors import DeviceError
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
@@ -28,45 +29,51 @@ from edgeplan.runtime.streaming.build import build, write_weights
 from edgeplan.runtime.streaming.calls import BoundCalls
 from edgeplan.runtime.streaming.program import Border, StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
+from edgeplan.support.tensors import Array
 
 _LAYOUT_NAME = "layout.json"
 _WHOLE_BYTES = 1 << 40  # of the weights of a part: no step is cut
 
 
-class EdgeplanMapped(Baseline):
-    """This setting keeps activations in one arena and leaves all weights to the page cache."""
+def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
+    """Keep activations in one arena and leave all weights to the page cache.
 
-    def load_library(self, threads: int) -> None:
-        try:
-            self._dnnl = Dnnl()
-        except DeviceError as error:
-            raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
-        self._dnnl.warm_up(threads)
-
-    def version(self) -> str:
-        return self._dnnl.info.version
-
-    def prepare(self, model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-        del inputs
-        lowered = lower(simplify(load_onnx(model)))
-        with self._dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
-            built = build(self._dnnl, lowered, BLOCKED, _WHOLE_BYTES, threads)
-        weights, program, layout = (folder / name for name in (WEIGHTS_NAME, PROGRAM_NAME, _LAYOUT_NAME))
-        write_weights(self._dnnl, model, lowered, built, weights)
-        program.write_bytes(encoded(built.program))
-        buffers = buffers_of(built.program)
-        offsets = greedy.lowest(buffers)
-        size = max(mmap.PAGESIZE, int((offsets + buffers.size).max(initial=0)))
-        layout.write_text(json.dumps({"offsets": offsets.tolist(), "bytes": size}))
-        return Artefact(main=program, files=(program, weights, layout), companions={"weights": weights, "layout": layout})
-
-    def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
-        del threads
-        program = decoded(artefact.main.read_bytes(), StreamProgram, artefact.main, MEMORY)
-        return _Session(self._dnnl, program, artefact.companions, inputs)
+    Raises:
+        UnsupportedError: oneDNN is not installed.
+    """
+    del inputs
+    try:
+        dnnl = Dnnl()
+    except DeviceError as error:
+        raise UnsupportedError(f"oneDNN is not installed: {error.what}") from error
+    lowered = lower(simplify(load_onnx(model)))
+    with dnnl.without_primitive_cache():  # what is chosen must be offered in a fresh process, too
+        built = build(dnnl, lowered, BLOCKED, _WHOLE_BYTES, threads)
+    weights, program, layout = (folder / name for name in (WEIGHTS_NAME, PROGRAM_NAME, _LAYOUT_NAME))
+    write_weights(dnnl, model, lowered, built, weights)
+    program.write_bytes(encoded(built.program))
+    buffers = buffers_of(built.program)
+    offsets = greedy.lowest(buffers)
+    size = max(mmap.PAGESIZE, int((offsets + buffers.size).max(initial=0)))
+    layout.write_text(json.dumps({"offsets": offsets.tolist(), "bytes": size}))
+    return Artefact(main=program, files=(program, weights, layout), companions={"weights": weights, "layout": layout})
 
 
-class _Session(BaselineSession):
+def open_mapped(dnnl: Dnnl, main: Path, files: Mapping[str, Path], inputs: Mapping[str, Array]) -> MappedSession:
+    """Open what `prepare` built.
+
+    Args:
+        dnnl: the library.
+        main: file of the program.
+        files: `companions` of the artefact.
+        inputs: of all inferences.
+    """
+    return MappedSession(dnnl, decoded(main.read_bytes(), StreamProgram, main, MEMORY), files, inputs)
+
+
+class MappedSession:
+    """A program whose weights are mapped, and its inputs."""
+
     def __init__(self, dnnl: Dnnl, program: StreamProgram, files: Mapping[str, Path], inputs: Mapping[str, Array]) -> None:
         layout = json.loads(files["layout"].read_text())
         self._dnnl, self._program, self._inputs, self._offsets = dnnl, program, inputs, layout["offsets"]
@@ -93,6 +100,7 @@ class _Session(BaselineSession):
         return self._arena[at : at + border.size].view(border.dtype).reshape(border.shape)
 
     def run(self) -> None:
+        """Execute one inference."""
         self._dnnl.set_threads(self._program.threads)
         for border in self._program.inputs:
             self._view(border)[...] = self._inputs[border.name]
@@ -100,4 +108,5 @@ class _Session(BaselineSession):
             self._calls.run(first, end)
 
     def outputs(self) -> Mapping[str, Array]:
+        """Return copies of the last outputs, by name."""
         return {border.name: self._view(border).copy() for border in self._program.outputs}

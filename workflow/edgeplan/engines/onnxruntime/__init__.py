@@ -5,29 +5,57 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from edgeplan.engines.description import Description, Setting
+from edgeplan.engines.onnxruntime.cuda_provider import OPTIONS
 
-_COLD = "edgeplan.engines.onnxruntime.cold"
+_START, _COLD = "edgeplan.engines.onnxruntime.start", "edgeplan.engines.onnxruntime.cold"
+_AS_SAVED = {"level": "ORT_DISABLE_ALL"}
+_NO_PACKING = "session.disable_prepacking"
+_FRUGAL = {**_AS_SAVED, "entries": [_NO_PACKING], "arena": False}
+_MAPPED = ["session.use_memory_mapped_ort_model", "session.use_ort_model_bytes_for_initializers"]
 ENGINE = Description(
     "onnxruntime",
     "pip install onnxruntime",
     "edgeplan.engines.onnxruntime.session:OnnxRuntime",
     MappingProxyType(
         {
-            "onnxruntime": Setting(f"{_COLD}:OnnxRuntimeDefault", "onnxruntime", "ONNX Runtime"),
+            "onnxruntime": Setting(_START, "onnxruntime", "ONNX Runtime"),
             "onnxruntime-optimised": Setting(
-                f"{_COLD}:OnnxRuntimeOptimised", "onnxruntime", "ONNX Runtime, optimised", stores_work=True
+                _START, "onnxruntime", "ONNX Runtime, optimised", f"{_COLD}:optimised", _AS_SAVED, stores_work=True
             ),
             "onnxruntime-prepacked": Setting(
-                f"{_COLD}:OnnxRuntimePrepacked", "onnxruntime", "ONNX Runtime, packed", stores_work=True
+                _START, "onnxruntime", "ONNX Runtime, packed", f"{_COLD}:prepacked", _AS_SAVED, stores_work=True
+            ),
+            "onnxruntime-mapped": Setting(
+                _START,
+                "onnxruntime",
+                "ONNX Runtime, mapped",
+                f"{_COLD}:mapped",
+                {"entries": [*_MAPPED, "session.prepack.enable_parallel"]},
+                stores_work=True,
             ),
             "onnxruntime-cuda": Setting(
-                "edgeplan.engines.onnxruntime.cuda_cold:OnnxRuntimeCuda", "onnxruntime", "ONNX Runtime, CUDA"
+                f"{_START}_cuda",
+                "onnxruntime-gpu",
+                "ONNX Runtime, CUDA",
+                f"{_COLD}:cuda",
+                {"provider": dict(OPTIONS)},
+                starts_once=True,
             ),
-            "onnxruntime-frugal": Setting(f"{_COLD}:OnnxRuntimeFrugal", "onnxruntime", "ONNX Runtime, frugal"),
+            "onnxruntime-frugal": Setting(_START, "onnxruntime", "ONNX Runtime, frugal", f"{_COLD}:external", _FRUGAL),
             "onnxruntime-offline": Setting(
-                "edgeplan.engines.onnxruntime.offline:OnnxRuntimeOffline",
+                _START,
                 "onnxruntime",
                 "ONNX Runtime, optimised beforehand, mapped",
+                f"{_COLD}:offline",
+                _FRUGAL,
+                stores_work=True,
+            ),
+            "onnxruntime-mapped-frugal": Setting(
+                _START,
+                "onnxruntime",
+                "ONNX Runtime, its own format, mapped, frugal",
+                f"{_COLD}:mapped",
+                {**_FRUGAL, "entries": [*_MAPPED, _NO_PACKING]},
                 stores_work=True,
             ),
         }

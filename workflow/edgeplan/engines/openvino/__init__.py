@@ -6,15 +6,21 @@ from types import MappingProxyType
 
 from edgeplan.engines.description import Description, Setting
 
-_COLD = "edgeplan.engines.openvino.cold"
+_START = "edgeplan.engines.openvino.start"
 ENGINE = Description(
     "openvino",
     "pip install 'edgeplan[openvino]'",
     "edgeplan.engines.openvino.session:OpenVino",
     MappingProxyType(
         {
-            "openvino": Setting(f"{_COLD}:OpenVinoBaseline", "openvino", "OpenVINO"),
-            "openvino-mapped": Setting("edgeplan.engines.openvino.mapped:OpenVinoMapped", "openvino", "OpenVINO, mapped"),
+            "openvino": Setting(_START, "openvino", "OpenVINO"),
+            "openvino-mapped": Setting(
+                _START,
+                "openvino",
+                "OpenVINO, mapped",
+                "edgeplan.engines.openvino.cold:mapped",
+                {"config": {"ENABLE_MMAP": True}},
+            ),
         }
     ),
     wheels=("openvino",),

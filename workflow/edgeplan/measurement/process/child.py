@@ -3,27 +3,98 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from edgeplan.engines.registry import version_of
+from edgeplan.measurement.preemption import stolen_ms
+from edgeplan.measurement.process import host_memory, page_cache
+from edgeplan.measurement.process.counters import Counters, first_touch_ms, reset_peak
+from edgeplan.measurement.process.inputs import digest, random_inputs
+from edgeplan.measurement.process.interference import together_us
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
+from edgeplan.measurement.process.prepare_machine import prepare_machine
+from edgeplan.measurement.process.program import Program
 from edgeplan.support.subprocesses import end, module_command, start
+from edgeplan.support.tensors import Array, relative_error
 from edgeplan.support.workers import ColdRunError, last_words, work_apart
 
 Result = TypeVar("Result", bound=BaseModel)
 
 
 def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
-    """Measure one cold run in a fresh process.
+    """Measure one cold run in a fresh process: a program as a user of the engine would write it (`program`).
 
     Raises:
-        ColdRunError: the worker crashed, hung or answered nonsense; its last words on stderr are in the message.
+        ColdRunError: it crashed, hung or answered nonsense; its last words on stderr are in the message.
     """
-    return _work(job, RunResult, f"cold run of {job.setting} on {job.artefact.main.name}", timeout_seconds)
+    files = job.artefact.files
+    if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
+        page_cache.read_through(files)
+    inputs = random_inputs(job.inputs, job.seed, job.types, job.below)
+    processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
+    with Program(
+        job.setting, job.artefact, inputs, threads=job.threads, processors=job.cpus, timeout_seconds=timeout_seconds
+    ) as program:
+        host_memory.read_libraries(program.number)
+        stamps = _stamps(files)
+        found = prepare_machine(files, processors, evicted=job.state == "evicted", usual_us=job.usual_us)
+        cached = page_cache.cached_share(files)
+        reset_peak(program.number)
+        before, stolen = Counters.of(program.number), stolen_ms()
+        told = {stage: seconds * 1e3 for stage, seconds in program.go().items()}
+        after, stolen = Counters.of(program.number), stolen_ms() - stolen
+        beside = max(found, together_us(processors) / job.usual_us) if job.usual_us else 1.0
+        if rewritten := _rewritten(files, stamps):  # an engine that rejects a cache rebuilds it, and says nothing
+            return RunResult(reason=f"the run wrote {rewritten} again: the engine rejected what was stored for it")
+        outputs = program.outputs()
+        warm = tuple(program.run(job.warm_runs))
+    if job.save_outputs is not None:
+        np.savez(job.save_outputs, *outputs, allow_pickle=False)
+    anonymous = max(0, after.anonymous - before.anonymous)
+    return RunResult(
+        engine_version=version_of(job.setting),
+        cold_ms=sum(told.get(stage, 0.0) for stage in ("setup", "open", "first_run")),
+        warm_ms=warm,
+        stages_ms=told,
+        first_touch_ms=first_touch_ms(anonymous),
+        anonymous_bytes=anonymous,
+        rss_before_bytes=before.rss,
+        peak_rss_bytes=after.peak,
+        minor_faults=after.minor_faults - before.minor_faults,
+        major_faults=after.major_faults - before.major_faults,
+        read_bytes=after.read - before.read,
+        file_bytes=sum(path.stat().st_size for path in files),
+        cached_before=cached,
+        state_reached=cached == (1.0 if job.state == "cached" else 0.0),
+        interference=beside,
+        switches=max(0, after.switches - before.switches),
+        waited_ms=max(0.0, after.waited_ms - before.waited_ms),
+        stolen_ms=max(0.0, stolen),
+        output_digest=digest(outputs),
+        output_error=None if job.reference is None else _error(outputs, job.reference),
+    )
+
+
+def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
+    return [(status.st_size, status.st_mtime_ns) for status in (path.stat() for path in files)]
+
+
+def _rewritten(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new)
+
+
+def _error(outputs: Sequence[Array], reference: Path) -> float:
+    with np.load(reference, allow_pickle=False) as expected:
+        return relative_error(outputs, [expected[name] for name in expected.files])
 
 
 def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:
@@ -32,11 +103,8 @@ def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareR
     Raises:
         ColdRunError: as for `run_cold`.
     """
-    return _work(job, PrepareResult, f"preparing {job.setting} for {job.model.name}", timeout_seconds)
-
-
-def _work(job: BaseModel, result: type[Result], what: str, timeout_seconds: float) -> Result:
-    return work_apart("edgeplan.measurement.process.worker", job, result, what, timeout_seconds)
+    what = f"preparing {job.setting} for {job.model.name}"
+    return work_apart("edgeplan.measurement.process.worker", job, PrepareResult, what, timeout_seconds)
 
 
 class Forks:

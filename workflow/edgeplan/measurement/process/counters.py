@@ -1,21 +1,21 @@
-"""Reads the system's counters of this process: faults, resident memory, bytes from the disk."""
+"""Reads the system's counters of a process: faults, resident memory, bytes from the disk, time lost to others."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _KIB = 1024
+_MINOR_FAULTS, _MAJOR_FAULTS = 7, 9  # of /proc/PID/stat, behind the name
 
 
-def _fields(path: str) -> dict[str, str]:
+def _fields(path: Path) -> dict[str, str]:
     """Read the `key: value` lines of a file of /proc; empty where the system has none."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return {}
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -27,38 +27,56 @@ def _kib(fields: dict[str, str], key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Holds the state of this process at one moment; sizes in bytes.
+    """Holds the state of a process at one moment; sizes in bytes, times in ms.
 
-    `peak_rss` is VmHWM rather than getrusage's ru_maxrss: the latter is inherited over fork and exec, so a large parent would
-    show up in a small child.
+    Attributes:
+        minor_faults, major_faults: page faults.
+        read: bytes from the disk.
+        rss, peak: resident memory, and the most since it was reset (VmHWM: ru_maxrss is inherited over fork and exec, so that
+            a large parent would show up in a small child).
+        anonymous, file, shared: parts of `rss`.
+        switches: involuntary context switches, of threads that live.
+        ran_ms, waited_ms: processor time of these threads, and their waiting for a processor; 0 where the kernel does not tell.
     """
 
     minor_faults: int
     major_faults: int
     read: int
     rss: int
-    peak_rss: int
+    peak: int
     anonymous: int
+    file: int
+    shared: int
+    switches: int
+    ran_ms: float
+    waited_ms: float
 
     @classmethod
-    def now(cls) -> Counters:
-        """Read all counters of this process."""
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        status = _fields("/proc/self/status")
-        read = int(_fields("/proc/self/io").get("read_bytes", "0"))
-        return cls(
-            usage.ru_minflt, usage.ru_majflt, read, _kib(status, "VmRSS"), _kib(status, "VmHWM"), _kib(status, "RssAnon")
-        )
+    def of(cls, process: int | str = "self") -> Counters:
+        """Read all counters of a process, by its number; of this one without."""
+        folder = Path(f"/proc/{process}")
+        stat = (folder / "stat").read_text().rpartition(")")[2].split()
+        status = _fields(folder / "status")
+        switches, ran, waited = 0, 0, 0
+        for thread in (folder / "task").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
+                switches += int(_fields(thread / "status").get("nonvoluntary_ctxt_switches", 0))
+                time_ran, time_waited, _ = (thread / "schedstat").read_text().split()
+                ran, waited = ran + int(time_ran), waited + int(time_waited)
+        rss, peak, anonymous, file, shared = (_kib(status, key) for key in ("VmRSS", "VmHWM", "RssAnon", "RssFile", "RssShmem"))
+        minor, major = int(stat[_MINOR_FAULTS]), int(stat[_MAJOR_FAULTS])
+        read = int(_fields(folder / "io").get("read_bytes", "0"))
+        return cls(minor, major, read, rss, peak, anonymous, file, shared, switches, ran / 1e6, waited / 1e6)
 
 
-def reset_peak() -> None:
+def reset_peak(process: int | str = "self") -> None:
     """Start the peak of resident memory afresh, so that imports do not count (proc(5), clear_refs)."""
     with contextlib.suppress(OSError):  # kernels without it report the peak of the whole process, which is never too small
-        Path("/proc/self/clear_refs").write_text("5")
+        Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
 def first_touch_ms(size_bytes: int) -> float:
-    """Measure the milliseconds to map and touch fresh memory of that size, a page at a time.
+    """Measure the milliseconds that this process needs to map and touch fresh memory of that size, a page at a time.
 
     It is done twice, and the second time counts: a virtual machine's host has backed the memory by then, as it has when a start
     begins (`host_memory.back_memory`).

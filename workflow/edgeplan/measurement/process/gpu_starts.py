@@ -113,7 +113,6 @@ def started(job: GpuStartJob) -> GpuStartResult:
     folder = Path(job.folder)
     with np.load(job.inputs, allow_pickle=False) as given:
         inputs = {name: given[name] for name in given.files}
-    machine = fingerprint()
     opened = open_gpu(cast("GpuProgram", read_folder(folder, GPU_START).program).device)
     if job.pinned:
         os.sched_setaffinity(0, host_processors(opened.processor))
@@ -126,7 +125,7 @@ def started(job: GpuStartJob) -> GpuStartResult:
         page_cache.read_through(files)
     cached_before = page_cache.cached_share(files)
     began = time.perf_counter()
-    with GpuSession(read_folder(folder, GPU_START), opened.processor, machine) as session:
+    with GpuSession(read_folder(folder, GPU_START), opened.processor, fingerprint()) as session:
         outputs = session.run(inputs)
         cold_ms = (time.perf_counter() - began) * _MS_PER_S
         if job.outputs:

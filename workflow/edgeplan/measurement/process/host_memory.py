@@ -24,19 +24,27 @@ _TIMES_FILES, _LEAST_BYTES, _MOST_BYTES = 4, 64 << 20, 512 << 20
 _MOST_SHARE = 0.5  # of the memory that is free
 
 
-def map_code() -> None:
-    """Have the shared libraries of this process in memory and mapped: loading the library is not timed, so none of it is.
+def read_libraries(process: int | str = "self") -> None:
+    """Have the shared libraries of a process in the page cache: it has loaded them, which is not timed.
 
     A kernel that reclaims what was not used for a while takes the pages of libraries first; reading them back from the disk in
     the midst of a first inference takes milliseconds.
     """
-    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    mapped = [fields for fields in lines if len(fields) > 5 and ".so" in Path(fields[5]).name and fields[1][0] == "r"]
-    libraries = {Path(fields[5]) for fields in mapped}
+    libraries = {Path(fields[5]) for fields in _libraries(process)}
     page_cache.read_through(path for path in sorted(libraries) if path.is_file() and page_cache.cached_share([path]) < 1.0)
+
+
+def _libraries(process: int | str) -> list[list[str]]:
+    lines = [line.split(maxsplit=5) for line in Path(f"/proc/{process}/maps").read_text().splitlines()]
+    return [fields for fields in lines if len(fields) > 5 and ".so" in Path(fields[5]).name and fields[1][0] == "r"]
+
+
+def map_code() -> None:
+    """Have the shared libraries of this process in memory and mapped."""
+    read_libraries()
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for addresses, permissions, *_ in mapped:
+    for addresses, permissions, *_ in _libraries("self"):
         if "w" not in permissions:  # what is written to was touched when it was linked
             start, end = (int(address, 16) for address in addresses.split("-"))
             if advise(start, end - start, _POPULATE_READ) == 0:  # every page of it is there

@@ -58,10 +58,10 @@ def job_inputs(borders: Iterable[ModelInput]) -> dict[str, dict[str, Any]]:
     }
 
 
-def digest(outputs: Mapping[str, Array]) -> str:
+def digest(outputs: Iterable[Array]) -> str:
     """Return the digest of the bytes of all outputs, in order."""
     state = hashlib.sha256()
-    for value in outputs.values():
+    for value in outputs:
         state.update(np.ascontiguousarray(value).tobytes())
     return state.hexdigest()[:16]
 

@@ -48,12 +48,16 @@ def start_apart(
 
     def start() -> float:
         for _ in range(2):
-            result = child.run_cold(RunJob.model_validate(fields | {"artefact": prepared(plan.path).artefact}))
-            if result.cold_ms is not None:
-                return result.cold_ms
+            try:
+                result = child.run_cold(RunJob.model_validate(fields | {"artefact": prepared(plan.path).artefact}))
+                if result.cold_ms is not None:
+                    return result.cold_ms
+                reason = result.reason
+            except ColdRunError as error:
+                reason = error.reason
             with cold_executor.open_cold(read_folder(plan.path), cores) as session:
                 session.run(values)
-        what, again = f"cannot start cold: {result.reason}", "plan the model again: edgeplan plan cold-start"
+        what, again = f"cannot start cold: {reason}", "plan the model again: edgeplan plan cold-start"
         raise ColdRunError(what, where=str(plan.path), next_step=again)
 
     return tuple(start() for _ in range(repeat)), continuous

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +13,14 @@ from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.measurement.process.child import prepare_offline
+from edgeplan.measurement.process.counters import Counters, reset_peak
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import PrepareJob
-from edgeplan.measurement.process.stock_memory import StockJob, StockResult
+from edgeplan.measurement.process.memory_group import memory_group
+from edgeplan.measurement.process.program import OverTimeError, Program
 from edgeplan.support.scratch import ScratchFolder
-from edgeplan.support.workers import ColdRunError, work_apart
+from edgeplan.support.workers import ColdRunError
 
-MODULE = "edgeplan.measurement.process.stock_memory"
 #: What shares are of: ONNX Runtime as it comes.
 DEFAULT = "onnxruntime"
 _TIMEOUT_SECONDS = 600.0
@@ -30,7 +35,36 @@ def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
     inputs = inputs_of(model)
     with ScratchFolder("stock") as folder:
         artefact = prepared(DEFAULT, model, inputs, Path(folder), len(processors))
-        return run_stock(stock_job(DEFAULT, artefact, inputs, processors, runs=3)).peak_over_idle
+        return run_stock(DEFAULT, artefact, inputs, processors, runs=3).peak_over_idle
+
+
+class OutOfMemoryError(ColdRunError):
+    """Reports that the system ended a process that was held to a limit of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StockResult:
+    """The memory and times of a stock engine's process.
+
+    Attributes:
+        idle, peak: before the model was opened, its library loaded and its inputs there, and after the inferences.
+        run_ms: time of each inference.
+        major_faults: since `idle`.
+        cpu_ms: processor time of an inference, all but the first.
+        failures: allocations that hit a limit.
+    """
+
+    idle: Counters
+    peak: Counters
+    run_ms: tuple[float, ...]
+    major_faults: int
+    cpu_ms: float
+    failures: int
+
+    @property
+    def peak_over_idle(self) -> int:
+        """Return the peak over idle in bytes, all pages counted."""
+        return max(0, self.peak.peak - self.idle.rss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +103,57 @@ def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: i
     return found.artefact
 
 
-def stock_job(
+def run_stock(
     setting: str,
     artefact: Artefact,
     inputs: Inputs,
     processors: tuple[int, ...],
     runs: int,
-    gate: str = "",
+    *,
     patience_seconds: float = 0.0,
-) -> StockJob:
-    """Return a job that runs a model by a setting, on the processors that a plan computes on."""
-    return StockJob(
-        setting=setting, artefact=artefact, inputs=inputs.shapes, types=inputs.types, below=inputs.below,
-        threads=len(processors), processors=processors, runs=runs, gate=gate, patience_seconds=patience_seconds,
-    )  # fmt: skip
+    budget: int | None = None,
+) -> StockResult:
+    """Run a model by a setting in a process of its own, on the processors that a plan computes on.
 
-
-def run_stock(job: StockJob) -> StockResult:
-    """Run the job of a stock engine in a process of its own.
+    Args:
+        setting: name of the setting.
+        artefact: that it loads.
+        inputs: of the model.
+        processors: as many threads as there are of them.
+        runs: inferences.
+        patience_seconds: that opening with the first inference, and each further one, may take; after as many in all no further
+            one begins; 0: any time.
+        budget: bytes over idle that the system holds it to; None: no limit.
 
     Raises:
-        ColdRunError: the process failed.
+        ColdRunError: the process failed; `OverTimeError`, or `OutOfMemoryError` where it was held to a budget.
+        NoGroupError: this system gives no memory cgroup.
     """
-    return work_apart(MODULE, job, StockResult, job.setting, _TIMEOUT_SECONDS)
+    values = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
+    with (nullcontext() if budget is None else memory_group()) as group, Program(
+        setting, artefact, values,
+        threads=len(processors), processors=processors, timeout_seconds=_TIMEOUT_SECONDS, group=group,
+    ) as program:  # fmt: skip
+        reset_peak(program.number)
+        idle = Counters.of(program.number)
+        if group is not None and budget is not None:
+            group.limit(budget)
+        try:
+            times = [program.go(patience_seconds)["first_run"] * 1e3]
+            begun = Counters.of(program.number)
+            while len(times) < runs and not _spent(patience_seconds, times):
+                asked = 1 if patience_seconds else runs - len(times)
+                times += program.run(asked, patience_seconds)
+            peak = Counters.of(program.number)
+        except ColdRunError as error:
+            if group is not None and program.exit_code == -signal.SIGKILL and not isinstance(error, OverTimeError):
+                raise OutOfMemoryError(error.what, where=error.where, next_step=error.next_step) from error
+            raise
+        failures = 0 if group is None else group.failures
+    cpu_ms = (peak.ran_ms - begun.ran_ms) / max(len(times) - 1, 1)
+    return StockResult(idle, peak, tuple(times), peak.major_faults - idle.major_faults, cpu_ms, failures)
+
+
+def _spent(patience_seconds: float, times: Sequence[float]) -> bool:
+    """Tell whether the inferences took as long as all of them may; the first one and another are run in any case."""
+    return len(times) > 1 and 0 < patience_seconds * 1e3 <= sum(times)

@@ -14,26 +14,24 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, NoReturn
 
-import numpy as np
 from pydantic import Field, TypeAdapter
 
-from edgeplan.engines.cold import Baseline, BaselineSession, UnsupportedError
-from edgeplan.engines.registry import setting
+from edgeplan.engines.cold import Artefact
+from edgeplan.engines.description import UnsupportedError, imported
+from edgeplan.engines.registry import setting, version_of
 from edgeplan.measurement.preemption import Preemption
 from edgeplan.measurement.process import host_memory, page_cache
-from edgeplan.measurement.process.counters import Counters, first_touch_ms, reset_peak
-from edgeplan.measurement.process.inputs import Array, digest, random_inputs
-from edgeplan.measurement.process.interference import together_us
+from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import OnceJob, OnceResult, PrepareJob, PrepareResult, RunJob, RunResult
 from edgeplan.measurement.process.prepare_machine import prepare_machine
+from edgeplan.measurement.process.program import Program
 from edgeplan.support import lifeline
 from edgeplan.support.answers import take_stdout
+from edgeplan.support.machine import fingerprint
 from edgeplan.support.subprocesses import ending
-from edgeplan.support.tensors import relative_error
+from edgeplan.support.workers import ColdRunError
 
 Job = PrepareJob | RunJob | OnceJob
 #: The argument that has jobs done by children.
@@ -74,9 +72,9 @@ def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
 
 def _serve(real_stdout: int) -> None:
     """Do each job in a child; end where one fails, which has said why."""
-    from edgeplan.measurement.process import first_execution  # noqa: F401, PLC0415  before the first fork
+    from edgeplan.engines.onednn import cold  # noqa: F401, PLC0415  before the first fork
+    from edgeplan.measurement.process import first_execution  # noqa: F401, PLC0415  likewise
 
-    setting("edgeplan").create()
     gc.collect()
     gc.freeze()  # what is shared with the children is not looked through, which would copy it
     for line in sys.stdin.buffer:
@@ -95,102 +93,68 @@ def _serve(real_stdout: int) -> None:
 
 def prepare(job: PrepareJob) -> PrepareResult:
     """Build what a setting loads."""
-    baseline = setting(job.setting).create()
+    known = setting(job.setting)
+    if not (version := version_of(job.setting)):
+        return PrepareResult(reason=f"{known.engine} is not installed")
+    start = time.perf_counter()
     try:
-        baseline.load_library(job.threads)
-        start = time.perf_counter()
-        artefact = baseline.prepare(job.model, job.inputs, job.folder, job.threads)
-        elapsed = (time.perf_counter() - start) * 1e3
+        artefact: Artefact = imported(known.prepare)(job.model, job.inputs, job.folder, job.threads)
+        if known.starts_once:
+            artefact = _started_once(job, artefact)
     except UnsupportedError as error:
         return PrepareResult(reason=_one_line(error))
-    return PrepareResult(engine_version=baseline.version(), artefact=artefact, prepare_ms=elapsed)
+    except ColdRunError as error:
+        return PrepareResult(reason=error.reason)
+    return PrepareResult(engine_version=version, artefact=artefact, prepare_ms=(time.perf_counter() - start) * 1e3)
+
+
+def _started_once(job: PrepareJob, artefact: Artefact) -> Artefact:
+    """Start the program once, and name what it has left among the files that the next one reads."""
+    with Program(job.setting, artefact, random_inputs(job.inputs, 0), threads=job.threads) as program:
+        program.go()
+    left = [path for path in artefact.companions.values() if path not in artefact.files]
+    if missing := [path.name for path in left if not path.is_file()]:
+        raise UnsupportedError(f"{job.setting} stored no {missing[0]} for this model")
+    return artefact.model_copy(update={"files": (*artefact.files, *left)})
 
 
 def run(job: RunJob) -> RunResult:
-    """Run a model cold once, and warm after it."""
+    """Start a plan of ours cold in this process, for profiles: many of them, forked from one that has imported everything.
+
+    What is set up in a process before it opens a plan is no part of a profile, and not timed.
+    """
+    from edgeplan.engines.onednn.cold import open_folder, require_as_planned  # noqa: PLC0415  preparing needs neither
+    from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415  likewise
+    from edgeplan.runtime.process import prepare_process  # noqa: PLC0415  likewise
+
     files = job.artefact.files
-    if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
+    if job.state == "cached":
         page_cache.read_through(files)
-    baseline = setting(job.setting).create()
+    dnnl, cores = Dnnl(), tuple(sorted(os.sched_getaffinity(0)))
+    prepare_process(dnnl)
+    machine, inputs = fingerprint(), random_inputs(job.inputs, job.seed, job.types, job.below)
+    host_memory.map_code()
+    gc.collect()  # to go through all that was imported takes longer than some cold starts
+    gc.freeze()
+    prepare_machine(files, job.cpus or cores, evicted=job.state == "evicted", usual_us=job.usual_us)
+    lost, start = Preemption.now(), time.perf_counter()
+    session = open_folder(dnnl, job.artefact.main.parent, job.threads, cores, machine, **setting(job.setting).options["how"])
+    session.run(inputs)
+    cold_ms, lost = (time.perf_counter() - start) * 1e3, Preemption.now().since(lost)
     try:
-        baseline.load_library(job.threads)
-        inputs = baseline.prepare_inputs(random_inputs(job.inputs, job.seed, job.types, job.below))
-        processors = job.cpus or tuple(sorted(os.sched_getaffinity(0)))
-        host_memory.map_code()
-        stamps = _stamps(files)
-        gc.collect()  # to go through all that was imported takes longer than some cold starts, and is no engine's work
-        gc.freeze()
-        before = prepare_machine(files, processors, evicted=job.state == "evicted", usual_us=job.usual_us)
-        cached = page_cache.cached_share(files)
-        session, timed = _cold(baseline, job, inputs)
-        beside = max(before, together_us(processors) / job.usual_us) if job.usual_us else 1.0
-        _require_unchanged(files, stamps)
+        require_as_planned(session)
     except UnsupportedError as error:
         return RunResult(reason=_one_line(error))
-    outputs = {name: np.array(value) for name, value in session.outputs().items()}
-    if job.save_outputs is not None:
-        np.savez(job.save_outputs, allow_pickle=False, **outputs)
-    warm = [_timed_ms(session) for _ in range(job.warm_runs)]
-    return timed.model_copy(
-        update={
-            "engine_version": baseline.version(),
-            "warm_ms": tuple(warm),
-            "stages_ms": {**timed.stages_ms, **session.stages_ms()},
-            "first_touch_ms": first_touch_ms(timed.anonymous_bytes),
-            "file_bytes": sum(path.stat().st_size for path in files),
-            "cached_before": cached,
-            "interference": beside,
-            "state_reached": cached == (1.0 if job.state == "cached" else 0.0),
-            "output_digest": digest(outputs),
-            "output_error": None if job.reference is None else _error(outputs, job.reference),
-        }
-    )
-
-
-def _cold(baseline: Baseline, job: RunJob, inputs: Mapping[str, Array]) -> tuple[BaselineSession, RunResult]:
-    reset_peak()
-    before, lost = Counters.now(), Preemption.now()
-    start = time.perf_counter()
-    session = baseline.open(job.artefact, inputs, job.threads)
-    opened = time.perf_counter()
-    session.run()
-    done = time.perf_counter()
-    after, lost = Counters.now(), Preemption.now().since(lost)
-    return session, RunResult(
-        cold_ms=(done - start) * 1e3,
-        stages_ms={"open": (opened - start) * 1e3, "first_run": (done - opened) * 1e3},
-        anonymous_bytes=max(0, after.anonymous - before.anonymous),
-        rss_before_bytes=before.rss,
-        peak_rss_bytes=after.peak_rss,
-        minor_faults=after.minor_faults - before.minor_faults,
-        major_faults=after.major_faults - before.major_faults,
-        read_bytes=after.read - before.read,
+    for _ in range(job.warm_runs):
+        session.run(inputs)
+    return RunResult(
+        cold_ms=cold_ms,
+        stages_ms=session.stages_ms(),
         switches=lost.switches,
         waited_ms=lost.waited_ms,
         stolen_ms=lost.stolen_ms,
+        state_reached=True,
     )
-
-
-def _stamps(files: Sequence[Path]) -> list[tuple[int, int]]:
-    return [(status.st_size, status.st_mtime_ns) for status in (path.stat() for path in files)]
-
-
-def _require_unchanged(files: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
-    """Refuse a run that wrote its files again: an engine that rejects a cache rebuilds it, and says nothing."""
-    changed = [path.name for path, old, new in zip(files, before, _stamps(files), strict=True) if old != new]
-    if changed:
-        raise UnsupportedError(f"the run wrote {', '.join(changed)} again: the engine rejected what was stored for it")
-
-
-def _timed_ms(session: BaselineSession) -> float:
-    start = time.perf_counter()
-    session.run()
-    return (time.perf_counter() - start) * 1e3
-
-
-def _error(outputs: Mapping[str, Array], reference: Path) -> float:
-    with np.load(reference, allow_pickle=False) as expected:
-        return relative_error(list(outputs.values()), [expected[name] for name in expected.files])
 
 
 def _one_line(error: Exception) -> str:

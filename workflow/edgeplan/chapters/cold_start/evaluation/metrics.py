@@ -9,6 +9,7 @@ settings, G the geometric mean over the models that have all that a figure needs
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -222,13 +223,16 @@ def predicted_and_measured(e: ColdEvidence) -> pd.DataFrame:
 
     Predicted is the makespan times the slowness of the machine during the runs; of a plan that reads from the disk the
     makespan, since the references say nothing of disks. Measured is the median cold latency in the state of the page cache that
-    the plan is for. It holds what a makespan leaves out: reading the plan, opening files.
+    the plan is for, without what a process sets up before it opens a plan. It holds what a makespan leaves out: reading the
+    plan, opening files.
 
     Returns:
         columns of plans and of `medians`, with predicted_ms and near (|predicted / measured - 1| <= 0.15).
     """
     planned = e.plans.assign(state=np.where(e.plans["plan"] == EVICTED_PLAN, EVICTED, CACHED))
-    both = planned.merge(own(medians(e.runs)), on=["model", "plan", "threads", "state"])
+    setup_ms = e.runs["stages_ms"].map(lambda text: json.loads(text).get("setup", 0.0))
+    mine = own(medians(e.runs.assign(cold_ms=e.runs["cold_ms"] - setup_ms)))
+    both = planned.merge(mine, on=["model", "plan", "threads", "state"])
     predicted_ms = both["makespan_ms"] * both["slowness"].where(both["state"] == CACHED, 1.0)
     return both.assign(predicted_ms=predicted_ms, near=(1 / (both["cold_ms"] / predicted_ms) - 1).abs() <= _NEAR)
 

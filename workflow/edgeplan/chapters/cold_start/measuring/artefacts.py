@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgeplan.engines.cold import model_files
-from edgeplan.engines.registry import owner, setting, setting_protocol
+from edgeplan.engines.registry import owner, setting_protocol, version_of
 from edgeplan.errors import FormatError
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
@@ -120,7 +119,7 @@ class ArtefactStore:
         return path
 
     def _key(self, model: ColdModel, name: str, threads: int) -> str:
-        parts = [model.digest, name, threads, engine_version(name), _converters_digest(name), fingerprint()]
+        parts = [model.digest, name, threads, version_of(name), _converters_digest(name), fingerprint()]
         return key_of(parts)
 
 
@@ -133,14 +132,6 @@ def _converters_digest(name: str) -> str:
     """Return the digest of the code that builds a setting's artefacts; "" for an engine of another package."""
     folder = f"engines/{owner(name).name}"
     return source_digest((folder, "engines/cold.py")) if (PACKAGE / folder).is_dir() else ""
-
-
-def engine_version(name: str) -> str:
-    """Return the version of a setting's engine, without importing it; "" where it is not installed."""
-    try:
-        return version(setting(name).engine)
-    except PackageNotFoundError:
-        return ""
 
 
 def _stored(document: Path) -> PrepareResult | None:

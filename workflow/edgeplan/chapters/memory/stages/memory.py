@@ -53,12 +53,13 @@ _USUAL_MS = MappingProxyType(
 )
 #: What decided rows when those of a model were kept as a whole, and values of settings that are gone.
 _WHOLE_FIELDS = (
-    "settings", "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares",
-    "ablated_share", "adapted_model", "adapted_runs", "offline_mb",
+    "shares", "threads", "runs", "slowed_model", "slowed_ratio", "second_threads", "second_shares", "ablated_share",
+    "adapted_model", "adapted_runs", "offline_mb",
 )  # fmt: skip
-_WHOLE_VALUES = MappingProxyType(
-    {"slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0, "sliced_model": "vgg19"}
-)
+_WHOLE_VALUES = MappingProxyType({
+    "settings": ["onnxruntime", "openvino", "mnn", "ncnn", "ncnn-direct", "litert", "onnxruntime-frugal"],
+    "slowed_pairs": 21, "limited_model": "resnet152", "limited_mib": 45.0, "sliced_model": "vgg19",
+})  # fmt: skip
 
 
 def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path, runs: Path, environment_path: Path) -> None:
@@ -105,11 +106,20 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A part of the rows that the settings ask for: of which model, and by which key it is kept."""
+    """A part of the rows that the settings ask for: of which model, and by which keys it is kept, the present one first."""
 
     model: str
     part: RowsPart
-    key: str
+    keys: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.keys[0]
+
+    def found(self, kept: TableStore) -> pd.DataFrame | None:
+        """Its kept rows; where nothing may be measured those of an earlier protocol, too."""
+        keys = self.keys if stored_rows_only() else self.keys[:1]
+        return next((table for key in keys if (table := kept.get(key)) is not None), None)
 
 
 def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
@@ -127,7 +137,11 @@ def _wanted(params: MemoryParams) -> tuple[_Wanted, ...]:
     found.sort(key=lambda pair: not pair[1].bars)
     by = protocol("memory").name
     common = [by, params.seed, settings.threads, settings.runs]
-    return tuple(_Wanted(name, part, key_of([*common, name, part.name, dict(part.depends)], 16)) for name, part in found)
+
+    def keys(name: str, part: RowsPart) -> tuple[str, ...]:
+        return tuple(key_of([*common, name, part.name, dict(how)], 16) for how in (part.depends, *part.earlier))
+
+    return tuple(_Wanted(name, part, keys(name, part)) for name, part in found)
 
 
 def _measure(
@@ -183,7 +197,7 @@ def _bench(
 
 def _stock(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> dict[str, dict[str, Any]]:
     """Kept rows of the stock engines of a model that ran, by setting, in the order of the settings."""
-    tables = [kept.get(one.key) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
+    tables = [one.found(kept) for one in wanted if one.model == name and one.part.name.startswith("stock ")]
     rows = [{str(k): v for k, v in table.iloc[0].dropna().items()} for table in tables if table is not None]
     return {row["setting"]: row for row in rows if "peak" in row}
 
@@ -196,16 +210,17 @@ def _inference_ms(name: str, wanted: Sequence[_Wanted], kept: TableStore) -> flo
 
 def _found(name: str, wanted: Sequence[_Wanted], kept: TableStore, keys: Sequence[str]) -> pd.DataFrame | None:
     """The rows of a model: its kept parts, and where nothing may be measured what an earlier protocol kept of the others."""
-    parts = [table for one in wanted if one.model == name and (table := kept.get(one.key)) is not None]
+    parts = [table for one in wanted if one.model == name and (table := one.found(kept)) is not None]
     earlier = next((table for key in keys[1:] if (table := kept.get(key)) is not None), None) if stored_rows_only() else None
     if not parts:
         return earlier
     table = pd.concat(parts, ignore_index=True)
-    lacking = [one for one in wanted if one.model == name and not kept.has(one.key)]
+    lacking = [one for one in wanted if one.model == name and one.found(kept) is None]
     if earlier is not None and lacking:
         log.warning("%s: %d parts are of an earlier protocol", name, len(lacking))
         table = pd.concat([table, earlier[~earlier["case"].isin(table["case"])]], ignore_index=True)
-    return table[table["case"] != NOTHING].reset_index(drop=True)
+    gone = (table["case"] == "stock") & ~("stock " + table["setting"]).isin([one.part.name for one in wanted])
+    return table[(table["case"] != NOTHING) & ~gone].reset_index(drop=True)
 
 
 def _key(name: str, seed: int, settings: MemorySettings, by: str) -> str:

@@ -30,7 +30,7 @@ def stock_times(model: Path, cores: tuple[int, ...], settings: Sequence[str]) ->
             folder.mkdir()
             try:
                 artefact = stock.prepared(setting, model, inputs, folder, len(cores))
-                ran = stock.run_stock(stock.stock_job(setting, artefact, inputs, cores, _RUNS + _FIRST))
+                ran = stock.run_stock(setting, artefact, inputs, cores, _RUNS + _FIRST)
             except EdgeplanError:
                 continue
             found[setting] = statistics.median(ran.run_ms[_FIRST:])

@@ -161,7 +161,7 @@ def _stock(pair: PairFile, setting: str, job: ModelJob) -> dict[str, Any]:
     try:
         inputs = stock.inputs_of(job.model)
         artefact = stock.prepared(setting, job.model, inputs, folder, len(cores))
-        found = stock.run_stock(stock.stock_job(setting, artefact, inputs, cores, job.runs + 1))
+        found = stock.run_stock(setting, artefact, inputs, cores, job.runs + 1)
     except (ColdRunError, DeviceError) as error:
         return row | {"reason": error.what.splitlines()[0]}
     return row | _summary(found.run_ms[1:])

@@ -1,0 +1,207 @@
+"""Starts a setting as a program of one's own would: a file that imports the engine, and nothing of this package beside it.
+
+The file (`Setting.start`) is told a job as its argument: `main`, the file to open, and `companions` of the artefact, `threads`,
+`inputs` (an .npz), `outputs` (where to write them), `shapes` of the outputs by name, where the artefact names them, and the
+options of the setting. Each of its answers is a line of JSON. With its library loaded and its inputs there it answers `{}`, and
+waits for a line; then it opens the model, runs it, and answers the seconds of both, `open` and `first_run`, parts beside them.
+For each line `run` it runs the model again and answers the seconds, for `save` it writes its outputs in the order of the model.
+
+All that is looked at beside is looked at from here: processors, page cache, counters, limits of memory and time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from edgeplan.engines.cold import Artefact
+from edgeplan.engines.registry import setting
+from edgeplan.measurement.process.memory_group import MemoryGroup
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.subprocesses import end, ending, program_command, start
+from edgeplan.support.tensors import Array
+from edgeplan.support.workers import ColdRunError, last_words
+
+_AT_ONCE = 100  # inferences that are asked for before one is answered
+_CHUNK = 1 << 16
+#: Waits for a line before it runs the command behind it.
+_WAITING = ("sh", "-c", 'read -r line; exec "$@"', "sh")
+
+
+class OverTimeError(ColdRunError):
+    """Reports that a program took longer than it may, and was ended."""
+
+
+class Program:
+    """A setting's program, its library loaded and its inputs there. Use it as a context manager.
+
+    Args:
+        name: of the setting.
+        artefact: what it opens.
+        inputs: its inputs, by name, in the order of the model.
+        threads: of the engine.
+        processors: that it may use; none: any.
+        timeout_seconds: for all of it.
+        group: a group that pays for all of its memory.
+
+    Raises:
+        ColdRunError: it crashed, hung or answered nonsense; its last words on stderr are in the message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        artefact: Artefact,
+        inputs: Mapping[str, Array],
+        *,
+        threads: int,
+        processors: Sequence[int] = (),
+        timeout_seconds: float = 300.0,
+        group: MemoryGroup | None = None,
+    ) -> None:
+        self._what, self._seconds = f"{name} on {artefact.main.name}", timeout_seconds
+        self._end, self._read = time.monotonic() + timeout_seconds, b""
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(ScratchFolder("program")))
+            self._outputs = folder / "outputs.npz"
+            np.savez(folder / "inputs.npz", allow_pickle=False, **dict(inputs))
+            known = setting(name)
+            job = {
+                "main": str(artefact.main), "companions": {role: str(path) for role, path in artefact.companions.items()},
+                "threads": threads, "inputs": str(folder / "inputs.npz"), "outputs": str(self._outputs),
+                "shapes": artefact.outputs, **known.options,
+            }  # fmt: skip
+            starter = () if group is None else _WAITING
+            command = program_command(*starter, sys.executable, "-P", str(known.program), json.dumps(job))
+            self._said = stack.enter_context(tempfile.TemporaryFile())
+            with _on(processors):
+                self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
+            stack.callback(self._close)
+            if group is not None:
+                group.add(self._process.pid)
+                self._tell("")
+            self._answer(timeout_seconds)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    @property
+    def number(self) -> int:
+        """Return the number of the process."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how the process ended; None while it lives."""
+        return self._process.poll()
+
+    def go(self, seconds: float = 0.0) -> dict[str, float]:
+        """Have the model opened and run once; return the seconds of `open`, `first_run` and of what else is told.
+
+        Args:
+            seconds: that it may take; 0: what is left of all.
+
+        Raises:
+            ColdRunError: as above; OverTimeError where it took longer.
+        """
+        self._tell("")
+        return self._answer(seconds)
+
+    def run(self, count: int, seconds: float = 0.0) -> Iterator[float]:
+        """Have the model run again, so often; yield the ms of each inference.
+
+        Args:
+            count: how often.
+            seconds: that each may take, and each is asked for by itself then; 0: what is left of all.
+
+        Raises:
+            ColdRunError: as above; OverTimeError where one took longer.
+        """
+        at_once = 1 if seconds else _AT_ONCE
+        for first in range(0, count, at_once):
+            asked = min(at_once, count - first)
+            self._tell(*["run"] * asked)
+            for _ in range(asked):
+                yield self._answer(seconds)["run"] * 1e3
+
+    def outputs(self) -> list[Array]:
+        """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last.
+
+        Raises:
+            ColdRunError: as above.
+        """
+        self._tell("save")
+        self._answer(0.0)
+        with np.load(self._outputs, allow_pickle=False) as found:
+            return [found[name] for name in found.files]
+
+    def _tell(self, *lines: str) -> None:
+        assert self._process.stdin is not None  # noqa: S101  it is a pipe
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the answer says how
+            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            self._process.stdin.flush()
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        """Wait for an answer; whatever else an engine prints is passed over."""
+        deadline = min(self._end, time.monotonic() + seconds) if seconds else self._end
+        assert self._process.stdout is not None  # noqa: S101  it is a pipe
+        while True:
+            line, whole, rest = self._read.partition(b"\n")
+            if whole:
+                self._read = rest
+                with contextlib.suppress(ValueError):
+                    if isinstance(told := json.loads(line), dict):
+                        return told
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                self._close()
+                raise OverTimeError(
+                    f"{self._what}: no result within {min(seconds or self._seconds, self._seconds):g} s{self._words()}",
+                    next_step="run it on a quieter machine, raise the time limit, or leave it out",
+                )
+            chunk = os.read(self._process.stdout.fileno(), _CHUNK)
+            if not chunk:
+                code = self._process.wait()
+                raise ColdRunError(
+                    f"{self._what}: the process {ending(code)}{self._words()}",
+                    next_step="correct what it complains of, or leave it out",
+                )
+            self._read += chunk
+
+    def _words(self) -> str:
+        return last_words(os.pread(self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0))
+
+    def _close(self) -> None:
+        with self._process:
+            end(self._process)  # some engines crash or hang in their own exit handlers: nothing is left to do
+
+
+@contextlib.contextmanager
+def _on(processors: Sequence[int]) -> Iterator[None]:
+    """Keep this thread, and what it starts, to some processors."""
+    if not processors:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
