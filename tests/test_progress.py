@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import math
+import re
+from pathlib import Path
 
 import pytest
 
 from edgeplan import progress
+from edgeplan.progress import in_line
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +41,21 @@ def test_items_are_counted_with_an_estimate(caplog: pytest.LogCaptureFixture) ->
     told = [record.getMessage() for record in caplog.records]
     assert [text.split(",")[0] for text in told] == ["dev: models: 3 of 4", "dev: models: 4 of 4"]
     assert told[-1].endswith("about 0 s left")
+
+
+def test_rows_stand_in_a_log_as_words() -> None:
+    rows = ({"way": "ours", "median_ms": 3.14159, "reason": ""}, {"way": "alone", "median_ms": math.nan, "reason": "refused"})
+    assert in_line(*rows) == "way ours, median_ms 3.142; way alone, reason refused"
+
+
+_DICTIONARY = re.compile(r"\{|.*\.to_dict\([^()]*\)$", re.DOTALL)
+
+
+def test_no_log_line_shows_a_dictionary() -> None:
+    """A line is for people: what writes `{'a': 1}` into a log is refused where it stands."""
+    shown = []
+    for path in sorted((Path(__file__).parents[1] / "workflow").rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and re.fullmatch(r"_?log\.\w+", ast.unparse(call.func)):
+                shown += [f"{path.name}: {ast.unparse(one)}" for one in call.args if _DICTIONARY.match(ast.unparse(one))]
+    assert shown == []

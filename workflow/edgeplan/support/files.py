@@ -131,6 +131,10 @@ def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: 
     return validate(raw, model, error, what, str(path))
 
 
+#: pydantic's name for a field that a model does not have.
+_UNKNOWN = "extra_forbidden"
+
+
 def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str, where: str) -> Model:
     """Validate a document read from `where`."""
     if not isinstance(raw, Mapping):
@@ -138,8 +142,11 @@ def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str
     try:
         return model.model_validate(raw)
     except pydantic.ValidationError as failure:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in failure.errors())
-        raise error(f"{what} does not fit: {problems}", where=where, next_step="correct the named fields") from failure
+        found = [(".".join(map(str, e["loc"])) or "document", e["type"], e["msg"]) for e in failure.errors()]
+        problems = "; ".join(f"{field}: {'no such field' if kind == _UNKNOWN else told}" for field, kind, told in found)
+        unknown = ", ".join(field for field, kind, _ in found if kind == _UNKNOWN)
+        gone = f"; leave out {unknown}, or see in CHANGELOG.md what became of it" if unknown else ""
+        raise error(f"{what} does not fit: {problems}", where=where, next_step=f"correct the named fields{gone}") from failure
 
 
 def read_json(path: Path, model: type[Model], what: str) -> Model:

@@ -17,6 +17,7 @@ from edgeplan.gpu_start.opened import open_gpu, without_driver_caches
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import Others, others_share, watched, worth_again
+from edgeplan.progress import in_line
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.gpu_program import DeviceSpec
 from edgeplan.support.files import write_json
@@ -78,7 +79,8 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
                 kept = {kind: frame.assign(**{_WHEN: begun, _OTHERS: own}) for kind, frame in made.items()}
                 for kind, store in stores.items():
                     store.commit({key: kept[kind]})
-                log.info("%s: %s", name, kept["starts"].groupby(["way", "state"])["cold_ms"].median().round(2).to_dict())
+                medians = kept["starts"].groupby(["way", "state"])["cold_ms"].median().reset_index()
+                log.info("%s: %s", name, in_line(*medians.to_dict("records")))
             for kind, frame in kept.items():
                 frames[kind].append(frame.assign(model=name, protocol=measured_by))
         for store in stores.values():

@@ -35,6 +35,7 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.partition.planner import plan
+from edgeplan.progress import in_line
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.session import Synchronisation
@@ -103,7 +104,7 @@ class _Run:
         try:
             self.handshakes = self.rows.found("handshakes", self.settings.handshakes, self._handshakes)
             self.rows.merge("handshakes")
-            log.info("handshakes: %s", self.handshakes.to_dict("records"))
+            log.info("handshakes: %s", in_line(*self.handshakes.to_dict("records")))
             with nullcontext() if stored_rows_only() else opened(self.pair, profiling=True) as pair:
                 self._layers(pair)
         except NotThereError as error:
@@ -117,7 +118,7 @@ class _Run:
         self.samples, self.anchors_us = sampled.frame, sampled.anchors_us
         log.info("%d samples", len(self.samples))
         self.trained = self._trained()
-        log.info("errors of predictors: %s", self.trained.predictors.card.errors)
+        log.info("errors of predictors: %s", in_line(self.trained.predictors.card.errors))
         handshake_us = self.trained.predictors.card.handshake_us[self.about["synchronisation"]]
         measuring = SplitMeasuring(self.rows, pair, self.trained.predictors, self.settings, self.folder, handshake_us)
         self._learn_beside(measuring)
@@ -159,7 +160,7 @@ class _Run:
         training = self.trained.training(self.samples)
         beside, gain_errors = measuring.beside(training)
         self._update(beside=beside, gain_errors=gain_errors)
-        log.info("splits over their slower part: %s, errors of gains: %s", beside, gain_errors)
+        log.info("splits over their slower part: %s; errors of gains: %s", in_line(beside), in_line(gain_errors))
         shares = {}
         for kind in KINDS:
             some = layers_of(training[training["kind"] == kind])
@@ -211,7 +212,7 @@ class _Run:
         job = ModelJob(model, folder, self.settings.model_runs, self.settings.settings, self.folder)
         frame = measured(self.pair, self.trained.predictors, job)
         shutil.rmtree(folder, ignore_errors=True)
-        log.info("%s: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))
+        log.info("%s: %s", name, in_line(*frame[["way", "median_ms", "reason"]].to_dict("records")))
         return frame
 
     def environment(self) -> dict[str, Any]:

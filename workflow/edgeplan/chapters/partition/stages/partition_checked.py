@@ -21,6 +21,7 @@ from edgeplan.devices.pairs import PairFile, load_pair
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.lock import machine_lock
 from edgeplan.measurement.others import others_share, watched
+from edgeplan.progress import in_line
 from edgeplan.support.files import write_json
 from edgeplan.support.frames import write_parquet
 from edgeplan.support.store import nothing_stored, stored_rows_only
@@ -136,7 +137,7 @@ class _Run:
         folder.mkdir(parents=True)
         s, model = self.settings, save_workload(self.models[name](), folder / "model.onnx", self.seed)
         frame, written = checked_rows(self.pair, name, model, s.settings, s.checked_turns, folder / "plan")
-        log.info("%s: %s", name, frame[["way", "median_ms", "reason"]].to_dict("records"))
+        log.info("%s: %s", name, in_line(*frame[["way", "median_ms", "reason"]].to_dict("records")))
         if written is not None and self._is_due(name):
             self._written[name] = written
         else:

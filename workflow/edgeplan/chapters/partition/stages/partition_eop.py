@@ -48,6 +48,7 @@ from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.others import others_share, watched
 from edgeplan.planning.partition.eop import Eop
+from edgeplan.progress import in_line
 from edgeplan.runtime.partitioned.handshake import handshake
 from edgeplan.runtime.partitioned.program import Assignment, Split
 from edgeplan.runtime.partitioned.sections import Dimension, extent
@@ -180,7 +181,7 @@ class _Run:
                 made = executable_parts(pair, subject, list(assigned))
                 times = timed_steps(pair, subject, made, self.settings.sample_runs)[lane]
                 rows.append({"size": size, "side": SIDES[lane], "us": float(np.median(times[own[-REPEATS:]]))})
-        log.info("%s over %s: %s", one.operator, one.dimension, rows)
+        log.info("%s over %s: %s", one.operator, one.dimension, in_line(*rows))
         return pd.DataFrame(rows)
 
     def _contention(self, pair: Opened | None) -> pd.DataFrame:
@@ -271,7 +272,7 @@ class _Run:
         handshake_us = min(self.predictors.card.handshake_us.values())  # pairs wait in the best way that they can
         costs = self._of_sweep(lowered, swept_layouts(lowered), swept, refused, handshake_us)
         found = bounds(costs.costs, self.settings.bound_seconds)
-        log.info("%s: %s", name, found.to_dict("records"))
+        log.info("%s: %s", name, in_line(*found.to_dict("records")))
         return found
 
     def _predicted(self, subject: SweptModel) -> Planned:
@@ -318,7 +319,7 @@ class _Run:
         for row in rows.values():
             if row["same_as"]:
                 row |= {column: rows[row["same_as"]].get(column) for column in measured}
-        log.info("%s: %s", subject.name, {name: row.get("median_ms") for name, row in rows.items()})
+        log.info("%s: %s", subject.name, in_line({name: row.get("median_ms") for name, row in rows.items()}))
         return _frame(list(rows.values()), "plans")
 
     def _round(
