@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from byte_layers import Layer
-from byte_layers import made as made_layer
+from byte_models import Layer
+from byte_models import made as made_layer
 from model_file_runs import made, node, write
 from onnx import TensorProto, numpy_helper
 from partition_models import split_all
@@ -172,8 +172,8 @@ def test_parts_of_stored_weights_are_those_of_the_numbers(dnnl: Dnnl, tmp_path: 
 
 
 def test_weights_take_a_quarter_in_the_files_and_the_memory_of_a_plan(dnnl: Dnnl, tmp_path: Path) -> None:
-    given = made_layer(Layer(shape=(1, 64, 9, 9), channels=128), tmp_path)
-    ready = prepare_file(given.path, Preparation(), tmp_path / "ready.onnx")
+    given = write(made_layer(Layer(shape=(1, 64, 9, 9), channels=128)).model, tmp_path / "given.onnx")
+    ready = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
     assert sum(dtype == TensorProto.INT8 for dtype in _types(ready).values()) == 1
     assert ready.stat().st_size < 1.1 * 128 * 64 * 9
     lowered = lower(simplify(load_onnx(ready)))

@@ -10,7 +10,7 @@ from edgeplan.graph.steps import COMPILED, INT8_KINDS, SIDE_BY_SIDE, Step
 from edgeplan.runtime.creation import MOVING_KINDS, Created, Creator, Implementation
 from edgeplan.runtime.descriptors import Variant
 from edgeplan.runtime.dnnl import Unsupported
-from edgeplan.runtime.exact_bytes import exact_kernels
+from edgeplan.runtime.exact_bytes import is_exact
 from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW, NHWC
 from edgeplan.runtime.primitive_kinds import AS_CONVOLUTION
 
@@ -33,8 +33,9 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
     for every in (False, True):  # some primitives take no two layouts, even of the same bytes
         for variant in () if found else _variants(creator, step, every=every):
             for implementation, created in _walk(creator, step, variant):
-                exact = step.kind not in INT8_KINDS or implementation.kernel in exact_kernels()
-                if created is not None and exact and implementation.name not in found:
+                if step.kind in INT8_KINDS and not is_exact(implementation.kernel, creator.shapes[step.weights["weight"]]):
+                    continue
+                if created is not None and implementation.name not in found:
                     found[implementation.name] = implementation
     if not found:
         raise ModelError(

@@ -14,34 +14,56 @@ from functools import cache
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.shapes import Shape
 from edgeplan.runtime import constants
-from edgeplan.runtime.dnnl import Dnnl, Handle, dims
+from edgeplan.runtime.dnnl import ZERO_POINTS, Dnnl, Handle, Mask, dims
 from edgeplan.runtime.layouts import NCHW, NHWC, tag
 
 _LARGEST = {"uint8": 255, "int8": 127}
+_ZERO = 1  # point
 _SIDE = 8
-#: Shapes of weights of a convolution of 64 channels (a window, one place, groups, channels alone) and of a product of matrices.
+_SHIFT, _SHIFTED = constants.ARG_ZERO_POINTS | constants.ARG_SRC, Mask(ZERO_POINTS, constants.ARG_SRC, 0)
+#: Shapes of weights of convolutions (a window, one place, groups, channels alone) and of a product of matrices.
 _FORMS = ((64, 64, 3, 3), (64, 64, 1, 1), (4, 16, 16, 3, 3), (64, 1, 1, 3, 3), (64, 64))
+#: Where the library is wrong in another way: what corrects the sums of `gemm` is lost where 8 rows of 8 weights are turned.
+_EIGHTS = (8, 8, 1, 1)
+
+
+def is_exact(kernel: str, weights: Shape) -> bool:
+    """Tell whether a kernel is exact.
+
+    Args:
+        kernel: the library's name.
+        weights: shape of what it multiplies by.
+
+    Raises:
+        DeviceError: no library is installed, or it fails.
+    """
+    return kernel in exact_kernels((_EIGHTS,) if weights == _EIGHTS else _FORMS)
 
 
 @cache
-def exact_kernels() -> frozenset[str]:
+def exact_kernels(forms: tuple[Shape, ...] = _FORMS) -> frozenset[str]:
     """Return the names of the kernels that are exact in all forms that they are offered for.
+
+    Args:
+        forms: shapes of weights.
 
     Raises:
         DeviceError: no library is installed, or it fails.
     """
     dnnl = Dnnl()
     with dnnl.without_primitive_cache():
-        tried = {one for form in _FORMS for dtype in _LARGEST for one in _tried(dnnl, form, dtype)}
+        tried = {one for form in forms for dtype in _LARGEST for one in _tried(dnnl, form, dtype)}
     return frozenset({kernel for kernel, _ in tried} - {kernel for kernel, exact in tried if not exact})
 
 
 def _tried(dnnl: Dnnl, weights: Shape, dtype: str) -> Iterator[tuple[str, bool]]:
     """Yield the implementations of a layer, and whether all that each writes is the sum that it should be."""
-    image, zeros, attributes = len(weights) > len(("rows", "columns")), dims((0, 0)), dnnl.attributes()
+    image, zeros, attributes = len(weights) > len(("rows", "columns")), dims((0, 0)), dnnl.attributes(masks=(_SHIFTED,))
     places = _SIDE - weights[-1] + 1
-    shape, written = ((1, 64, _SIDE, _SIDE), (1, 64, places, places)) if image else ((_SIDE, 64), (_SIDE, 64))
-    products = math.prod(weights[-3:]) if image else weights[0]
+    shape, written, products = (_SIDE, weights[0]), (_SIDE, weights[1]), weights[0]
+    if image:
+        shape = (1, math.prod(weights[:-4]) * weights[-3], _SIDE, _SIDE)
+        written, products = (1, math.prod(weights[:-3]), places, places), math.prod(weights[-3:])
     layout = NHWC if image else NCHW
     read, out = (dnnl.descriptor(s, tag(s, layout, 0), t) for s, t in ((shape, dtype), (written, FLOAT32)))
     plain, wanted = (dnnl.descriptor(weights, t, "int8") for t in (constants.PLAIN_TAGS[len(weights)], constants.ANY))
@@ -51,14 +73,17 @@ def _tried(dnnl: Dnnl, weights: Shape, dtype: str) -> Iterator[tuple[str, bool]]
     given = (*kind, read.value, wanted.value, None, out.value, *window, attributes.value)
     described, stream, more = dnnl.make("primitive_desc", function, dnnl.engine.value, *given), dnnl.stream(), True
     (source, _), (stored, _) = _filled(dnnl, read.value, _LARGEST[dtype]), _filled(dnnl, plain.value, _LARGEST["int8"])
+    one = ctypes.c_int32(_ZERO)
+    points = dnnl.descriptor((1,), constants.PLAIN_TAGS[1], "int32")
+    zero = dnnl.memory(points.value, ctypes.addressof(one))
     while more:
         laid = dnnl.queried(described, constants.QUERY_WEIGHTS_MD)
         (ready, _), (target, result) = _filled(dnnl, laid), _filled(dnnl, out.value)
         _execute(dnnl, stream, dnnl.reorder(plain.value, laid), {constants.ARG_SRC: stored, constants.ARG_DST: ready})
-        arguments = {constants.ARG_SRC: source, constants.ARG_WEIGHTS: ready, constants.ARG_DST: target}
+        arguments = {constants.ARG_SRC: source, constants.ARG_WEIGHTS: ready, constants.ARG_DST: target, _SHIFT: zero}
         _execute(dnnl, stream, described, arguments)
         sums = {*memoryview(result).cast("B").cast("f")}
-        yield dnnl.implementation(described), sums == {float(products * _LARGEST[dtype] * _LARGEST["int8"])}
+        yield dnnl.implementation(described), sums == {float(products * (_LARGEST[dtype] - _ZERO) * _LARGEST["int8"])}
         more = dnnl.next_implementation(described)
 
 

@@ -1,0 +1,308 @@
+"""Models between bytes, as QDQ: single layers, lines and random networks; and each of their kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from edgeplan.chapters.cold_start.plan import read_model
+from edgeplan.graph.onnx.prepare import Preparation, prepare_file
+from edgeplan.graph.steps import INT8_KINDS, Lowered
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import HOMES
+from edgeplan.runtime.program import build_program, step_candidates
+from edgeplan.runtime.session import SequentialSession
+from edgeplan.runtime.weights import locate_weights
+
+Array = npt.NDArray[Any]
+TYPES = ("uint8", "int8")
+_OPERATORS = 6
+
+
+class Drawing:
+    """A model being written."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.nodes = rng, list[onnx.NodeProto]()
+        self.constants, self.inputs = dict[str, Array](), dict[str, Array]()
+
+    def constant(self, value: npt.ArrayLike) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def scaling(self, scale: float, dtype: str, zero: int) -> tuple[str, str]:
+        return self.constant(np.float32(scale)), self.constant(np.array(zero, dtype))
+
+    def any_scaling(self, scale: float) -> tuple[str, str]:
+        """A scale near one, and a zero point that may lie anywhere."""
+        dtype = str(self.rng.choice(TYPES))
+        bounds = np.iinfo(dtype)
+        return self.scaling(scale * (0.7 + 0.6 * self.rng.random()), dtype, int(self.rng.integers(bounds.min, bounds.max + 1)))
+
+    def given(self, value: Array) -> str:
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = value
+        return name
+
+    def bytes_by(self, by: tuple[str, str], shape: Sequence[int], *, extreme: bool = False) -> str:
+        """An input of bytes: any, or only the least and the largest."""
+        bounds = np.iinfo(self.constants[by[1]].dtype)
+        drawn = self.rng.integers(bounds.min, bounds.max + 1, shape)
+        value = self.rng.choice([bounds.min, bounds.max], shape) if extreme else drawn
+        return self.given(np.asarray(value, bounds.dtype))
+
+    def node(self, op_type: str, *reads: str, **attributes: Any) -> str:
+        name = f"{op_type}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, [*reads], [name], name=name, **attributes))
+        return name
+
+    def model(self, *outputs: str) -> onnx.ModelProto:
+        def value(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> onnx.ValueInfoProto:
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+
+        zeros = {made.output[0]: made.input[2] for made in self.nodes if made.op_type == "QuantizeLinear"}
+        of_float = np.dtype(np.float32)
+        types = {name: self.constants[zeros[name]].dtype if name in zeros else of_float for name in outputs}
+        body = helper.make_graph(
+            self.nodes,
+            "drawn",
+            [value(name, given.dtype, given.shape) for name, given in self.inputs.items()],
+            [value(name, dtype, None) for name, dtype in types.items()],
+            [numpy_helper.from_array(given, name) for name, given in self.constants.items()],
+        )
+        model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(model) if any(made.op_type == "Mish" for made in self.nodes) else model
+
+    def wanted(self, *outputs: str) -> list[Array]:
+        """What ONNX's reference says of outputs."""
+        return [np.asarray(value) for value in ReferenceEvaluator(self.model(*outputs)).run(None, self.inputs)]
+
+
+def computed(
+    dnnl: Dnnl, model: onnx.ModelProto, inputs: dict[str, Array], folder: Path, homes: Sequence[str] = HOMES
+) -> Iterator[tuple[Lowered, list[Array], str]]:
+    """Run a model by each kernel that is offered under each layout; the steps, the outputs, and what ran them."""
+    onnx.save(model, folder / "given.onnx")
+    path = prepare_file(folder / "given.onnx", Preparation(), folder / "ready.onnx")
+    graph, lowered = read_model(path)
+    weights = locate_weights(path, lowered)
+    dnnl.set_threads(1)
+    for home in homes:
+        offered = step_candidates(dnnl, lowered, home)
+        for k in range(max(map(len, offered))):
+            choices = [candidates[min(k, len(candidates) - 1)] for candidates in offered]
+            found = SequentialSession(dnnl, build_program(dnnl, lowered, home, choices, weights), folder).run(inputs)
+            yield lowered, [found[name] for name in graph.outputs], f"{home}: {', '.join(one.name for one in choices)}"
+
+
+def in_bytes(lowered: Lowered) -> bool:
+    return any(step.kind in INT8_KINDS for step in lowered.steps)
+
+
+class Layer(NamedTuple):
+    """A layer's form.
+
+    Attributes:
+        kind: Conv, Gemm or MatMul.
+        shape: of what it reads.
+        channels: that it writes.
+        window, groups, stride, dilation, pads: of a convolution.
+        source, written: types of the bytes read and written; "" for numbers.
+        zero: whether bytes have zero points.
+        by_channel: whether each channel has a scale.
+        weights: type of the weights' bytes.
+        bias: whether there is one.
+        behind: operator behind it, "" for none.
+        transposed: whether a Gemm's weights are (out, in).
+    """
+
+    kind: str = "Conv"
+    shape: tuple[int, ...] = (1, 8, 9, 7)
+    channels: int = 16
+    window: tuple[int, int] = (3, 3)
+    groups: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
+    source: str = "uint8"
+    written: str = "uint8"
+    zero: bool = True
+    by_channel: bool = True
+    weights: str = "int8"
+    bias: bool = True
+    behind: str = ""
+    transposed: bool = True
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    """Any form."""
+
+    def one(*options: Any) -> Any:
+        return draw(st.sampled_from(options))
+
+    kind = one("Conv", "Gemm", "MatMul")
+    groups = one(1, 2, 8) if kind == "Conv" else 1
+    inner = groups * one(1, 2, 3, 4) if groups > 1 else one(1, 3, 8, 16, 17, 33)
+    shape = (one(1, 2), inner, one(4, 7, 9), one(3, 8)) if kind == "Conv" else (one(1, 3, 5), inner)
+    return Layer(
+        kind,
+        (2, *shape) if kind == "MatMul" and draw(st.booleans()) else shape,
+        groups * one(1, 2, 5) if groups > 1 else one(1, 5, 8, 16, 19, 40),
+        one((1, 1), (3, 3), (2, 3)),
+        groups,
+        one(1, 2),
+        one(1, 2) if min(shape[-2:]) > 4 else 1,
+        one((0, 0, 0, 0), (1, 1, 1, 1), (1, 0, 0, 1)),
+        one(*TYPES),
+        one(*TYPES, ""),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        one(*TYPES),
+        draw(st.booleans()) and kind != "MatMul",
+        one("", "Relu", "Clip", "HardSwish", "Sigmoid", "LeakyRelu"),
+        draw(st.booleans()),
+    )
+
+
+class Made(NamedTuple):
+    """A model of one layer, what it is given, what it writes by ONNX's reference, and the scale of that."""
+
+    model: onnx.ModelProto
+    inputs: dict[str, Array]
+    wanted: Array
+    step: float
+
+
+def made(layer: Layer, seed: int = 0, *, extreme: bool = False) -> Made:
+    """A model of one layer, which reads bytes.
+
+    Args:
+        layer: its form.
+        seed: of weights, scales and inputs.
+        extreme: whether all bytes are the largest ones.
+    """
+    drawing, rng = Drawing(np.random.default_rng(seed)), np.random.default_rng(seed)
+    source, low = np.iinfo(layer.source), -127 if layer.weights == "int8" else 1
+    size, axis = (layer.shape[-1], layer.channels), 1
+    if layer.kind == "Conv":
+        size, axis = (layer.channels, layer.shape[1] // layer.groups, *layer.window), 0  # type: ignore[assignment]
+    elif layer.kind == "Gemm" and layer.transposed:
+        size, axis = size[::-1], 0
+    x, w = rng.integers(source.min, source.max + 1, layer.shape), rng.integers(low, low + 255, size)
+    zero, of_written = (3 if layer.source == "int8" else 125) * layer.zero, (7 if layer.written == "int8" else 130) * layer.zero
+    length = w.size // layer.channels
+    scales = (0.02 / np.sqrt(length) * (0.5 + rng.random(layer.channels if layer.by_channel else 1))).astype(np.float32)
+    step = 0.01
+    if extreme:
+        x, w, zero, of_written = np.full_like(x, source.max), np.full_like(w, low + 254), source.min, 0
+        step = 0.02 * float(scales.max()) * 127 * 255 * length / 200
+    by_weight = scales if layer.by_channel else scales[0]
+    zeros = np.full(np.shape(by_weight), 0 if layer.weights == "int8" else 128, layer.weights)
+    reads = [
+        drawing.node("DequantizeLinear", drawing.given(x.astype(layer.source)), *drawing.scaling(0.02, layer.source, zero)),
+        drawing.node("DequantizeLinear", *map(drawing.constant, (w.astype(layer.weights), by_weight, zeros)), axis=axis),
+    ]
+    if layer.bias:
+        values = rng.integers(-500, 500, layer.channels).astype(np.int32), np.zeros(layer.channels, np.float32) + 0.02 * scales
+        reads.append(drawing.node("DequantizeLinear", *map(drawing.constant, (values[0], np.float32(values[1]))), axis=0))
+    attributes: dict[str, Any] = {"transB": int(layer.transposed)} if layer.kind == "Gemm" else {}
+    if layer.kind == "Conv":
+        attributes = {"group": layer.groups, "strides": [layer.stride] * 2, "dilations": [layer.dilation] * 2}
+        attributes |= {"pads": layer.pads, "kernel_shape": layer.window}
+    last = drawing.node(layer.kind, *reads, **attributes)
+    if layer.behind:
+        bounds = [drawing.constant(np.float32(value)) for value in (0, 1)] if layer.behind == "Clip" else []
+        last = drawing.node(layer.behind, last, *bounds)
+    if layer.written:
+        last = drawing.node("QuantizeLinear", last, *drawing.scaling(step, layer.written, of_written))
+    (wanted,) = drawing.wanted(last)
+    return Made(drawing.model(last), drawing.inputs, wanted, step if layer.written else 0.0)
+
+
+class _Network(Drawing):
+    """A network in which each tensor is rounded by a scale of what it holds, as calibration does."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__(rng)
+        self.values = dict[str, Array]()  # of activations behind DequantizeLinear
+        given = rng.standard_normal((1, int(rng.choice([3, 8])), 9, 8)).astype(np.float32)
+        self.rounded(self.given(given), given)
+
+    def rounded(self, tensor: str, values: Array) -> str:
+        """Bytes of an activation and numbers of these: 30 % asymmetric."""
+        dtype = str(self.rng.choice(TYPES))
+        low, high, bounds = min(0.0, float(values.min())), max(1e-3, float(values.max())), np.iinfo(dtype)
+        scale, zero = max(high, -low) / 127, 0 if dtype == "int8" else 128
+        if self.rng.random() < 0.3:
+            scale, zero = (high - low) / 255, round(-low / (high - low) * 255) + int(bounds.min)
+        by = self.scaling(scale, dtype, zero)
+        numbers = self.node("DequantizeLinear", self.node("QuantizeLinear", tensor, *by), *by)
+        self.values[numbers] = ((np.rint(values / scale) + zero).clip(bounds.min, bounds.max) - zero) * scale
+        return numbers
+
+    def weight(self, shape: tuple[int, ...], axis: int) -> str:
+        """A weight of bytes, 30 % by channel, some unsigned about 128."""
+        zero, several, channels = 128 * int(self.rng.random() < 0.2), self.rng.random() < 0.3, shape[axis]
+        dtype = "uint8" if zero else "int8"
+        scale = (1 + self.rng.random(channels if several else 1)) / 127 / np.sqrt(np.prod(shape) / channels)
+        by = (np.float32(scale), np.full(channels, zero, dtype)) if several else (np.float32(scale[0]), np.array(zero, dtype))
+        values = (self.rng.integers(-127, 128, shape) + zero).astype(dtype)
+        reads = map(self.constant, (values, *by))
+        return self.node("DequantizeLinear", *reads, **({"axis": axis} if several else {}))
+
+    def step(self) -> None:
+        """One more operator on what there is."""
+        images = [name for name, values in self.values.items() if values.ndim == 4]
+        tensor = images[-1 - int(self.rng.integers(min(2, len(images))))]
+        channels = self.values[tensor].shape[1]
+        kind = self.rng.choice(["Conv", "Conv", "Conv", "depthwise", "Add", "MaxPool", "Concat", "Sigmoid", "Mul"])
+        other = next((n for n in images[::-1] if n != tensor and self.values[n].shape == self.values[tensor].shape), "")
+        if kind in ("Conv", "depthwise"):
+            out, group = (channels, channels) if kind == "depthwise" else (int(self.rng.choice([3, 8, 16, 20])), 1)
+            size = int(self.rng.choice([1, 3]))
+            bias = self.constant((self.rng.standard_normal(out) / 10).astype(np.float32))
+            reads = [tensor, self.weight((out, channels // group, size, size), 0), bias]
+            found = self.node("Conv", *reads, pads=[size // 2] * 4, group=group, strides=[int(self.rng.choice([1, 1, 2]))] * 2)
+            if self.rng.random() < 0.5:
+                found = self.node(str(self.rng.choice(["Relu", "HardSwish", "LeakyRelu"])), found)
+        elif kind in ("Add", "Mul", "Concat") and other:
+            found = self.node(kind, tensor, other, **({"axis": 1} if kind == "Concat" else {}))
+        elif kind == "MaxPool":
+            found = self.node(kind, tensor, kernel_shape=[3, 3], pads=[1] * 4)
+        else:
+            found = self.node("Sigmoid", tensor)
+        self.rounded(found, *self.run(found))
+
+    def run(self, *outputs: str) -> list[Array]:
+        """Outputs of ONNX Runtime, without optimisations."""
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level, options.intra_op_num_threads = 3, 1
+        session = ort.InferenceSession(self.model(*outputs).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [np.asarray(value) for value in session.run(None, self.inputs)]
+
+
+def network(seed: int) -> tuple[onnx.ModelProto, dict[str, Array], list[Array], list[float]]:
+    """A random network, an input, its outputs by ONNX Runtime without optimisations, and their scales."""
+    drawing = _Network(np.random.default_rng(seed))
+    for _ in range(_OPERATORS):
+        drawing.step()
+    last = [*drawing.values][-1]
+    mean = drawing.node("GlobalAveragePool", last)
+    pooled = drawing.rounded(mean, *drawing.run(mean))
+    layer = drawing.node("MatMul", drawing.node("Flatten", pooled), drawing.weight((drawing.values[pooled].shape[1], 10), 1))
+    outputs = [drawing.rounded(layer, *drawing.run(layer)), last]
+    by = {made.output[0]: made.input[1] for made in drawing.nodes if made.op_type == "DequantizeLinear"}
+    scales = [float(drawing.constants[by[name]]) for name in outputs]
+    return drawing.model(*outputs), drawing.inputs, drawing.run(*outputs), scales
