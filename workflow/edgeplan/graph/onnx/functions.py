@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, defs, helper, inliner
+from onnx import TensorProto, defs, helper, inliner, numpy_helper
 
+from edgeplan.errors import ModelError
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.contents import BEFORE_FUSION
-from edgeplan.graph.onnx.nodes import Writer, known_tensors, light
+from edgeplan.graph.onnx.nodes import Writer, known_tensors, light, names_in
 from edgeplan.graph.operators.base import attributes_of, input_of, refuse
 
 _OWN_DOMAINS = ("", "ai.onnx")
@@ -394,7 +396,8 @@ def _reverse(of: _Rewriting) -> None:
     of.hand_out(of.do("GatherElements", of.read(0), of.do("Expand", places, of.integers(shape)), axis=time))
 
 
-_WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyType(
+#: How each operator is written, by its domain and name.
+WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyType(
     {
         ("", "Mean"): _average,
         ("", "ThresholdedRelu"): _threshold,
@@ -439,7 +442,7 @@ def _opset(model: onnx.ModelProto) -> int:
 def _way(node: onnx.NodeProto, opset: int) -> Callable[[_Rewriting], None] | None:
     if node.op_type == "LayerNormalization" and opset >= _LAYER_NORMALIZATION:
         return None
-    return _WRITTEN.get(("" if node.domain in _OWN_DOMAINS else node.domain, node.op_type))
+    return WRITTEN.get(("" if node.domain in _OWN_DOMAINS else node.domain, node.op_type))
 
 
 def _has_function(node: onnx.NodeProto, opset: int) -> bool:
@@ -461,9 +464,9 @@ def plain_functions(model: onnx.ModelProto, source: str) -> None:
     Raises:
         ModelError: an operator is of a form that cannot be written so.
     """
-    opset, left = _opset(model), -1
-    while left != (left := sum(bool(_way(node, opset)) or _has_function(node, opset) for node in model.graph.node)) and left:
-        _inline(model, opset)
+    opset, before = _opset(model), list[str]()
+    while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):
+        _inline(model, opset, source)
         known, write = known_tensors(model), Writer(model.graph)
         for node in model.graph.node:
             write.name = node.name or node.output[0]
@@ -476,7 +479,7 @@ def plain_functions(model: onnx.ModelProto, source: str) -> None:
         write.finish()
 
 
-def _inline(model: onnx.ModelProto, opset: int) -> None:
+def _inline(model: onnx.ModelProto, opset: int, source: str) -> None:
     """Write out functions of ONNX's schemas where the types of what they read are known."""
     found = {node.op_type for node in model.graph.node if _has_function(node, opset) and not _way(node, opset)}
     if not found:
@@ -488,10 +491,23 @@ def _inline(model: onnx.ModelProto, opset: int) -> None:
             defaults = [a.default_value for a in defs.get_schema(node.op_type, opset).attributes.values()]
             node.attribute.extend(value for value in defaults if value.name and value.name not in given)
     given = {value.name for value in whole.graph.input}
+    whole.graph.value_info.append(helper.make_tensor_value_info("", TensorProto.FLOAT, None))  # of what is left out
     for name, (kind, shape) in known_tensors(model).items():
         if kind and name not in given:
             told = helper.make_tensor_value_info(name, kind, shape and [size if size >= 0 else None for size in shape])
             whole.graph.value_info.append(told)
-    whole = inliner.inline_selected_functions(whole, [("", name) for name in found], inline_schema_functions=True)
+    try:
+        whole = inliner.inline_selected_functions(whole, [("", name) for name in found], inline_schema_functions=True)
+    except (RuntimeError, ValueError, TypeError) as error:  # of C++, over an untrusted graph
+        reason = str(error).strip().splitlines()[0]
+        what = f"{', '.join(sorted(found))} cannot be written as plain operators: {reason}"
+        raise ModelError(what, where=source, next_step="export the model again with an earlier opset") from error
+    before, maxima = names_in(model.graph), {node.output[0] for node in whole.graph.node if node.op_type == "ReduceMax"}
+    lowest = numpy_helper.from_array(np.array(np.finfo(np.float32).min, np.float32), free("lowest", before))
+    for node in whole.graph.node:
+        if node.op_type == "Equal" and node.input[0] in maxima and node.output[0] not in before:
+            node.op_type, node.input[1] = "LessOrEqual", lowest.name  # than -inf: maxima here are numbers
+            if lowest not in model.graph.initializer:
+                model.graph.initializer.append(lowest)
     del model.graph.node[:]
     model.graph.node.extend(whole.graph.node)
