@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
-from edgeplan.graph.onnx.contents import TRANSPARENT
+from edgeplan.graph.onnx.contents import BEFORE_FUSION, TRANSPARENT
+from edgeplan.graph.onnx.functions import WRITTEN
 from edgeplan.graph.operators.registry import SPECS
 from edgeplan.support.files import write_text
 
@@ -33,6 +35,10 @@ QuantizeLinear: QLinearConv, QLinearMatMul, ConvInteger, MatMulInteger, DynamicQ
 and of `com.microsoft` QLinearAdd, QLinearMul, QLinearConcat, QLinearAveragePool,
 QLinearGlobalAveragePool, QLinearSigmoid, QLinearLeakyRelu, QGemm, MatMulIntegerToFloat and
 DynamicQuantizeMatMul. DynamicQuantizeLSTM becomes an LSTM whose states are not rounded.
+
+What ONNX itself defines by a function is written as that (Attention, Swish, SwiGLU, Celu,
+MeanVarianceNormalization, CenterCropPad, GroupNormalization of opset 18 ...), and as plain
+operators are
 """
 
 
@@ -44,7 +50,9 @@ def page() -> str:
         near = "bytes" if spec.bandwidth_bound else "; ".join(", ".join(kinds[:2]) for kinds in spec.near.values()) or "-"
         lines.append(f"| {name} | {', '.join(spec.all_kinds)} | {fixed} | {near} |\n")
     passed = " and ".join(sorted(TRANSPARENT))
-    return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; {_CHAINS}\n\n{_REWRITTEN}"
+    written = ", ".join(name if not domain else f"{name} (`{domain}`)" for domain, name in sorted(WRITTEN))
+    listed = fill(f"{written}. Of others of `com.microsoft` the error says: {BEFORE_FUSION}.", 100, break_on_hyphens=False)
+    return f"{_HEAD}{''.join(lines)}\n{passed} pass their input on; {_CHAINS}\n\n{_REWRITTEN}{listed}\n"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,262 @@
+"""Operators that are made up of others: what ONNX defines by a function, and what ONNX Runtime fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+from written_forms import IMAGE, Form, node, one, value
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
+from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.layouts import NCHW
+from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.program import default_program
+from edgeplan.runtime.session import SequentialSession
+
+_MS = "com.microsoft"
+_TOKENS, _QUERIES = (2, 5, 12), (2, 3, 5, 4)
+_LONG, _INT = TensorProto.INT64, TensorProto.INT32
+_HEAD = {"c": (9, 2), "s": (9, 2)}
+_ROW = dict.fromkeys("gb", (12,))
+_THERE = [[1, 1, 1, 0, 0], [1, 0, 1, 1, 1]]
+
+
+def _fused(op_type: str, reads: str = "x", shapes: object = _TOKENS, constants: object = None, **attributes: object) -> Form:
+    """Whole numbers of fused operators are of 32 bits, but for positions."""
+    form = one(op_type, reads, shapes, constants, domain=_MS, **attributes)  # type: ignore[arg-type]
+    return replace(form, constants={k: v.astype(np.int32) if k == "m" else v for k, v in form.constants.items()})
+
+
+def _both(**shapes: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
+    return shapes
+
+
+_SIMPLE: Mapping[str, Form] = {
+    **{f"Mean of {reads}": one("Mean", reads, dict.fromkeys(reads.split(), IMAGE)) for reads in ("x", "x z", "x z w")},
+    "Mean, broadcast": one("Mean", "x z w", _both(x=IMAGE, z=(8, 1), w=(1,))),
+    **{
+        op: one(op, **more)
+        for op, more in (("Celu", {"alpha": 0.7}), ("ThresholdedRelu", {"alpha": 0.3}), ("Shrink", {"lambd": 0.4, "bias": 0.1}))
+    },
+    "Shrink by its own numbers": one("Shrink"),
+    **{f"LpNormalization, {more}": one("LpNormalization", **more) for more in ({}, {"axis": 1}, {"p": 1, "axis": 2})},
+    "LpNormalization of nothing": Form((node("Relu", "x", "a", "first"), node("LpNormalization", "a")), {"x": (40, 2)}, {}),
+    "LpNormalization of opset 22": one("LpNormalization", opset=22),
+    **{f"Hardmax along {axis}": one("Hardmax", axis=axis) for axis in (-1, 1, 0)},
+    **{f"Hardmax of opset 11, {more}": one("Hardmax", opset=11, **more) for more in ({}, {"axis": 2})},
+    **{
+        f"OneHot along {axis}": Form(
+            (node("OneHot", "x d v", axis=axis),), {"x": (3, 4)}, {"d": np.array([4]), "v": value([0.5, 2.0])},
+            types={"x": _LONG},
+        )
+        for axis in (-1, 1, 0)
+    },
+    "OneHot of computed values": Form(
+        (node("OneHot", "x d v"),), {"x": (3, 4), "v": (2,)}, {"d": np.array(3)}, types={"x": _LONG}
+    ),
+    "EyeLike": Form((node("EyeLike", "x", "e", k=1), node("Mul", "x e", name="last")), {"x": (4, 6)}, {}),
+    "Compress along an axis": one("Compress", "x c", constants={"c": np.array([1, 0, 1, 1], bool)}, axis=2),
+    "Compress": one("Compress", "x c", constants={"c": np.arange(50) % 3 == 0}),
+    **{
+        f"ReverseSequence of axis {time}": Form(
+            (node("ReverseSequence", "x n", batch_axis=1 - time, time_axis=time),),
+            {"x": (4, 4, 3)}, {"n": np.array([4, 1, 2, 3])},
+        )
+        for time in (0, 1)
+    },
+    "ReverseSequence of given lengths": Form(
+        (node("ReverseSequence", "x n"),), {"x": (3, 2, 3), "n": (2,)}, {}, types={"n": _LONG}
+    ),
+    "MeanVarianceNormalization": one("MeanVarianceNormalization"),
+    "Swish": one("Swish", opset=24), "Swish of a slope": one("Swish", opset=24, alpha=1.7),
+    "GroupNormalization of opset 18": one(
+        "GroupNormalization", "x s b", constants={"s": (3,), "b": (3,)}, opset=18, num_groups=3
+    ),
+    "CastLike": one("CastLike", "x z", {"x": IMAGE, "z": IMAGE}),
+    "CenterCropPad": one("CenterCropPad", "x s", constants={"s": np.array([6, 14])}, opset=18, axes=[2, 3]),
+}  # fmt: skip
+_ATTENTIONS: Mapping[str, Form] = {
+    **{
+        f"Attention of opset 23, {name}": one(
+            "Attention", reads, {**dict.fromkeys("qkv", shape), **more}, opset=23, **attributes
+        )
+        for name, reads, shape, more, attributes in (
+            ("by heads", "q k v", _QUERIES, {}, {}),
+            ("causal", "q k v", _QUERIES, {}, {"is_causal": 1}),
+            ("of tokens", "q k v", _TOKENS, {}, {"q_num_heads": 3, "kv_num_heads": 3, "scale": 0.3}),
+            ("with an addend", "q k v m", _QUERIES, {"m": (5, 5)}, {"softcap": 2.0}),
+        )
+    },
+    "Attention of grouped queries": one(
+        "Attention", "q k v", {"q": (2, 4, 5, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, opset=23
+    ),
+    **{
+        f"MultiHeadAttention, {name}": _fused(
+            "MultiHeadAttention", reads, {**dict.fromkeys("qkv", _TOKENS), **more}, constants, num_heads=3
+        )
+        for name, reads, more, constants in (
+            ("plain", "q k v", {}, {}),
+            ("with a bias", "q k v b", {}, {"b": (36,)}),
+            ("of some tokens", "q k v - m", {}, {"m": np.array(_THERE)}),
+            ("with an addend", "q k v - - a", {"a": (1, 3, 5, 5)}, {}),
+        )
+    },
+    **{
+        f"Attention as fused, {name}": _fused(
+            "Attention", reads, _TOKENS, {"w": (12, 36), "b": (36,), **more}, num_heads=3, **attributes
+        )
+        for name, reads, more, attributes in (
+            ("plain", "x w b", {}, {}),
+            ("of the first tokens", "x w b m", {"m": np.array([3, 5])}, {}),
+            ("of some tokens", "x w b m", {"m": np.array(_THERE)}, {}),
+            ("causal", "x w b", {}, {"unidirectional": 1}),
+        )
+    },
+    **{
+        f"RotaryEmbedding of opset 23, {name}": one("RotaryEmbedding", reads, shape, constants, opset=23, **attributes)
+        for name, reads, shape, constants, attributes in (
+            ("by heads", "x c s p", _QUERIES, {**_HEAD, "p": np.arange(10).reshape(2, 5) % 9}, {}),
+            ("interleaved", "x c s p", _QUERIES, {**_HEAD, "p": np.arange(10).reshape(2, 5) % 9}, {"interleaved": 1}),
+            ("of tokens", "x c s", _TOKENS, {"c": (2, 5, 2), "s": (2, 5, 2)}, {"num_heads": 3}),
+            ("of a part", "x c s", _QUERIES, {"c": (2, 5, 1), "s": (2, 5, 1)}, {"rotary_embedding_dim": 2}),
+        )
+    },
+    **{
+        f"RotaryEmbedding as fused, {name}": _fused("RotaryEmbedding", "x p c s", shape, {**_HEAD, "p": places}, **attributes)
+        for name, shape, places, attributes in (
+            ("of tokens", _TOKENS, np.arange(10).reshape(2, 5) % 9, {}),
+            ("from a token on", _TOKENS, np.array([3]), {"interleaved": 1}),
+            ("by heads", _QUERIES, np.array([0]), {}),
+        )
+    },
+}  # fmt: skip
+_FUSED: Mapping[str, Form] = {
+    **{
+        f"FusedConv, {name}": _fused(
+            "FusedConv", reads, {"x": IMAGE, **more}, {"w": (4, 6, 3, 3), "b": (4,)}, pads=[1] * 4, **given
+        )
+        for name, reads, more, given in (
+            ("Relu", "x w b", {}, {"activation": "Relu"}),
+            ("Clip", "x w", {}, {"activation": "Clip", "activation_params": [-0.2, 0.3]}),
+            ("LeakyRelu", "x w", {}, {"activation": "LeakyRelu", "activation_params": [0.2]}),
+            ("a sum", "x w b z", {"z": (1, 4, 8, 10)}, {"activation": "Relu"}),
+        )
+    },
+    "FusedGemm": _fused("FusedGemm", "x w b", (3, 12), {"w": (7, 12), "b": (7,)}, transB=1, alpha=0.7, activation="Tanh"),
+    "FusedGemm, LeakyRelu": _fused("FusedGemm", "x w", (3, 12), {"w": (12, 7)}, activation="LeakyRelu", activation_alpha=0.3),
+    **{
+        f"FusedMatMul, {given}": _fused("FusedMatMul", "x z", {"x": x, "z": z}, **given)
+        for x, z, given in (
+            ((2, 3, 4), (2, 5, 4), {"transB": 1, "alpha": 0.5}), ((2, 4, 3), (2, 4, 5), {"transA": 1}),
+            ((4, 3), (5, 4), {"transA": 1, "transB": 1}), ((2, 3, 4), (4, 5), {"alpha": 2.0}),
+        )
+    },
+    "FusedMatMul of weights": _fused("FusedMatMul", "x w", _TOKENS, {"w": (7, 12)}, transB=1),
+    **{op: _fused(op) for op in ("Gelu", "FastGelu", "QuickGelu")},
+    **{f"{op}, biased": _fused(op, "x b", constants={"b": (12,)}) for op in ("BiasGelu", "FastGelu")},
+    "SkipLayerNormalization": _fused("SkipLayerNormalization", "x z g b", _both(x=_TOKENS, z=_TOKENS), _ROW, epsilon=1e-3),
+    "SkipLayerNormalization, its sum handed out": _fused(
+        "SkipLayerNormalization", "x z g b k", _both(x=_TOKENS, z=_TOKENS), {**_ROW, "k": (12,)}, writes="y - - t"
+    ),
+    "SkipSimplifiedLayerNormalization": _fused(
+        "SkipSimplifiedLayerNormalization", "x z g", _both(x=_TOKENS, z=_TOKENS), {"g": (12,)}
+    ),
+    "SimplifiedLayerNormalization": one("SimplifiedLayerNormalization", "x g", _TOKENS, {"g": (12,)}, axis=-1, epsilon=1e-3),
+    **{
+        f"LayerNormalization of opset 14, axis {axis}": one(
+            "LayerNormalization", "x g b", _TOKENS, dict.fromkeys("gb", shape), opset=14, axis=axis
+        )
+        for axis, shape in ((-1, (12,)), (1, (5, 12)))
+    },
+    "EmbedLayerNormalization": Form(
+        (node("EmbedLayerNormalization", "i g w p s a b m", "y n", domain=_MS), node("Cast", "n", "z", "last", to=1)),
+        {"i": (2, 5), "g": (2, 5), "m": (2, 5)},
+        {"w": value((9, 12)), "p": value((7, 12)), "s": value((3, 12)), "a": value((12,)), "b": value((12,))},
+        outputs=("y", "z"), types=dict.fromkeys("igm", _INT),
+    ),
+}  # fmt: skip
+_ALL = _SIMPLE | _ATTENTIONS | _FUSED
+
+
+def _model(form: Form) -> onnx.ModelProto:
+    model = form.model()
+    for given in model.graph.node:
+        for place, name in enumerate(given.output):
+            given.output[place] = "" if name == "-" else name
+    kept = [output for output in model.graph.output if output.name != "-"]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    model.opset_import.append(helper.make_opsetid(_MS, 1))
+    model.ir_version = 8 if form.opset < 21 else 10
+    return model
+
+
+@pytest.mark.parametrize("name", _ALL)
+def test_what_is_made_up_of_others_is_computed_as_onnx_runtime_does(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(_model(_ALL[name]), path)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(1)
+    kinds = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+    given = {
+        i.name: rng.integers(0, 3, i.shape).astype(kinds[i.type])
+        if i.type in kinds
+        else rng.standard_normal(i.shape, np.float32)
+        for i in session.get_inputs()
+    }
+    made = prepare_file(path, Preparation(), tmp_path / "prepared.onnx")
+    graph = load_prepared(made, Preparation())
+    dnnl.set_threads(1)
+    found = SequentialSession(dnnl, default_program(dnnl, made, graph, NCHW), tmp_path).run(given)
+    for output, right in zip(graph.outputs, session.run(None, given), strict=True):
+        assert found[output].shape == right.shape
+        np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("BiasGelu, biased", ["binary"]),
+        ("FastGelu", ["eltwise"]),
+        ("SkipLayerNormalization", ["binary", "layer_norm"]),
+        ("FusedConv, Relu", ["conv"]),
+        ("FusedMatMul of weights", ["fc"]),
+    ],
+)
+def test_fused_layers_are_layers(tmp_path: Path, name: str, kinds: list[str]) -> None:
+    path = tmp_path / "form.onnx"
+    onnx.save(_model(_ALL[name]), path)
+    steps = [step.kind for step in lower(load_prepared(path, Preparation())).steps]
+    assert [kind for kind in steps if kind != "reshape"] == kinds
+
+
+@pytest.mark.parametrize(
+    ("form", "message", "next_step"),
+    [
+        (_fused("GroupQueryAttention", "x x x"), "com.microsoft::GroupQueryAttention", "ORT_ENABLE_BASIC"),
+        (_fused("FusedMatMul", "x x", transBatchA=1), "transBatchA", "ORT_ENABLE_BASIC"),
+        (_fused("MultiHeadAttention", "x x x - m", constants={"m": [1] * 8}, num_heads=3), "a mask", "ORT_ENABLE_BASIC"),
+        (_fused("FusedConv", "x w", IMAGE, {"w": (4, 6, 1, 1)}, activation="Mish"), "activation Mish", "ORT_ENABLE_BASIC"),
+        (one("Compress", "x c", {"x": (4,), "c": (4,)}), "whose condition is no constant", "depends on data"),
+    ],
+)  # fmt: skip
+def test_other_forms_are_refused_with_what_helps(tmp_path: Path, form: Form, message: str, next_step: str) -> None:
+    path = tmp_path / "form.onnx"
+    model = _model(form)
+    for value_info in model.graph.input:
+        if value_info.name == "c":
+            value_info.type.tensor_type.elem_type = TensorProto.BOOL
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_prepared(path, Preparation())
+    assert next_step in caught.value.next_step
