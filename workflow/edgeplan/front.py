@@ -1,112 +1,125 @@
-"""The front of a model: its plans that no other plan beats in first inference, later inferences and memory at once.
+"""What a model can have on this machine: its plans, each written and run before it is told, beside ONNX Runtime.
 
-`edgeplan plan MODEL` and `edgeplan.plan_front` come here: they ask the chapters for their plans and hold these against each
-other. All times are predicted by the same predictors. What kernels take in memory beside the weights, and the disk's speed,
-are not: the model's steps are run a few times here for them, and their times are scaled to the predicted ones.
+`edgeplan plan MODEL` and `edgeplan.plan_front` come here. A plan is told by what whoever runs it meets: the time of a whole
+process, of a later inference, and the most memory that the process takes.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
+from edgeplan.chapters.cold_start.api import plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
-from edgeplan.chapters.cold_start.planners.later import profile_for, repaid
 from edgeplan.chapters.memory.api import plan_memory
-from edgeplan.chapters.memory.costed import CostedProgram, all_bytes
+from edgeplan.chapters.memory.costed import all_bytes
 from edgeplan.chapters.memory.plan import Planner, planning
 from edgeplan.chapters.partition.api import plan_partition
 from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, FormatError, InfeasibleError, UndecidedError, require_known
+from edgeplan.engines import onnxruntime
+from edgeplan.engines.base import random_inputs
+from edgeplan.errors import DeviceError, FormatError, InfeasibleError, require_known
 from edgeplan.graph.onnx.prepare import Preparation, Shapes, prepare_file
-from edgeplan.planning.memory import simulate
+from edgeplan.graph.onnx.read import load_onnx
+from edgeplan.measurement.process.inputs import random_inputs_of
+from edgeplan.opening import open_plan
 from edgeplan.planning.memory.quick import Mode
-from edgeplan.planning.profile import BIG, Candidate, Profile, prepare_ms
 from edgeplan.profiling.settings import cores_of, planning_device
 from edgeplan.runtime.folder import COLD_START, LATER_NAME, PlanFolder, read_folder
-from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.support.files import FilePath
 from edgeplan.support.scratch import ScratchFolder
+from edgeplan.support.subprocesses import program_command, run
+from edgeplan.support.tensors import write_outputs
+from edgeplan.support.workers import ColdRunError
 from edgeplan.writable import require_writable
 
 Goal = Literal["first", "steady", "both"]
 GOALS: tuple[Goal, ...] = ("first", "steady", "both")
-COLD, CONTINUOUS, MEMORY, PAIR = "cold start", "cold start, continuous", "memory", "pair"
-_BUDGETS = 7  # from the least to all weights in memory, evenly by ratio
-_GAIN = 0.005  # a plan has to be better by so much to beat another
+COLD, CONTINUOUS, MEMORY, PAIR, STOCK = "cold start", "cold start, continuous", "memory", "pair", "ONNX Runtime"
+_MIB = 1 << 20
+_BUDGETS = 3  # from the least to all weights in memory, evenly by ratio
+_PROCESSES = 5  # of each plan: the median counts
+_LATER_SECONDS, _LATER_RUNS = 0.5, 7  # at least
+#: Starts a command so often, each when the last has ended, and writes what each took.
+_STARTS = """
+import json, os, subprocess, sys, tempfile, time
+job, found = json.loads(sys.argv[1]), []
+os.sched_setaffinity(0, job["processors"])
+for _ in range(job["count"]):
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
+        given.write(job["given"].encode())
+        given.seek(0)
+        began = time.perf_counter()
+        child = subprocess.Popen(job["command"], stdin=given, stdout=told)
+        _, status, usage = os.wait4(child.pid, 0)
+        ms = (time.perf_counter() - began) * 1e3
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            sys.exit(child.returncode)
+        told.seek(0)
+        found.append((ms, usage.ru_maxrss * 1024, told.read().decode()))
+print(json.dumps(found))
+"""
+_ALIKE = 1.02  # later inferences that take no more than this times the fastest are as fast
 
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """A plan of the front is told by what it is predicted to take.
+    """A plan that was run here, or ONNX Runtime as it comes.
 
     Attributes:
-        kind: `COLD`, `CONTINUOUS`, `MEMORY` or `PAIR`.
-        first_ms: from an open process to the first output, kernels made and weights read.
-        later_ms: of an inference after it.
-        bound_ms: proven least time for what was planned and its costs: of the first inference for cold starts, else of a later.
-        peak_bytes: memory over the idle process, all pages.
-        budget_bytes: that a plan of memory was made for; 0 for others.
+        kind: `COLD`, `CONTINUOUS`, `MEMORY`, `PAIR` or `STOCK`.
+        threads: that compute.
+        first_ms: of a process that opens it, answers once and ends; median.
+        later_ms: of a later inference; median.
+        peak_bytes: the most memory that such a process takes, all pages.
+        budget_bytes: over idle, that a plan of memory was made for; 0 for others.
         arguments: of the `edgeplan plan` command that writes it, without model and output.
     """
 
     kind: str
+    threads: int
     first_ms: float
     later_ms: float
-    bound_ms: float
     peak_bytes: int
-    budget_bytes: int
-    arguments: tuple[str, ...]
-
-    @property
-    def costs(self) -> tuple[float, float, float]:
-        """Return what plans are held against each other by."""
-        return self.first_ms, self.later_ms, float(self.peak_bytes)
-
-    def beats(self, other: FrontPlan) -> bool:
-        """Tell whether this plan is as good as another in everything, and better in something."""
-        pairs = list(zip(self.costs, other.costs, strict=True))
-        return all(a <= b for a, b in pairs) and any(a < (1 - _GAIN) * b for a, b in pairs)
+    budget_bytes: int = 0
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of a model that none of its other plans beats, from the fastest first inference on.
+    """The plans of a model, and what ONNX Runtime takes on the same processors.
 
     Attributes:
         model: name of the file.
-        plans: of the front.
-        beaten: plans that another one beats in everything.
-        about: lines that say what costs are of another machine, and what could not be planned.
-        seconds: that planning took.
+        plans: by first inference.
+        stock: ONNX Runtime as it comes.
+        about: lines that say what could not be planned.
+        seconds: that planning and running took.
     """
 
     model: str
     plans: tuple[FrontPlan, ...]
-    beaten: tuple[FrontPlan, ...]
+    stock: FrontPlan
     about: tuple[str, ...]
     seconds: float
 
     def best(self, goal: Goal) -> FrontPlan:
-        """Return the plan for a goal.
-
-        Args:
-            goal: the fastest first inference, the fastest later one, or the fastest first one that is as fast as any later on.
-        """
+        """Return the fastest first inference, the fastest later one, or the fastest first of those as fast later."""
         if goal == "steady":
             return min(self.plans, key=lambda p: (p.later_ms, p.first_ms))
-        if goal == "both":
-            fastest = min(p.later_ms for p in self.plans)
-            return min((p for p in self.plans if p.later_ms <= (1 + _GAIN) * fastest), key=lambda p: p.first_ms)
-        return min(self.plans, key=lambda p: (p.first_ms, p.later_ms))
+        fastest = min(p.later_ms for p in self.plans)
+        fitting = [p for p in self.plans if goal == "first" or p.later_ms <= _ALIKE * fastest]
+        return min(fitting, key=lambda p: (p.first_ms, p.later_ms))
 
 
 def plan_front(
@@ -119,7 +132,7 @@ def plan_front(
     set: Mapping[str, Any] | None = None,  # noqa: A002  as on the command line
     batch: int | None = None,
 ) -> Front:
-    """Plan a model in all ways, and keep the plans that no other beats.
+    """Plan a model in all ways, and run each plan, and ONNX Runtime, as a user would.
 
     Args:
         model: ONNX file.
@@ -140,91 +153,94 @@ def plan_front(
         work = Path(scratch) / "plans"  # the scratch folder itself is locked for as long as it is there
         work.mkdir()
         source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), work / "prepared.onnx")
-        cold = plan_cold_start(source, work / "cold", device, costs="predicted")
         processors = cores_of(planning_device(device)).all
-        with planning(source, max(1, len(processors) - 1), processors, work / "memory") as planner:
-            found = list(_of_memory(planner, cold, len(processors)))
-            whole = all_bytes(planner.candidate(planner.forms[0]))
-        found += _cold_starts(cold, whole)
-        about = list(cold.about)
+        found = [*_cold_starts(source, work, device, processors), *_of_memory(source, work, processors)]
+        about = []
         if pair:
             try:
-                found.append(_of_pair(source, work / "pair", pair, whole, _creating_ms(cold)))
+                plan_partition(source, work / "pair", pair)
+                found.append(_ran(PAIR, work / "pair", len(processors), processors, ("partition", "--pair", str(pair))))
             except (FormatError, DeviceError) as error:
                 about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
-    beaten = [p for p in found if any(other.beats(p) for other in found)]
-    kept = sorted((p for p in found if p not in beaten), key=lambda p: p.costs)
-    return Front(Path(model).name, tuple(kept), tuple(beaten), tuple(about), time.perf_counter() - began)
+        stock = _stock(source, work, processors)
+    plans = tuple(sorted(found, key=lambda p: (p.first_ms, p.later_ms)))
+    return Front(Path(model).name, plans, stock, tuple(about), time.perf_counter() - began)
 
 
-def _chosen(cold: ColdStartPlan) -> tuple[Profile, list[Candidate]]:
-    """The profile of a plan's layout, and the candidate of each step in its cold start."""
-    profile = profile_for(cold.plan, cold.profiles)
-    chosen = []
-    for k, layer in enumerate(profile.layers):
-        step = cold.plan.step(k)
-        chosen.append(next(c for c in layer.candidates if (c.implementation, c.source) == (step.implementation, step.source)))
-    return profile, chosen
+def _cold_starts(source: Path, work: Path, device: FilePath, processors: Sequence[int]) -> Iterator[FrontPlan]:
+    """The cold start as it is, and with kernels of their own for later inferences where there are any."""
+    plan_cold_start(source, work / "cold", device)
+    yield _ran(COLD, work / "cold", len(processors), processors, ("cold-start",))
+    if plan_cold_start(source, work / "continuous", device, continuous=True).plan.later:
+        yield _ran(CONTINUOUS, work / "continuous", len(processors), processors, ("cold-start", "--continuous"))
 
 
-def _creating_ms(cold: ColdStartPlan) -> float:
-    """Milliseconds in which one core makes all kernels of a model in a fresh process."""
-    profile, chosen = _chosen(cold)
-    return sum(prepare_ms(profile, candidate, BIG, overlapped=False)[1] for candidate in chosen)
+def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[FrontPlan]:
+    """Plans for budgets from the least on, in whole MiB."""
+    threads = max(1, len(processors) - 1)  # one reads
+    made = {}
+    with planning(source, threads, processors, work / "memory") as planner:
+        low = planner.enough(Mode.back_to_back)
+        high = max(low, all_bytes(planner.candidate(planner.forms[0])))
+        for size in np.geomspace(low, high, _BUDGETS):
+            budget = -(-int(size) // _MIB) * _MIB
+            folder = work / f"memory-{budget}"
+            if budget not in made and _held(planner, budget, folder):
+                made[budget] = folder
+    for budget, folder in made.items():
+        arguments = ("memory", "--budget", f"{budget // _MIB}MiB")
+        yield _ran(MEMORY, folder, threads, processors, arguments, budget)
 
 
-def _cold_starts(cold: ColdStartPlan, whole: int) -> Iterator[FrontPlan]:
-    """The cold start as it is, and with kernels of their own for later inferences."""
-    profile, chosen = _chosen(cold)
-    width, plan = profile.big_cores, cold.plan
-    later = sum(candidate.warm(width) for candidate in chosen)
-    arguments: tuple[str, ...] = ("cold-start", "--costs", "predicted")
-    yield FrontPlan(COLD, plan.makespan_ms, later, plan.lower_bound_ms, whole, 0, arguments)
-    warm = [layer.candidates[o] for layer, o in zip(profile.layers, repaid(plan, profile), strict=True)]
-    if [c.implementation for c in warm] != [c.implementation for c in chosen]:
-        later = sum(candidate.warm(width) for candidate in warm)
-        more = sum(c.cache_bytes or c.read_bytes for c, old in zip(warm, chosen, strict=True) if c != old)
-        arguments = (*arguments, "--continuous")
-        yield FrontPlan(CONTINUOUS, plan.makespan_ms, later, plan.lower_bound_ms, whole + more, 0, arguments)
+def _held(planner: Planner, budget: int, folder: Path) -> bool:
+    try:
+        planner.write(budget, Mode.back_to_back, folder)
+    except InfeasibleError:
+        return False
+    return True
 
 
-def _of_memory(planner: Planner, cold: ColdStartPlan, processors: int) -> Iterator[FrontPlan]:
-    """Plans for budgets from the least on, of the coarsest and the finest form of the model's steps."""
-    _, chosen = _chosen(cold)
-    width = max(w for w in chosen[0].execute_ms if w <= max(1, processors - 1))  # one processor reads
-    predicted_ms, creating_ms = sum(candidate.warm(width) for candidate in chosen), _creating_ms(cold)
-    candidates = [_scaled(candidate, predicted_ms / planner.fastest_ms) for candidate in _forms(planner)]
-    low = min(candidate.least_bytes() for candidate in candidates)
-    high = max(low + 1, all_bytes(candidates[0]))
-    for budget in np.geomspace(low, high, _BUDGETS).astype(np.int64).tolist():
-        made = []
-        for candidate in candidates:
-            with suppress(InfeasibleError, UndecidedError):
-                made.append((candidate.planned(budget, Mode.back_to_back), candidate))
-        if made:
-            steady, candidate = min(made, key=lambda pair: pair[0].predicted_ms)
-            work = workload_of(candidate.program, candidate.profile.first_step_ms)
-            first = creating_ms + simulate.run(work, candidate.reader, steady.placement, filled=False).latency_ms
-            whole = -(-budget // 1024)  # KiB
-            arguments = ("memory", "--budget", f"{whole}KiB")
-            yield FrontPlan(MEMORY, first, steady.predicted_ms, steady.lower_bound_ms, budget, budget, arguments)
+def _ran(
+    kind: str, folder: Path, threads: int, processors: Sequence[int], arguments: tuple[str, ...], budget: int = 0
+) -> FrontPlan:
+    """Run a plan in processes of its own, and in a session held open."""
+    command = (sys.executable, "-m", "edgeplan", "run", str(folder))
+    first, peak, _ = _processes(command, "", processors, _PROCESSES)
+    with open_plan(folder) as session:
+        inputs, times = random_inputs_of(session.inputs), list[float]()
+        session.run(inputs)
+        until = time.perf_counter() + _LATER_SECONDS
+        while len(times) < _LATER_RUNS or time.perf_counter() < until:
+            began = time.perf_counter()
+            session.run(inputs)
+            times.append((time.perf_counter() - began) * 1e3)
+    return FrontPlan(kind, threads, first, statistics.median(times), peak, budget, arguments)
 
 
-def _forms(planner: Planner) -> Sequence[CostedProgram]:
-    return [planner.candidate(form) for form in dict.fromkeys((planner.forms[0], planner.forms[-1]))]
+def _stock(source: Path, work: Path, processors: Sequence[int]) -> FrontPlan:
+    """ONNX Runtime as it comes, in processes that hold nothing of ours."""
+    write_outputs(work / "inputs.npz", random_inputs(load_onnx(source)))
+    job = json.dumps({"main": str(source), "inputs": str(work / "inputs.npz"), "threads": len(processors)})
+    command = (sys.executable, "-P", str(Path(onnxruntime.__file__).with_name("start.py")), job)
+    first, peak, _ = _processes(command, "\n", processors, _PROCESSES)
+    *_, (told,) = _processes(command, "\n" + "run\n" * 4 * _LATER_RUNS, processors, 1)
+    later = [json.loads(line)["run"] * 1e3 for line in told.splitlines() if "run" in json.loads(line)]
+    return FrontPlan(STOCK, len(processors), first, statistics.median(later[_LATER_RUNS:]), peak)
 
 
-def _scaled(candidate: CostedProgram, factor: float) -> CostedProgram:
-    """A program whose steps take so many times what was measured: what else ran on the machine then is no matter."""
-    profile = candidate.profile
-    scaled = {name: tuple(ms * factor for ms in getattr(profile, name)) for name in ("compute_ms", "first_step_ms")}
-    return replace(candidate, profile=profile.model_copy(update=scaled))
+def _processes(command: Sequence[str], given: str, processors: Sequence[int], count: int) -> tuple[float, int, list[str]]:
+    """Median milliseconds from the start of a process to its end, the most bytes that one held, and what each wrote.
 
-
-def _of_pair(source: Path, output: Path, pair: FilePath, whole: int, creating_ms: float) -> FrontPlan:
-    made = plan_partition(source, output, pair)
-    latency, bound = made.plan.makespan_ms, made.plan.lower_bound_ms
-    return FrontPlan(PAIR, creating_ms + latency, latency, bound, whole, 0, ("partition", "--pair", str(pair)))
+    Raises:
+        ColdRunError: one failed.
+    """
+    job = {"command": command, "given": given, "processors": list(processors), "count": count}
+    # a process of its own starts them: what this one holds would count as theirs until they are another program
+    done = run(program_command(sys.executable, "-I", "-S", "-c", _STARTS, json.dumps(job)))
+    if done.returncode:
+        raise ColdRunError(done.stderr.decode().strip(), where=" ".join(command), next_step="run this command")
+    found = json.loads(done.stdout)
+    return statistics.median(ms for ms, *_ in found), max(peak for _, peak, _ in found), [told for *_, told in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +297,7 @@ def write_front_plan(
     if chosen.kind == PAIR:
         plan_partition(model, output, pair, preparation=preparation)
         return found, PlanForGoal(Path(output), chosen)
-    continuous = chosen.kind == CONTINUOUS
-    cold = plan_cold_start(model, output, device, costs="predicted", continuous=continuous, preparation=preparation)
+    cold = plan_cold_start(model, output, device, continuous=chosen.kind == CONTINUOUS, preparation=preparation)
     return found, PlanForGoal(cold.folder, chosen)
 
 
@@ -290,8 +305,8 @@ def _handing_over(
     found: Front, model: Path, output: Path, device: FilePath, second: DeviceFile, preparation: Preparation | None
 ) -> PlanForGoal:
     """Write the cold start of the host, and in it the plan of the pair's second processor, which takes over."""
-    cold = plan_cold_start(model, output, device, costs="predicted", preparation=preparation)
+    cold = plan_cold_start(model, output, device, preparation=preparation)
     source = Path(read_folder(cold.folder, COLD_START).made_for.model)
     later = plan_gpu_start(source, cold.folder / LATER_NAME, second)
-    chosen = next(plan for plan in (*found.plans, *found.beaten) if plan.kind == COLD)
+    chosen = next(plan for plan in found.plans if plan.kind == COLD)
     return PlanForGoal(cold.folder, chosen, later=later.plan)

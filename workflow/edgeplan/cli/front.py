@@ -1,4 +1,4 @@
-"""The command `edgeplan plan MODEL` prints the plans of a model that no other beats, and writes one of them."""
+"""The command `edgeplan plan MODEL` prints the plans of a model, each as it ran, and writes one of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 from rich.table import Table
 
 from edgeplan import front
-from edgeplan.cli.front_picture import write_front
 from edgeplan.cli.preparation import BatchOption, SetOption, ShapeOption, preparation
+from edgeplan.cli.times import milliseconds
 from edgeplan.errors import ParamsError
-from edgeplan.front import Front, FrontPlan, Goal, PlanForGoal
+from edgeplan.front import Front, Goal, PlanForGoal
 from edgeplan.runtime.gpu_program import GpuPrediction
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
@@ -33,9 +33,6 @@ def plan_front(
         str, typer.Option("--pair", help="Plan for two processors, too: name of a pair, or path of its file.")
     ] = "",
     device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
-    picture: Annotated[
-        Path | None, typer.Option("--front", help="File to draw the plans to, as SVG: memory against time.")
-    ] = None,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -51,22 +48,14 @@ def plan_front(
             raise ParamsError(
                 "--for chooses a plan to write", where="--output", next_step="name a folder: -o plan, or leave --for out"
             )
-        _shown(front.plan_front(model, device=device, pair=pair, preparation=prepared), model, picture)
+        print_front(front.plan_front(model, device=device, pair=pair, preparation=prepared), model)
         return
     found, written = front.write_front_plan(model, output, goal=goal, device=device, pair=pair, preparation=prepared)
-    _shown(found, model, picture)
+    print_front(found, model)
     say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
     for line in later_lines(written):
         say(line)
     say(f"next: edgeplan run {escaped(str(written.folder))}")
-
-
-def _shown(found: Front, model: Path, picture: Path | None) -> None:
-    """Print a front, and draw it where that was asked for."""
-    print_front(found, model)
-    if picture is not None:
-        write_front(found, picture)
-        say(f"picture: {escaped(str(picture))}")
 
 
 def later_lines(written: PlanForGoal) -> list[str]:
@@ -78,23 +67,20 @@ def later_lines(written: PlanForGoal) -> list[str]:
 
 
 def print_front(found: Front, model: Path) -> None:
-    """Print the table of a front, and how each of its plans is written."""
+    """Print what each plan took here, beside ONNX Runtime, and how it is written."""
     for line in found.about:
         say(escaped(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("plan")
-    for name in ("first, ms", "later, ms", "bound, ms", "memory, MiB"):
+    for name in ("threads", "process, ms", "later, ms", "memory, MiB"):
         table.add_column(name, justify="right")
     table.add_column("written by: edgeplan plan ...")
-    for plan in found.plans:
-        command = " ".join((plan.arguments[0], escaped(model.name), *plan.arguments[1:], "-o plan"))
-        table.add_row(plan.kind, *_figures(plan), command)
+    for plan in (found.stock, *found.plans):
+        words = (plan.arguments[0], escaped(model.name), *plan.arguments[1:], "-o plan") if plan.arguments else ()
+        figures = (milliseconds(plan.first_ms), milliseconds(plan.later_ms), f"{plan.peak_bytes / _MIB:.1f}")
+        table.add_row(plan.kind, str(plan.threads), *(figure.removesuffix(" ms") for figure in figures), " ".join(words))
     show(table)
-    left = f"; {len(found.beaten)} that another beats are left out" if found.beaten else ""
-    say(f"{escaped(found.model)}: {len(found.plans)} plans in {found.seconds:.0f} s, all predicted{left}")
-
-
-def _figures(plan: FrontPlan) -> tuple[str, str, str, str]:
-    times = (plan.first_ms, plan.later_ms, plan.bound_ms)
-    first, later, bound = (f"{ms:.2f}" for ms in times)
-    return first, later, bound, f"{plan.peak_bytes / _MIB:.1f}"
+    say(
+        f"{escaped(found.model)}: each was run here, {found.seconds:.0f} s in all. process: from its start to its end, one "
+        "inference (edgeplan run plan; ONNX Runtime in a program that imports nothing else); memory: the most that it held"
+    )

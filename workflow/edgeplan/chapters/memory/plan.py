@@ -453,6 +453,10 @@ class Planner:
         next_step = f"give --budget {-(-(enough + _ADVICE_BYTES + self.beside_bytes) // MIB)}MiB or more"
         return TooSmallError(refusal.what, where=refusal.where, next_step=next_step, proven=refusal.proven, enough=enough)
 
+    def enough(self, mode: Mode) -> int:
+        """Return about the least budget, over idle, that a run was seen to hold and another one will."""
+        return self.tried(self._does_not_fit(0, 0), mode).enough + _ADVICE_BYTES
+
     def least_for(self, slowdown: float, mode: Mode) -> int:
         """The least budget found whose plan is at most so much slower than with all weights in memory, by prediction.
 
