@@ -1,14 +1,18 @@
 """Properties of the feature function."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_models import model, node, weight
 
 from depth import examples
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.cost import graph_macs
 from edgeplan.graph.kernels import KernelConfig, make_kernel
+from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.predictors.configs import ConfigTable
 from edgeplan.predictors.features import FEATURES, FIRST_WORK, WORK_TERMS, WORK_VERSION, features, work_terms
 
@@ -150,30 +154,41 @@ def test_work_of_an_lstm_is_that_of_its_graph(both: bool) -> None:
     assert found[FEATURES.index("weight_bytes")] == products
 
 
-def _further(cell: str) -> KernelConfig:
+def _kernel(op_type: str, shape: tuple[int, ...], *constants: tuple[int, ...], **attributes: Any) -> KernelConfig:
+    """An operator that reads an input of this shape, and constants of these."""
+    weights = [weight(f"w{k}", *size) for k, size in enumerate(constants)]
+    graph = from_onnx(model([node(op_type, ["x", *(w.name for w in weights)], ["y"], name="n", **attributes)], weights, shape))
+    return make_kernel(graph, ["n"]).config
+
+
+def _further(cell: str, gates: int) -> KernelConfig:
     """A recurrent layer of 7 steps of 3 sequences, 5 features and 4 hidden values, both ways."""
-    b = GraphBuilder("m", (7, 3, 5))
-    graph = b.build(b.recurrent(b.input, cell, 4, bidirectional=True))
-    return make_kernel(graph, [graph.operators[0].name]).config
+    sizes, more = ((2, gates * 4, 5), (2, gates * 4, 4)), {"linear_before_reset": 1} if cell == "GRU" else {}
+    return _kernel(cell, (7, 3, 5), *sizes, hidden_size=4, direction="bidirectional", **more)
 
 
 def _enlarging(groups: int) -> KernelConfig:
-    b = GraphBuilder("m", (1, 6, 5, 5))
-    graph = b.build(b.deconv(b.input, 6, 4, 2, 1, groups=groups))
-    return make_kernel(graph, [graph.operators[0].name]).config
+    return _kernel(
+        "ConvTranspose",
+        (1, 6, 5, 5),
+        (6, 6 // groups, 4, 4),
+        group=groups,
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        kernel_shape=[4, 4],
+    )
 
 
 def _product() -> KernelConfig:
-    b = GraphBuilder("m", (2, 5, 7))
-    graph = b.build(b.matmul(b.input, b.transpose(b.input, (0, 2, 1))))
-    return make_kernel(graph, [graph.operators[1].name]).config
+    nodes = [node("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="t"), node("MatMul", ["x", "t"], ["y"], name="n")]
+    return make_kernel(from_onnx(model(nodes, shape=(2, 5, 7))), ["n"]).config
 
 
 @pytest.mark.parametrize(
     ("config", "macs", "weights"),
     [
-        (_further("LSTM"), 7 * 2 * 3 * 4 * 4 * (5 + 4), 2 * 4 * 4 * (5 + 4)),
-        (_further("GRU"), 7 * 2 * 3 * 4 * 3 * (5 + 4), 2 * 4 * 3 * (5 + 4)),
+        (_further("LSTM", 4), 7 * 2 * 3 * 4 * 4 * (5 + 4), 2 * 4 * 4 * (5 + 4)),
+        (_further("GRU", 3), 7 * 2 * 3 * 4 * 3 * (5 + 4), 2 * 4 * 3 * (5 + 4)),
         (_enlarging(1), 25 * 6 * 6 * 16, 6 * 6 * 16),
         (_enlarging(6), 25 * 6 * 16, 6 * 16),
         (_product(), 2 * 5 * 7 * 5, 0),

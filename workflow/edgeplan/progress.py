@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 _LOG_EVERY_SECONDS = 15.0
 
 
-def in_line(*rows: Mapping[str, object]) -> str:
+def in_line(*rows: Mapping[Any, object]) -> str:
     """Write rows as a line of a log, `way ours, median_ms 3.21; ...`: numbers to four digits, what is not there left out."""
     return "; ".join(", ".join(f"{name} {text}" for name, value in row.items() if (text := _value(value))) for row in rows)
 

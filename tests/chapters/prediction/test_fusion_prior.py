@@ -106,7 +106,7 @@ def test_a_device_that_is_not_shipped_is_named_with_those_that_are(tmp_path: Pat
     assert "none" in str(caught.value)
 
 
-@pytest.mark.processes
+@pytest.mark.long
 def test_rules_are_verified_as_they_are_used(tmp_path: Path) -> None:
     """Where the time decides nothing the shipped rules stand, and what is said of their precision is of these."""
     device = tmp_path / "dev.yaml"
