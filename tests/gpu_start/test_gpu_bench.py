@@ -39,7 +39,7 @@ def test_a_model_is_started_in_all_ways_and_one_that_cannot_says_why(tmp_path: P
     assert (own["reason"] == "").all()
     assert own["error"].max() <= TOLERANCE
     stock = rows["starts"].query("stock == 1")
-    assert ("CUDA" in stock["reason"].item()) != (stock["cold_ms"].item() > 0)
+    assert ("onnxruntime" in stock["reason"].item()) != (stock["cold_ms"].item() > 0)
     evidence = GpuStartEvidence(path.stem, rows["starts"], rows["plans"], {"cores": 2, "fingerprint": "f"})
     found = gpu_metrics(evidence)
     assert found["cold_gpu.plan_gap_max"] <= 0.01

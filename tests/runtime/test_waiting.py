@@ -66,7 +66,7 @@ def test_whatever_loads_the_library_bounds_its_waits() -> None:
     modules = loading_modules()
     assert {
         "edgeplan.runtime.cold_executor",
-        "edgeplan.engines.onednn.cold",
+        "edgeplan.engines.onednn.start",
         "edgeplan.measurement.process.first_execution",
     } <= set(modules)
     assert told("edgeplan.cli", "edgeplan.measurement.process.worker", *modules) == str(SPINS)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgeplan.measurement.process.job import RunJob
     from edgeplan.profiling.streaming import RunSettings
 
-MODEL, INPUT, SCHEDULE = "plain.onnx", "input", "schedule.json"
+MODEL, INPUT, SCHEDULE, PLAN = "plain.onnx", "input", "schedule.json", "plan"
 _SHAPES = {"input": (1, 3, 32, 32)}
 _LONG, _SECONDS = 100_000, 300
 
@@ -43,11 +43,13 @@ def cold_start(folder: Path) -> None:
 
 
 def forked(folder: Path) -> None:
-    """The same in a child of a process that has imported everything."""
+    """A plan's, in a child of a process that has imported everything."""
     from edgeplan.measurement.process.child import Forks
+    from edgeplan.measurement.process.prepared_plan import prepared
 
     with Forks() as forks:
-        forks.run_cold(_cold_job(folder))
+        own = {"setting": "edgeplan", "artefact": prepared(folder / PLAN).artefact}
+        forks.run_cold(_cold_job(folder).model_copy(update=own))
 
 
 def stock_engine(folder: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from lifeline_holders import INPUT, KINDS, MODEL, SCHEDULE
+from lifeline_holders import INPUT, KINDS, MODEL, PLAN, SCHEDULE
 from streamed_models import streamed
 
 from edgeplan.chapters.memory.plan import made_for, write_folder
@@ -25,6 +25,7 @@ from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.profiling.streaming import all_resident
 from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.support import lifeline
 from edgeplan.support.files import write_json
 from edgeplan.support.subprocesses import end, module_command, program_command, run, start
@@ -97,8 +98,8 @@ def held(kind: str, folder: Path) -> Iterator[Holder]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and its streamed plan."""
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A model, its streamed plan, and one of a cold start."""
     from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415  else `make test-isa` would take these tests for some of kernels
 
     try:
@@ -111,6 +112,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folder(made, found.built.program, made_for(found.model, dnnl, 1))
     (made / INPUT).write_bytes(found.inputs["input"].tobytes())
     write_json(made / SCHEDULE, all_resident(found.built.program))
+    planned = request.getfixturevalue("planned")
+    build_plan_folder(dnnl, found.model, planned(found.model, found.graph, threads=1), made / PLAN)
     assert found.model == made / MODEL
     return made
 

@@ -1,4 +1,4 @@
-"""What settings are started on: the files that they load, built beforehand."""
+"""Artefacts are what settings load: files that are built beforehand."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, th
 
 
 def open_mapped(dnnl: Dnnl, main: Path, files: Mapping[str, Path], inputs: Mapping[str, Array]) -> MappedSession:
-    """Open what `prepare` built.
+    """Open a program that `prepare` has built.
 
     Args:
         dnnl: the library.
@@ -100,7 +100,7 @@ class MappedSession:
         return self._arena[at : at + border.size].view(border.dtype).reshape(border.shape)
 
     def run(self) -> None:
-        """Execute one inference."""
+        """Execute one inference on the inputs."""
         self._dnnl.set_threads(self._program.threads)
         for border in self._program.inputs:
             self._view(border)[...] = self._inputs[border.name]

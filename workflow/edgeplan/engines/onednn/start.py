@@ -47,7 +47,8 @@ def main() -> None:
         print(json.dumps({"run": time.perf_counter() - start}), flush=True)
 
 
-try:
-    main()
-except (EdgeplanError, UnsupportedError) as error:
-    sys.exit(" ".join(str(error).split()))
+if __name__ == "__main__":
+    try:
+        main()
+    except (EdgeplanError, UnsupportedError) as error:
+        sys.exit(" ".join(str(error).split()))

@@ -36,4 +36,5 @@ def main() -> None:
         print(json.dumps({"run": time.perf_counter() - start}), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
