@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
-from edgeplan.planning.memory.workload import Placement, Reader, Workload
+from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.streaming.program import AGAIN, BUFFER_COLUMNS, PAGE_BYTES, STEP_COLUMNS, StreamProgram
 from edgeplan.runtime.streaming.session import Schedule
@@ -124,11 +124,3 @@ def warm_up() -> None:
         planned = best(work, Reader(1.0, 2), _WARM_STEPS * PAGE_BYTES // 4, mode, [steps % 4 * PAGE_BYTES], again=True)
         if planned is not None:
             schedule_of(planned)
-
-
-def placement_of(own: Schedule) -> Placement:
-    """Return the placement that a schedule runs by."""
-    tensors, weights, after, again = (
-        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
-    )
-    return Placement(tensors, weights, after, again, own.arena_bytes)
