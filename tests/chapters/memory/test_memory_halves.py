@@ -135,7 +135,7 @@ def test_kinds_of_weights_that_are_not_known_are_refused(made: MemoryPlanned, mo
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
     changed_plan(tmp_path, lambda body: body["schedule"].update(weights=kind))
-    with pytest.raises(FormatError, match="damaged") as told:
+    with pytest.raises(FormatError, match="has another format") as told:
         stored_as(read_folder(tmp_path))
     assert "edgeplan plan memory" in (told.value.next_step or "")
 

@@ -96,7 +96,7 @@ def summary(made: MemoryPlanned) -> list[str]:
         ),
         f"  budget          {made.budget / _MIB:.2f} MiB over the idle process ({idle / _MIB:.1f} MiB)",
         (
-            f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB, all pages; "
+            f"  measured peak   {run.peak_over_idle / _MIB:.2f} MiB from opening the plan on, all pages; "
             f"{milliseconds(statistics.median(run.phases[0].run_ms))} an inference (median of {len(run.phases[0].run_ms)})"
         ),
         *_proof(made.proof),
@@ -117,7 +117,7 @@ def _proof(proof: Proof) -> list[str]:
     """Tell what a memory cgroup showed of the budget."""
     if proof.reason:
         return [f"  held to it      not proven from outside: {escaped(proof.reason)}"]
-    group = "from the start of `edgeplan run` on" if proof.total else "over idle"
+    group = "from the start of `edgeplan run` on" if proof.total else "for the idle process and the budget"
     return [
         (
             f"  held to it      {proof.limit_bytes / _MIB:.2f} MiB {group}, by a memory cgroup that pays for the library: "

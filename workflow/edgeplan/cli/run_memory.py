@@ -126,7 +126,7 @@ def ready(plan: PlanFolder, gate: str) -> tuple[Dnnl, dict[str, int]]:
         gate: a file to wait for; "": none.
 
     Returns:
-        The library, and resident memory then, from which a budget counts.
+        The library, and resident memory then, from which a budget counts; `start` is the most until then.
     """
     dnnl = Dnnl()
     dnnl.warm_up(plan.made_for.threads)
@@ -134,8 +134,9 @@ def ready(plan: PlanFolder, gate: str) -> tuple[Dnnl, dict[str, int]]:
     if gate or narrow_limit(plan) is not None:
         give_up_unused()  # idle is what this process uses, not what was read ahead of it
     wait_at(gate)
+    start = resident()["peak"]
     reset_peak()
-    return dnnl, resident()
+    return dnnl, resident() | {"start": start}
 
 
 def apart(what: str, job: Mapping[str, Any]) -> str:
@@ -210,11 +211,11 @@ def told_times(times: Sequence[float]) -> str:
 
 
 def peak_line(idle: dict[str, int], peak: dict[str, int], tables: int, budget: int) -> str:
-    """Tell what this process took at most beside what it was allowed: all pages, and of what kind they are at the end."""
+    """Tell what this process took at most, from its start and from opening the plan on, and of what kind it is at the end."""
     over = (peak["peak"] - idle["rss"]) / _MIB
     kinds = (("anonymous", peak["anonymous"] + peak["shared"]), ("of files", peak["file"]), ("of the kernel's tables", tables))
     told = ", ".join(f"{size / _MIB:.1f} {kind}" for kind, size in kinds)
     return (
-        f"peak {peak['peak'] / _MIB:.1f} MiB: {over:.2f} over the {idle['rss'] / _MIB:.1f} of the idle process, "
-        f"budget {budget / _MIB:.2f}; {told}"
+        f"peak {max(idle['start'], peak['peak']) / _MIB:.1f} MiB, {idle['start'] / _MIB:.1f} before the plan was opened: "
+        f"{over:.2f} over the {idle['rss'] / _MIB:.1f} of the idle process, budget {budget / _MIB:.2f}; {told}"
     )

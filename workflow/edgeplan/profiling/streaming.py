@@ -62,7 +62,6 @@ class StreamRun(_Document):
     Attributes:
         idle: with the library loaded and its threads started, no plan opened.
         peak: at the end of the inferences.
-        open_ms: to open the plan.
         phases: one a schedule.
         direct: whether the file system takes direct I/O.
         major_faults: since `idle`.
@@ -77,7 +76,6 @@ class StreamRun(_Document):
 
     idle: Resident
     peak: Resident
-    open_ms: float
     phases: tuple[StreamPhase, ...]
     direct: bool
     major_faults: int

@@ -15,7 +15,7 @@ from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.planning.layout.buffers import Buffers, Ints, buffers
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode, PlannedMemory, best
-from edgeplan.planning.memory.workload import Placement, Reader, Workload
+from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.runtime.creation import ALIGNMENT
 from edgeplan.runtime.streaming.program import AGAIN, BUFFER_COLUMNS, PAGE_BYTES, STEP_COLUMNS, StreamProgram
 from edgeplan.runtime.streaming.session import Schedule
@@ -112,11 +112,3 @@ def schedule_of(planned: PlannedMemory) -> Schedule:
         placed.after.tolist(),
         np.where(waits, placed.again, -1).tolist(),
     )
-
-
-def placement_of(own: Schedule) -> Placement:
-    """Return the placement that a schedule runs by."""
-    tensors, weights, after, again = (
-        np.array(values, np.int64) for values in (own.buffer_offset, own.weight_offset, own.after, own.again)
-    )
-    return Placement(tensors, weights, after, again, own.arena_bytes)

@@ -72,14 +72,12 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     wait_at(job.get("gate", ""))
     reset_peak()
     idle, tables, faults = resident(), page_tables(), _major_faults()
-    started = time.perf_counter()
     plan = read_folder(folder, MEMORY)
     program = plan.program_of(StreamProgram)
     file = WeightsFile(folder / WEIGHTS_NAME, program.weights_bytes)
     first, replanned = _schedule(plan, job["schedules"][0])
     session, library = _opened(job, dnnl, plan, file, first)
     session.slowed = job.get("slowed_ns", ())
-    opened = (time.perf_counter() - started) * 1e3
     phases, ready = _phases(session, job, inputs, plan, replanned)
     peak = resident()
     rates, widened = [], 0.0
@@ -90,7 +88,6 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         "idle": idle,
         "peak": peak,
         "table_bytes": max(0, page_tables() - tables),
-        "open_ms": opened,
         "phases": phases,
         "direct": file.direct,
         "major_faults": _major_faults() - faults,
