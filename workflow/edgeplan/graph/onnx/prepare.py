@@ -290,6 +290,7 @@ def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         common.InlinePass()(simple)
+        common.TopologicalSortPass()(simple)
         for _ in range(_ROUNDS):
             # Folding alone: the rewriting of `optimizer.optimize` takes a summand of 1e-10 for zero.
             folded = optimizer.fold_constants_ir(
