@@ -89,7 +89,7 @@ class _Rewriting:
         return self.do("ReduceMean", tensor, self.integers(axes))
 
     def refuse(self, what: str) -> None:
-        refuse(self.node, self.source, what, BEFORE_FUSION if self.node.domain == _MICROSOFT else "export the model again")
+        refuse(self.node, self.source, what, BEFORE_FUSION if self.node.domain == _MICROSOFT else "export it in another form")
 
     def require_none(self, *names: str) -> None:
         """Refuse attributes that say more than is written here."""
@@ -186,13 +186,6 @@ def _skip_normalised(of: _Rewriting, *, centred: bool) -> None:
     total = of.do("Add", total, bias) if bias else total
     found = _normalised(of, total, (-1,), of.read(2), of.read(3) if centred else "", centred=centred)
     of.hand_out(*(name or total for name in found), total)
-
-
-def _heads(of: _Rewriting, tensor: str, shape: _Shape) -> str:
-    """(batch, tokens, features) to (batch, heads, tokens, features of a head)."""
-    batch, tokens, features = shape
-    heads = of.get("num_heads", 1)
-    return of.do("Transpose", of.reshaped(tensor, (batch, tokens, heads, features // heads)), perm=[0, 2, 1, 3])
 
 
 def _attended(of: _Rewriting, reads: Sequence[str], mask: int, addend: int) -> None:
@@ -371,7 +364,8 @@ def _one_hot(of: _Rewriting) -> None:
 
 def _eye(of: _Rewriting) -> None:
     kind = of.get("dtype", 0) or of.kind(0)
-    value = np.eye(*of.shape(0), k=of.get("k", 0), dtype=helper.tensor_dtype_to_np_dtype(kind))
+    rows, columns = of.shape(0)
+    value = np.eye(rows, columns, k=of.get("k", 0), dtype=helper.tensor_dtype_to_np_dtype(kind))
     of.hand_out(of.write.constant(value))
 
 
