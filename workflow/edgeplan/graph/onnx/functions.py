@@ -526,6 +526,32 @@ def _has_function(node: onnx.NodeProto, opset: int) -> bool:
     return defined and (schema.deprecated or node.op_type not in KNOWN_ONNX_TYPES)
 
 
+def drop_idle(model: onnx.ModelProto) -> bool:
+    """Leave out what functions do in case: sums with zeros, and choices that a constant decides.
+
+    Args:
+        model: the model, whose constants are folded; it is changed.
+
+    Returns:
+        Whether there were any.
+    """
+    known, write, found = known_tensors(model), Writer(model.graph), False
+    for node in model.graph.node:
+        write.name = node.name or node.output[0]
+        places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}.get(node.op_type, ())
+        for place, other in places:  # the first is all zeros, the second is what is left
+            value, kept = write.value(node.input[place]), node.input[other]
+            same = kept in known and known[kept] == known.get(node.output[0])
+            if value is not None and not value.any() and same:
+                write.node("Identity", [kept], node.output[0])
+                found = True
+                break
+        else:
+            write.keep(node)
+    write.finish()
+    return found
+
+
 def plain_functions(model: onnx.ModelProto, source: str) -> None:
     """Write operators of a model that are made up of others as these; those that need shapes once they are known.
 
