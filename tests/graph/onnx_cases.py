@@ -49,6 +49,7 @@ def _fixed(case: Case) -> tuple[onnx.ModelProto, dict[str, Any]]:
         steering |= {name for name, role in zip(node.input, roles, strict=False) if role}
         steering |= set(node.input[1:]) if node.op_type in weights else set()
         steering |= set(node.input[1:2]) if node.op_type in ("OneHot", "Compress", "CenterCropPad") else set()
+        steering |= set(node.input[1:]) if node.op_type == "DFT" else set()
     stored = {tensor.name for tensor in model.graph.initializer}  # old files list them among the inputs
     for place, value in enumerate([i for i in model.graph.input if i.name not in stored]):
         array = np.asarray(case.inputs[place])

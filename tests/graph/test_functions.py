@@ -13,8 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 from written_forms import IMAGE, Form, node, one, value
 
+from edgeplan import plan_memory
 from edgeplan.errors import ModelError
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
+from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import NCHW
 from edgeplan.runtime.lowering import lower
@@ -37,6 +39,10 @@ def _fused(op_type: str, reads: str = "x", shapes: object = _TOKENS, constants: 
 
 def _both(**shapes: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
     return shapes
+
+
+def _sampled(mode: str, padding: str, aligned: int) -> onnx.NodeProto:
+    return node("GridSample", "x grid", mode=mode, padding_mode=padding, align_corners=aligned)
 
 
 _SIMPLE: Mapping[str, Form] = {
@@ -80,6 +86,25 @@ _SIMPLE: Mapping[str, Form] = {
     "GroupNormalization of opset 18": one(
         "GroupNormalization", "x s b", constants={"s": (3,), "b": (3,)}, opset=18, num_groups=3
     ),
+    **{
+        f"DFT of opset 17, {more}, {told}": one("DFT", "x", shape, **more)
+        for told, shape in (("real", (2, 9, 3, 1)), ("complex", (2, 9, 3, 2)))
+        for more in ({}, {"axis": 2}, {"inverse": 1}, {"onesided": 1})
+        if told == "real" or "onesided" not in more
+    },
+    "DFT of a length": one("DFT", "x n", (2, 9, 1), {"n": np.array(6)}),
+    "DFT of more than there is": one("DFT", "x n", (2, 9, 1), {"n": np.array(12)}, onesided=1),
+    "DFT of opset 20": one("DFT", "x - a", (2, 9, 3, 1), {"a": np.array(-2)}, opset=20),
+    **{
+        f"GridSample, {mode}, {padding}, {aligned}": Form(
+            (node("Mul", "g k", "grid", "wider"), _sampled(mode, padding, aligned)),
+            {"x": IMAGE, "g": (1, 5, 7, 2)}, {"k": value([1.3])}, opset=opset,
+        )
+        for opset, modes in ((16, ("bilinear", "nearest")), (20, ("linear",)))
+        for mode in modes
+        for padding in ("zeros", "border", "reflection")
+        for aligned in (0, 1)
+    },
     "CastLike": one("CastLike", "x z", {"x": IMAGE, "z": IMAGE}),
     "CenterCropPad": one("CenterCropPad", "x s", constants={"s": np.array([6, 14])}, opset=18, axes=[2, 3]),
 }  # fmt: skip
@@ -260,3 +285,74 @@ def test_other_forms_are_refused_with_what_helps(tmp_path: Path, form: Form, mes
     with pytest.raises(ModelError, match=message) as caught:
         load_prepared(path, Preparation())
     assert next_step in caught.value.next_step
+
+
+def _waves() -> onnx.ModelProto:
+    """What rotary positions and vocoders compute, and every other element that is a kernel's."""
+    nodes = [
+        node("Sin", "x", "s", "n1"), node("Cos", "s", "c", "n2"), node("Tan", "c", "t", "n3"), node("Atan", "t", "a", "n4"),
+        node("Asin", "s", "as", "n5"), node("Acos", "s", "ac", "n6"), node("Sinh", "a", "sh", "n7"),
+        node("Cosh", "sh", "ch", "n8"), node("Acosh", "ch", "ah", "n9"), node("Asinh", "sh", "ih", "n10"),
+        node("Atanh", "h", "th", "n11"),
+        node("Mul", "s half", "h", "n12"), node("Mean", "as ac ah ih th", "m", "n13"), node("Cast", "m", "i", "n14", to=_INT),
+        node("BitwiseXor", "i bits", "b", "n15"), node("Cast", "b", "f", "n16", to=TensorProto.FLOAT),
+        node("Swish", "m", "w", "n17"), node("MatMul", "w k", "p", "n18"), node("Add", "p f", "y", "n19"),
+    ]  # fmt: skip
+    constants = {"half": value([0.5]), "bits": np.array([5], np.int32), "k": value((12, 12))}
+    return _model(Form(tuple(nodes), {"x": _TOKENS}, constants, opset=24))
+
+
+def _saved_by_onnxruntime(folder: Path) -> onnx.ModelProto:
+    """A convolution and a layer of an encoder, as ONNX Runtime writes them when it is asked for an optimised model."""
+    nodes = [
+        node("Conv", "x w", "c", "n1", pads=[1] * 4), node("Relu", "c", "r", "n2"), node("Reshape", "r shape", "t", "n3"),
+        *(node("MatMul", f"t w{n}", f"p{n}", f"m{n}") for n in "qkv"), *(node("Add", f"p{n} b{n}", n, f"a{n}") for n in "qkv"),
+        *(node("Reshape", f"{n} heads", f"r{n}", f"h{n}") for n in "qkv"),
+        *(node("Transpose", f"r{n}", f"t{n}", f"t{n}", perm=perm) for n, perm in zip("qkv", _TURNED, strict=True)),
+        node("MatMul", "tq tk", "s", "n4"), node("Div", "s root", "d", "n5"), node("Softmax", "d", "o", "n6", axis=-1),
+        node("MatMul", "o tv", "f", "n7"), node("Transpose", "f", "g", "n8", perm=[0, 2, 1, 3]),
+        node("Reshape", "g shape", "j", "n9"),
+        node("MatMul", "j wo", "u", "n10"), node("Add", "u bo", "v1", "n11"), node("Add", "v1 t", "e", "n12"),
+        node("LayerNormalization", "e gain bias", "l", "n13"), node("MatMul", "l w1", "z", "n14"),
+        node("Add", "z b1", "z1", "n15"),
+        node("Div", "z1 two", "e1", "n16"), node("Erf", "e1", "e2", "n17"), node("Add", "e2 one", "e3", "n18"),
+        node("Mul", "z1 e3", "e4", "n19"), node("Mul", "e4 half", "e5", "n20"), node("MatMul", "e5 w2", "y", "n21"),
+    ]  # fmt: skip
+    wide = {name: value((16, 16)) for name in ("wq", "wk", "wv", "wo", "w1", "w2")}
+    flat = {name: value((16,)) for name in ("bq", "bk", "bv", "bo", "gain", "bias", "b1")}
+    constants = {
+        "w": value((16, 3, 3, 3)), "shape": np.array([1, 12, 16]), "heads": np.array([1, 12, 2, 8]), "root": value(8**0.5),
+        "two": value(2**0.5), "one": value(1.0), "half": value(0.5), **wide, **flat,
+    }  # fmt: skip
+    plain, path = folder / "plain.onnx", folder / "fused.onnx"
+    onnx.save(_model(Form(tuple(nodes), {"x": (1, 3, 3, 4)}, constants)), plain)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    ort.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+    return onnx.load(path)
+
+
+_TURNED = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+
+
+@pytest.mark.parametrize("name", ["waves", "saved by ONNX Runtime", "rotated and attended"])
+def test_they_are_planned_and_checked(tmp_path: Path, name: str) -> None:
+    if name == "waves":
+        model = _waves()
+    elif name == "saved by ONNX Runtime":
+        model = _saved_by_onnxruntime(tmp_path)
+        assert {"FusedConv", "FusedMatMul", "SkipLayerNormalization", "Gelu"} <= {one.op_type for one in model.graph.node}
+    else:
+        nodes = (
+            *(node("RotaryEmbedding", f"{n} c s", f"r{n}", f"r{n}", num_heads=3) for n in "qk"),
+            node("Attention", "rq rk v", "a", q_num_heads=3, kv_num_heads=3, is_causal=1), node("MatMul", "a w", name="last"),
+        )  # fmt: skip
+        constants = {"c": value((2, 5, 2)), "s": value((2, 5, 2)), "w": value((12, 7))}
+        model = _model(Form(nodes, dict.fromkeys("qkv", _TOKENS), constants, opset=23))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    plan_memory(path, tmp_path / "plan", "64MiB", threads=1)
+    found = run(tmp_path / "plan", check=True)
+    assert found.difference is not None
+    assert found.difference < 1e-4

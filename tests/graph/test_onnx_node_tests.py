@@ -23,9 +23,9 @@ _OPERATORS = frozenset(
     """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization
     BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu CenterCropPad Clip Compress Concat Conv
-    ConvInteger ConvTranspose Cos Cosh CumSum DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal
+    ConvInteger ConvTranspose Cos Cosh CumSum DFT DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal
     Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool
-    GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Hardmax Identity
+    GlobalMaxPool GridSample Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Hardmax Identity
     InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
     LpNormalization LpPool MatMul MatMulInteger Max MaxPool Mean MeanVarianceNormalization Min Mish Mod Mul Neg
     Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN Reciprocal

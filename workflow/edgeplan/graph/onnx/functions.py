@@ -30,6 +30,8 @@ _MICROSOFT = "com.microsoft"
 _AXES_AS_INPUT = 18  # of means; of sums 13
 _OF_ONE_AXIS = 13  # Hardmax
 _LAYER_NORMALIZATION = 17
+_AXIS_AS_INPUT = 20  # of a DFT
+_IMAGE_RANK = 4
 #: Folded, or of sequences or chance.
 _NOT_WRITTEN = frozenset({"Range", "Bernoulli", "SequenceMap"})
 _Shape = tuple[int, ...]
@@ -87,7 +89,7 @@ class _Rewriting:
         return self.do("ReduceMean", tensor, self.integers(axes))
 
     def refuse(self, what: str) -> None:
-        refuse(self.node, self.source, what, BEFORE_FUSION if self.node.domain == _MICROSOFT else "export the model again")
+        refuse(self.node, self.source, what, BEFORE_FUSION if self.node.domain == _MICROSOFT else "export it in another form")
 
     def require_none(self, *names: str) -> None:
         """Refuse attributes that say more than is written here."""
@@ -184,13 +186,6 @@ def _skip_normalised(of: _Rewriting, *, centred: bool) -> None:
     total = of.do("Add", total, bias) if bias else total
     found = _normalised(of, total, (-1,), of.read(2), of.read(3) if centred else "", centred=centred)
     of.hand_out(*(name or total for name in found), total)
-
-
-def _heads(of: _Rewriting, tensor: str, shape: _Shape) -> str:
-    """(batch, tokens, features) to (batch, heads, tokens, features of a head)."""
-    batch, tokens, features = shape
-    heads = of.get("num_heads", 1)
-    return of.do("Transpose", of.reshaped(tensor, (batch, tokens, heads, features // heads)), perm=[0, 2, 1, 3])
 
 
 def _attended(of: _Rewriting, reads: Sequence[str], mask: int, addend: int) -> None:
@@ -369,7 +364,8 @@ def _one_hot(of: _Rewriting) -> None:
 
 def _eye(of: _Rewriting) -> None:
     kind = of.get("dtype", 0) or of.kind(0)
-    value = np.eye(*of.shape(0), k=of.get("k", 0), dtype=helper.tensor_dtype_to_np_dtype(kind))
+    rows, columns = of.shape(0)
+    value = np.eye(rows, columns, k=of.get("k", 0), dtype=helper.tensor_dtype_to_np_dtype(kind))
     of.hand_out(of.write.constant(value))
 
 
@@ -396,6 +392,80 @@ def _reverse(of: _Rewriting) -> None:
     of.hand_out(of.do("GatherElements", of.read(0), of.do("Expand", places, of.integers(shape)), axis=time))
 
 
+def _fourier(of: _Rewriting) -> None:
+    """Products with cosines and sines of an axis, which the last one, of real and imaginary parts, stands behind."""
+    shape, axis, length = of.shape(0), of.get("axis", 1), len(of.node.input) > 1 and of.read(1)
+    if of.opset >= _AXIS_AS_INPUT:
+        given = of.write.value(of.read(2)) if of.read(2) else np.array(-2)
+        axis = None if given is None else int(given.ravel()[0])
+    count = of.write.value(length) if length else np.array(shape[axis or 0])
+    if axis is None or count is None or (of.get("inverse", 0) and of.get("onesided", 0)):
+        of.refuse("of a computed axis or length, or of one side back")
+        return
+    axis, n, rank = axis % len(shape), int(count.ravel()[0]), len(shape) - 1
+    angles = np.outer(np.arange(shape[axis]), np.arange(n // 2 + 1 if of.get("onesided", 0) else n)) % n * (2 * np.pi / n)
+    share = (np.arange(shape[axis]) < n)[:, None] / (n if of.get("inverse", 0) else 1)
+    turn = share * (1 if of.get("inverse", 0) else -1)
+    cosines, sines = (of.write.constant(table.astype(np.float32)) for table in (share * np.cos(angles), turn * np.sin(angles)))
+    order = [*(place for place in range(rank) if place != axis), axis]
+    parts = [of.do("Gather", of.read(0), of.integers(place), axis=rank) for place in range(shape[-1])]
+    parts = [of.do("Transpose", part, perm=order) for part in parts]
+    real, imaginary = (of.do("MatMul", parts[0], table) for table in (cosines, sines))
+    if len(parts) > 1:
+        real = of.do("Sub", real, of.do("MatMul", parts[1], sines))
+        imaginary = of.do("Add", imaginary, of.do("MatMul", parts[1], cosines))
+    back = np.argsort(order).tolist()
+    whole = (*shape[:axis], angles.shape[1], *shape[axis + 1 : -1], 1)
+    found = [of.reshaped(of.do("Transpose", part, perm=back), whole) for part in (real, imaginary)]
+    of.hand_out(of.do("Concat", *found, axis=rank))
+
+
+def _sampled(of: _Rewriting) -> None:
+    """Pixels of an image at the places of a grid: a sum of the nearest four, or the nearest."""
+    shape, mode = of.shape(0), of.get("mode", b"linear").decode()
+    padding, aligned = of.get("padding_mode", b"zeros").decode(), of.get("align_corners", 0)
+    if len(shape) != _IMAGE_RANK or mode not in ("linear", "bilinear", "nearest"):
+        of.refuse(f"of the mode {mode} and {len(shape)} axes")
+    batch, channels, *sizes = shape
+    points = math.prod(of.shape(1)[1:3])
+    sides = []  # of each axis: for each pixel beside a place where it is, and what it counts
+    for size, part in zip(sizes, (1, 0), strict=True):
+        low, high = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
+        place = of.reshaped(of.do("Gather", of.read(1), of.integers(part), axis=3), (batch, points))
+        place = of.do("Add", of.do("Mul", place, of.number((high - low) / 2)), of.number((high + low) / 2))
+        place = of.do("Round", place) if mode == "nearest" else place
+        if padding == "reflection" and high > low:
+            beyond = of.do("Abs", of.do("Sub", place, of.number(low)))
+            beyond = of.do(
+                "Abs", of.do("Sub", of.do("Mod", beyond, of.number(2 * (high - low)), fmod=1), of.number(high - low))
+            )
+            place = of.do("Sub", of.number(high), beyond)
+        if padding == "border":
+            place = _within(of, place, size)
+        first = of.do("Floor", place) if mode != "nearest" else place
+        behind = of.do("Sub", place, first)
+        pixels = [(first, of.do("Sub", of.number(1), behind)), (of.do("Add", first, of.number(1)), behind)]
+        near = []
+        for pixel, weight in pixels[: 1 if mode == "nearest" else 2]:
+            there = _within(of, pixel, size)
+            counted = of.do("Where", of.do("Equal", there, pixel), weight, of.number(0)) if padding == "zeros" else weight
+            near.append((of.do("Cast", there, to=TensorProto.INT64), counted))
+        sides.append(near)
+    flat, total = of.reshaped(of.read(0), (batch, channels, math.prod(sizes))), ""
+    for row, above in sides[0]:
+        for column, beside in sides[1]:
+            place = of.do("Add", of.do("Mul", row, of.integers(sizes[1])), column)
+            places = of.do("Expand", of.reshaped(place, (batch, 1, points)), of.integers((batch, channels, points)))
+            weight = of.reshaped(of.do("Mul", above, beside), (batch, 1, points))
+            term = of.do("Mul", of.do("GatherElements", flat, places, axis=2), weight)
+            total = of.do("Add", total, term) if total else term
+    of.hand_out(of.reshaped(total, (batch, channels, *of.shape(1)[1:3])))
+
+
+def _within(of: _Rewriting, place: str, size: int) -> str:
+    return of.do("Min", of.do("Max", place, of.number(0)), of.number(size - 1))
+
+
 #: How each operator is written, by its domain and name.
 WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyType(
     {
@@ -408,6 +478,8 @@ WRITTEN: Mapping[tuple[str, str], Callable[[_Rewriting], None]] = MappingProxyTy
         ("", "EyeLike"): _eye,
         ("", "Compress"): _compress,
         ("", "ReverseSequence"): _reverse,
+        ("", "DFT"): _fourier,
+        ("", "GridSample"): _sampled,
         ("", "LayerNormalization"): _layer_normalised,
         ("", "SimplifiedLayerNormalization"): _root_normalised,
         (_MICROSOFT, "FusedConv"): _convolution,
@@ -452,6 +524,32 @@ def _has_function(node: onnx.NodeProto, opset: int) -> bool:
     schema = defs.get_schema(node.op_type, opset)
     defined = schema.has_function or schema.has_context_dependent_function
     return defined and (schema.deprecated or node.op_type not in KNOWN_ONNX_TYPES)
+
+
+def drop_idle(model: onnx.ModelProto) -> bool:
+    """Leave out what functions do in case: sums with zeros, and choices that a constant decides.
+
+    Args:
+        model: the model, whose constants are folded; it is changed.
+
+    Returns:
+        Whether there were any.
+    """
+    known, write, found = known_tensors(model), Writer(model.graph), False
+    for node in model.graph.node:
+        write.name = node.name or node.output[0]
+        places = {"Add": ((0, 1), (1, 0)), "Where": ((0, 2),)}.get(node.op_type, ())
+        for place, other in places:  # the first is all zeros, the second is what is left
+            value, kept = write.value(node.input[place]), node.input[other]
+            same = kept in known and known[kept] == known.get(node.output[0])
+            if value is not None and not value.any() and same:
+                write.node("Identity", [kept], node.output[0])
+                found = True
+                break
+        else:
+            write.keep(node)
+    write.finish()
+    return found
 
 
 def plain_functions(model: onnx.ModelProto, source: str) -> None:

@@ -29,7 +29,7 @@ from edgeplan.graph.onnx.branches import plain_branches
 from edgeplan.graph.onnx.chosen import fold_choices
 from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
-from edgeplan.graph.onnx.functions import is_composed, plain_functions
+from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
 from edgeplan.graph.onnx.nodes import known_tensors
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
@@ -172,12 +172,13 @@ def needs_preparation(model: onnx.ModelProto) -> bool:
         or _is_odd_output(model)
         or _reads_constants_alone(model)
         or _is_written_anew(model)
+        or is_composed(model)
     )
 
 
 def _is_written_anew(model: onnx.ModelProto) -> bool:
     """Tell whether a model holds operators that preparation writes as others."""
-    return is_quantised(model) or is_composed(model) or any(node.op_type in ("Einsum", "Scaler") for node in model.graph.node)
+    return is_quantised(model) or any(node.op_type in ("Einsum", "Scaler") for node in model.graph.node)
 
 
 def _reads_constants_alone(model: onnx.ModelProto) -> bool:
@@ -246,8 +247,8 @@ def prepared(
     found = _folded(model, source)
     if branches := plain_branches(found):
         log.info("both branches of %d nodes If are computed, since which one is taken depends on data", branches)
+    found = _written_out(found, source)
     if _is_written_anew(found):
-        plain_functions(found, source)
         known = known_tensors(found)
         plain_scalers(found)
         plain_operators(found, source)
@@ -272,6 +273,19 @@ def prepared(
     return found
 
 
+def _written_out(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    """Return a folded model without operators that are made up of others.
+
+    Raises:
+        ModelError: one cannot be written so.
+    """
+    if not is_composed(model):
+        return model
+    plain_functions(model, source)
+    found = _folded(model, source)
+    return _folded(found, source) if drop_idle(found) else found
+
+
 def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     """Return a model without what follows from constants.
 
@@ -290,6 +304,7 @@ def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
     try:
         simple = onnx_ir.serde.deserialize_model(model)
         common.InlinePass()(simple)
+        common.TopologicalSortPass()(simple)
         for _ in range(_ROUNDS):
             # Folding alone: the rewriting of `optimizer.optimize` takes a summand of 1e-10 for zero.
             folded = optimizer.fold_constants_ir(
