@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +13,17 @@ import pytest
 from model_file_runs import node
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType
-from partition_models import split_all
-from plan_starts import start_right
 from quantised_models import SHAPE, images, quantised
-from tiny_profiled import own_state  # noqa: F401  a fixture
 
-from edgeplan import plan_memory, predict
+from edgeplan import predict
 from edgeplan.chapters.cold_start.plan import read_model
-from edgeplan.engines.base import random_inputs
 from edgeplan.errors import ModelError
-from edgeplan.graph.model_file import model_sha256
 from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.prepare import Preparation, load_prepared, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.planning.document import Plan
-from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.layouts import BLOCKED, HOMES, NCHW
-from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.partitioned.program import partition, program_of
-from edgeplan.runtime.partitioned.sections import Dimension
-from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.program import activation_layouts, default_program
+from edgeplan.runtime.layouts import HOMES, NCHW
+from edgeplan.runtime.program import default_program
 from edgeplan.runtime.session import SequentialSession
 from edgeplan.support.tensors import QUANTISED_TOLERANCE
 
@@ -95,33 +82,6 @@ def test_what_is_quantised_of_constants_is_computed_once(tmp_path: Path) -> None
     for op in graph.operators:
         if op.op_type in ("Conv", "Gemm"):
             assert {graph.tensors[name].dtype for name in op.weights} == {"float32"}
-
-
-@pytest.mark.usefixtures("own_state")
-def test_every_chapter_that_executes_runs_it(
-    dnnl: Dnnl,
-    tmp_path: Path,
-    planned: Callable[..., Plan],
-) -> None:
-    _, path = _made(tmp_path, "qdq by channel")
-    graph, _ = read_model(path)
-    lowered = lower(graph, eight_bits=False)  # as plans of pairs have it
-    inputs = random_inputs(graph)
-    wanted = dict(zip(graph.outputs, _reference(path, inputs), strict=True))
-    for sources in (("raw",), ("cached_mmap",)):
-        plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
-        start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
-    plan_memory(path, tmp_path / "memory", "64MiB", threads=1)
-    found = run(tmp_path / "memory", check=True)
-    assert found.difference is not None
-    found.require_checked()
-    dnnl.set_threads(1)
-    assignments = split_all(lowered, BLOCKED, dnnl.info.block, Dimension.rows, 0.4)
-    assert any(assignments)
-    parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
-    program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
-    cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
-    np.testing.assert_allclose(cut["y"], wanted["y"], atol=_step(path) * 1.001)
 
 
 @pytest.mark.parametrize("form", ["qdq", "operators", "dynamic"])

@@ -17,11 +17,13 @@ from model_file_runs import made, node, write
 from onnx import TensorProto, numpy_helper
 from partition_models import split_all
 from plan_starts import start_right
+from quantised_models import quantised
 from tiny_profiled import own_state  # noqa: F401  a fixture
 
 from edgeplan import plan_memory
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.engines.base import random_inputs
+from edgeplan.engines.onnxruntime.reference import reference_outputs
 from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.model_file import model_sha256
@@ -119,14 +121,15 @@ def test_a_prepared_file_is_prepared_again_to_the_same(tmp_path: Path, kind: str
     assert len(load_onnx(again).stored) == 2
 
 
-@pytest.mark.parametrize("kind", _MODELS)
+@pytest.mark.parametrize("kind", [*_MODELS, "quantised"])
 @pytest.mark.usefixtures("own_state")
 def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, planned: Callable[..., Plan], kind: str) -> None:
-    given, plain = _MODELS[kind][0](tmp_path)
+    given = _MODELS[kind][0](tmp_path)[0] if kind in _MODELS else quantised(tmp_path, "qdq", per_channel=True)
     path = prepare_file(given, Preparation(), tmp_path / "ready.onnx")
-    graph, lowered = read_model(path)
-    inputs = random_inputs(graph)
-    wanted = _run(dnnl, plain, inputs)
+    graph, _ = read_model(path)
+    lowered, inputs = lower(graph, eight_bits=False), random_inputs(graph)  # as plans of pairs have it
+    wanted = reference_outputs(path, inputs)
+    near = {"rtol": 1e-5, "atol": 1e-5 if kind in _MODELS else 0.0346}  # a step of its last scale
     for sources in (("raw",), ("cached_mmap",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
         start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
@@ -138,7 +141,7 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
         parts = partition(lowered, activation_layouts(lowered, BLOCKED), dnnl.info.block, assignments)
         program = program_of(dnnl, replace(parts, lanes=(0,) * len(parts.lanes)), path, home=BLOCKED)
         cut = SequentialSession(dnnl, program, tmp_path).run(inputs)
-        np.testing.assert_allclose(cut["y"], wanted["y"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(cut["y"], wanted["y"], **near)
 
 
 @pytest.mark.usefixtures("own_state")

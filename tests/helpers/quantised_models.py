@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from model_file_runs import made, node, write
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -71,17 +72,42 @@ def network(path: Path) -> Path:
     return path
 
 
-def quantised(folder: Path, form: str, **more: Any) -> Path:
-    """The network in eight bits: as `qdq`, `operators` (QLinearConv ...) or `dynamic` (ConvInteger, MatMulInteger ...)."""
-    given, made = network(folder / "float.onnx"), folder / f"{form}.onnx"
+def deep(path: Path) -> Path:
+    """Blocks of convolutions one after the other, which magnify what was rounded to another byte."""
+    rng, nodes, weights = np.random.default_rng(0), list[onnx.NodeProto](), dict[str, Array]()
+
+    def conv(x: str, shape: tuple[int, ...], *, group: int = 1) -> str:
+        name, size = f"w{len(nodes)}", np.prod(shape[1:])
+        weights[name] = (rng.standard_normal(shape) * np.sqrt(2 / size)).astype(np.float32)
+        weights[f"b{name}"] = (rng.standard_normal(shape[0]) * 0.05).astype(np.float32)
+        nodes.append(node("Conv", f"{x} {name} b{name}", f"c{name}", pads=[shape[-1] // 2] * 4, group=group))
+        return f"c{name}"
+
+    def relu(x: str) -> str:
+        nodes.append(node("Relu", x, f"{x}r"))
+        return f"{x}r"
+
+    last = relu(conv("x", (16, 3, 3, 3)))
+    for block in range(10):
+        inner = relu(conv(relu(conv(last, (32, 16, 1, 1))), (32, 1, 3, 3), group=32))
+        nodes.append(node("Add", f"{conv(inner, (16, 32, 1, 1))} {last}", f"a{block}"))
+        last = f"a{block}"
+    conv(last, (2, 16, 1, 1))
+    nodes[-1].output[0] = "y"
+    return write(made(nodes, {"x": SHAPE}, weights), path)
+
+
+def quantised(folder: Path, form: str, *, network: Callable[[Path], Path] = network, **more: Any) -> Path:
+    """A network in eight bits: as `qdq`, `operators` (QLinearConv ...) or `dynamic` (ConvInteger, MatMulInteger ...)."""
+    given, path = network(folder / "float.onnx"), folder / f"{form}.onnx"
     logging.disable(logging.WARNING)  # it advises to optimise the model before
     try:
         if form == "dynamic":
-            quantize_dynamic(given, made, **more)
+            quantize_dynamic(given, path, **more)
         else:
             kind = QuantFormat.QDQ if form == "qdq" else QuantFormat.QOperator
             options = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8} | more
-            quantize_static(given, made, _Images(SHAPE), quant_format=kind, **options)
+            quantize_static(given, path, _Images(SHAPE), quant_format=kind, **options)
     finally:
         logging.disable(logging.NOTSET)
-    return made
+    return path

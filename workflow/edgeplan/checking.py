@@ -79,7 +79,8 @@ def main() -> None:
         else:
             given, *outputs = (_read(Path(file)) for file in others)
             verdicts = judged(Path(first), given, outputs)
-            found = " ".join(map(str, max(verdicts, key=lambda one: one.difference / one.tolerance)))
+            worst = max(verdicts, key=lambda one: one.difference / one.tolerance)
+            found = f"{worst.difference} {worst.tolerance}"
     except EdgeplanError as error:
         sys.stdout.write(json.dumps({"what": error.what, "where": error.where, "next_step": error.next_step}))
     else:

@@ -60,7 +60,9 @@ def _tried(dnnl: Dnnl, weights: Shape, dtype: str) -> Iterator[tuple[str, bool]]
     """Yield the implementations of a layer, and whether all that each writes is the sum that it should be."""
     image, zeros, attributes = len(weights) > len(("rows", "columns")), dims((0, 0)), dnnl.attributes(masks=(_SHIFTED,))
     places = _SIDE - weights[-1] + 1
-    shape, written, products = (_SIDE, weights[0]), (_SIDE, weights[1]), weights[0]
+    shape: Shape = (_SIDE, weights[0])
+    written: Shape = (_SIDE, weights[1])
+    products = weights[0]
     if image:
         shape = (1, math.prod(weights[:-4]) * weights[-3], _SIDE, _SIDE)
         written, products = (1, math.prod(weights[:-3]), places, places), math.prod(weights[-3:])

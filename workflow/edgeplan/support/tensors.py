@@ -170,31 +170,31 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     write_atomically(path, write)
 
 
-def relative_error(outputs: Sequence[Array], expected: Sequence[Array], *, mean: bool = False) -> float:
+def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:
     """Return the largest max|a - b| / max|b| over the outputs, taken in order, of values that are finite in both.
 
     What is no number in both, or the same infinity, is equal; where only one is so, or a shape differs, it is infinite.
-
-    Args:
-        outputs: a.
-        expected: b.
-        mean: whether to take the mean of |a - b| of each.
     """
     if len(outputs) != len(expected):
         return math.inf
     worst = 0.0
     for found, wanted in zip(outputs, expected, strict=True):
-        a, b = (v.astype(np.int64) if v.dtype.kind in "biu" else v for v in (found, wanted))  # none wraps around
-        if a.shape != b.shape:
-            return math.inf
-        numbers = np.isfinite(a) & np.isfinite(b)
-        if not np.array_equal(a[~numbers], b[~numbers], equal_nan=a.dtype.kind == "f"):
-            return math.inf
-        a, b = a[numbers], b[numbers]
-        scale, apart = float(np.abs(b).max(initial=0.0)), np.abs(a - b)
-        difference = float(apart.mean() if mean and apart.size else apart.max(initial=0.0))
-        worst = max(worst, difference / scale if scale else (0.0 if difference == 0 else math.inf))
+        most, _, scale = _apart(found, wanted)
+        worst = max(worst, most / scale if scale else (0.0 if most == 0 else math.inf))
     return worst
+
+
+def _apart(found: Array, wanted: Array) -> tuple[float, float, float]:
+    """Return the largest difference, the mean one, and the largest magnitude that is wanted."""
+    a, b = (v.astype(np.int64) if v.dtype.kind in "biu" else v for v in (found, wanted))  # none wraps around
+    if a.shape != b.shape:
+        return math.inf, math.inf, 1.0
+    numbers = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~numbers], b[~numbers], equal_nan=a.dtype.kind == "f"):
+        return math.inf, math.inf, 1.0
+    a, b = a[numbers], b[numbers]
+    apart = np.abs(a - b)
+    return float(apart.max(initial=0.0)), float(apart.sum() / max(1, apart.size)), float(np.abs(b).max(initial=0.0))
 
 
 def allowed_error(
@@ -218,10 +218,10 @@ def allowed_error(
     for k, (found, wanted) in enumerate(zip(outputs, expected, strict=True)):
         if relative_error([found], [wanted]) <= tolerance:
             continue
-        for mean in (True, False):
-            apart = [relative_error([one[k]], [other[k]], mean=mean) for one, other in own]
-            most = OF_ITS_OWN * max(filter(math.isfinite, apart), default=0.0)
-            if not relative_error([found], [wanted], mean=mean) <= most:
-                return tolerance
-        allowed = max(allowed, most)
+        apart = [_apart(one[k], other[k])[:2] for one, other in own]
+        most, mean = (OF_ITS_OWN * max(filter(math.isfinite, each), default=0.0) for each in zip(*apart, strict=True))
+        far, on_average, scale = _apart(found, wanted)
+        if far > most or on_average > mean:
+            return tolerance
+        allowed = max(allowed, most / scale if scale else math.inf)
     return allowed

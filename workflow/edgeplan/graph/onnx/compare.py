@@ -47,8 +47,12 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
             each = [*zip(found, expected, strict=True)]
             errors, allowed = [relative_error(*pair) for pair in each], [tolerance] * _INPUTS
             if not max(errors) <= tolerance:
-                other = sessions.opened(known, optimised=rounds)
-                own = [(one, other.run(None, given)) for one, given in zip(expected, before, strict=True)]
+                own = [
+                    (one, other.run(None, given))
+                    for path, usual, inputs in ((known, expected, before), (made, found, drawn))
+                    for other in (sessions.opened(path, optimised=rounds),)
+                    for one, given in zip(usual, inputs, strict=True)
+                ]
                 allowed = [allowed_error(*pair, own, tolerance) for pair in each]
     except ImportError as error:
         raise ModelError("ONNX Runtime is not installed", where="--check", next_step="pip install onnxruntime") from error

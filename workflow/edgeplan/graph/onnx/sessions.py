@@ -30,5 +30,4 @@ def opened(model: Path, *, optimised: bool) -> Any:
     options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.x64quantprecision", "1")  # sums of bytes do not saturate
     return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])

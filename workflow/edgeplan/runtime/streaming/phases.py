@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.streaming.memory_session import MemorySession
@@ -68,7 +68,7 @@ def lateness(phase: Phase, bytes_per_ms: float) -> str:
     )
 
 
-class Ended:
+class Ended(Generic[Taken]):
     """Takes outputs, and notes when they were there: what is made of them is no part of an inference's time.
 
     Args:
