@@ -54,13 +54,13 @@ def test_noise_in_the_repeats_of_each_chapter_gives_each_grade(spread: float, ex
     assert _of(memory_grade(MemoryEvidence("dev", budgets, {}))) == expected
     again = np.maximum(noisy(40), 1 / noisy(40))
     pair = pd.DataFrame({"model": "a", "way": "ours", "repeat": again, "slowdown": np.nan})
-    assert _of(partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 3, {}))) == expected
+    assert _of(partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 2, {}))) == expected
     assert _of(eop_grade(EopEvidence("p", EMPTY, EMPTY, pair, EMPTY, EMPTY, {}))) == expected
 
 
 def test_the_same_layers_slower_beside_the_models_than_beside_the_samples_are_poor() -> None:
     pair = pd.DataFrame({"model": ["a", "b"] * 4, "way": "ours", "repeat": 1.001, "slowdown": [1.35, 1.3, *[np.nan] * 6]})
-    found = partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 3, {}))
+    found = partition_grade(PartitionEvidence("p", *[EMPTY] * 3, pair, *[EMPTY] * 2, {}))
     assert _of(found) == "poor"
     assert found is not None
     assert "the same layers" in found.why

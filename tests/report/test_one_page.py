@@ -10,10 +10,17 @@ import pytest
 import yaml
 from shipped_params import PARAMS_FILE
 
+from edgeplan.chapters.cold_start.evaluation.page import COLD_REPORT
+from edgeplan.chapters.cold_start.gpu.page import GPU_REPORT
+from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT
 from edgeplan.chapters.params import Params
+from edgeplan.chapters.partition.eop.page import EOP_REPORT
+from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT
+from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
+from edgeplan.chapters.prediction.evaluation.page import prediction_report
 from edgeplan.chapters.registry import parts_of_report
 from edgeplan.errors import FormatError
-from edgeplan.report.stage import summary, write_report
+from edgeplan.report.stage import COLUMNS, line, summary, write_report
 from edgeplan.reporting.bars import Bar
 from edgeplan.reporting.page import SUFFIX, CardOf, ChapterPage, bar_lines, make_cards, write_chapter
 
@@ -36,7 +43,9 @@ def hand_over(path: Path, value: float, machine: str, grade: str = "good") -> No
         name,
         "About.",
         "2026-11-28",
-        cards=tuple(make_cards([CardOf("the ratio", (bars[0].key,)), CardOf("the lost one", (bars[1].key,))], bars, figures)),
+        cards=tuple(
+            make_cards([CardOf("has a ratio of {}", (bars[0].key,)), CardOf("loses {}", (bars[1].key,))], bars, figures)
+        ),
         lines=tuple(bar_lines(bars, figures)),
         machine=f"Machine {machine[0]}",
         rows=(machine,),
@@ -93,8 +102,9 @@ def test_all_parts_of_the_run_stand_on_the_first_screen_and_no_other_figure_does
     assert shown.count(f"({HERE[:8]})") == len(wanted) + 1
     assert "machines, told apart" not in shown
     assert re.findall(r"<li>prediction on (\S+): Machine b \(bbbbbbbb\), 2026-11-28", rest) == ["cpu-onednn", "cpu-openvino"]
-    assert "Not measured by this run" in shown
-    assert "memory on cpu-onednn: the lost one." in shown
+    assert "has a ratio of 0.5" in shown
+    assert "Without a value" in shown
+    assert "memory on cpu-onednn: no value: loses ...." in shown
     assert "Seen by a person." in page
 
 
@@ -124,12 +134,33 @@ def test_rows_of_another_machine_among_those_of_the_run_are_told_apart(results: 
 
 def test_a_line_says_what_came_out_of_each(results: Path) -> None:
     told = summary(PARAMS, results / "chapters")
-    assert (
-        "memory on cpu-onednn: the ratio 0.5 (pass); no value: the lost one; bars: 1 of 2 pass, 1 without a value; grade good"
-        in told
-    )
+    assert "memory on cpu-onednn: has a ratio of 0.5; grade good; bars: 1 of 2 pass, 1 without a value" in told
     document = PARAMS.model_dump()
     assert len(told) == 7 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
+
+
+@pytest.mark.parametrize(
+    "chapter", ["prediction", "cold_start", "cold_gpu", "memory", "partition", "partition_checked", "partition_eop"]
+)
+def test_the_first_sentence_of_a_chapter_fits_into_its_line(chapter: str) -> None:
+    """With a value of three digits; the grade and the bars where there is room."""
+    report = {
+        "prediction": prediction_report("x"),
+        "cold_start": COLD_REPORT,
+        "cold_gpu": GPU_REPORT,
+        "memory": MEMORY_REPORT,
+        "partition": PARTITION_REPORT,
+        "partition_checked": CHECKED_REPORT,
+        "partition_eop": EOP_REPORT,
+    }[chapter]
+    first = (report.cards[0], next(card for card in report.cards if not card.further))
+    for card in report.cards:
+        assert card.title.count("{}") == 1
+        (made,) = make_cards([card], report.bars, dict.fromkeys(card.keys, 0.123))
+        page = ChapterPage("x", report.title, "", "", cards=(made,), grade="fair")
+        assert len(line("a-device-with-a-name-of-more-than-thirty-letters", page)) <= COLUMNS
+        if card in first:
+            assert line("pair-h200-opencl", page).startswith(f"{report.title} on pair-h200-opencl: {made.sentence}")
 
 
 def test_a_missing_part_and_a_figure_of_two_chapters_are_errors(results: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import typer
 
 from edgeplan.cli import app, run
+from edgeplan.reporting.page import bar_lines
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
@@ -96,20 +98,21 @@ def test_a_changed_figure_changes_the_page() -> None:
 def test_bars_that_are_asked_of_some_pairs_name_them(tmp_path: Path) -> None:
     """A figure without a bar stands on the row of the pair that has one; what misses is bold."""
     (tmp_path / "params.yaml").write_text("devices: []")
-    of_all = {"title": "s", "value": "3", "bar": "<= 60", "aim": "20", "verdict": "pass"}
-    of_b = {"title": "gain, mean", "value": "1.1", "bar": ">= 1.2", "aim": "1.35", "verdict": "miss"}
-    card = {"title": "gain", "value": "0.9 times", "interval": "0.8 to 1", "verdict": ""}
-    for pair, lines, cards in (("pair-a", [of_all], [card]), ("pair-b", [of_all, of_b], [{**card, "verdict": "miss"}])):
+    gain, seconds = ("partition.speedup_over_best", "partition.seconds_to_checked_plan")
+    bars = {bar.key: bar for bar in results_page.ASKED}
+    metrics = {gain: 0.9, f"{gain}.low": 0.8, f"{gain}.high": 1.0, seconds: 3.0}
+    for pair, asked in (("pair-a", [seconds]), ("pair-b", [seconds, gain])):
+        lines = [asdict(line) for line in bar_lines([bars[key] for key in asked], metrics)]
         for name, document in (
-            (f"{pair}/metrics.json", {"partition.speedup_over_best": 1.0}),
-            (f"chapters/{pair}/partition_checked.page.json", {"lines": lines, "cards": cards}),
+            (f"{pair}/metrics.json", metrics),
+            (f"chapters/{pair}/partition_checked.page.json", {"lines": lines, "cards": []}),
         ):
             path = tmp_path / "results" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(document))
     text = results_page.checked(results_page.Results(tmp_path / "results"))
-    assert "| s | 3 | 3 | <= 60 | 20 |" in text
-    assert "| gain, mean | 0.9 (0.8 to 1) | **1.1** | >= 1.2 (pair-b) | 1.35 |" in text
+    assert f"| {bars[seconds].title} | 3 | 3 | <= 60 | 20 |" in text
+    assert f"| {bars[gain].title} | 0.9 (0.8 to 1) | **0.9 (0.8 to 1)** | >= 1.2 (pair-b) | 1.35 |" in text
 
 
 def test_readme_is_short_and_begins_with_a_first_prediction() -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +21,35 @@ from edgeplan.chapters.cold_start.evaluation.metrics import BARS as COLD_BARS
 from edgeplan.chapters.memory.evaluation.metrics import BARS as MEMORY_BARS
 from edgeplan.chapters.memory.evaluation.metrics import FIRST as MEMORY_FIRST
 from edgeplan.chapters.partition.eop.metrics import BARS as EOP_BARS
+from edgeplan.chapters.partition.evaluation.checked_page import ASKED
 from edgeplan.chapters.partition.evaluation.metrics import BARS as PARTITION_BARS
 from edgeplan.chapters.partition.evaluation.metrics import FURTHER as PARTITION_FURTHER
 from edgeplan.chapters.prediction.evaluation.metrics import bars as prediction_bars
-from edgeplan.reporting.bars import MISS, UNDECIDED, Bar, interval_keys, value_of
+from edgeplan.reporting.bars import MISS, UNDECIDED, Bar, value_of
 from edgeplan.support.files import write_text
 
 PAGES = ("README.md", "docs/results.md")
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: Column of `memory_frugal`: the limit that the headline is of.
 _HELD, _USUAL_READ_AHEAD_KIB = "idle + 45 MiB", 128
-_SHARES = ("prediction.", "fusion.", "interval.", "sampling.", "measuring.noise")
-#: Figures of the first chapter that have no bar.
-_REPEATED = (
-    Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %"),
-    Bar("prediction.repeat_within_5pct", "the same models measured twice, within 5 %"),
-)
+_SHARES = ("prediction.", "fusion.", "interval.")
+#: Figures that have no bar.
+_REPEATED = Bar("prediction.repeat_within_10pct", "the same models measured twice, within 10 %")
 _FURTHER = (
     Bar("prediction.left_out_within_10pct", "within 10 %, the model's family left out of the factors"),
-    Bar("prediction.left_out_within_5pct", "within 5 %, the model's family left out of the factors"),
     Bar("interval.width_90", "median width of the 90 % interval, of the prediction"),
-    Bar("measuring.noise_median", "noise of whole models, median"),
-    Bar("sampling.adaptive_error", "conv RMSPE, adaptive sampling (labels of 1 us and more)"),
-    Bar("sampling.prior_error", "conv RMSPE, the prior alone"),
-    Bar("sampling.random_error", "conv RMSPE, uniform sampling"),
 )
-_COLD_FURTHER = (
-    Bar("runtime.warm_vs_best_stock_optimal", "warm latency of the default plan over the best stock engine's"),
-    Bar("cold.over_warm_cached", "cold over warm of the plan `warm`, page cache warm"),
-    Bar("cold.predicted_within_15pct_both_states", "share of makespans within 15 %, both states"),
-)
+_COLD_FURTHER = Bar("cold.over_warm_cached", "cold over warm of the plan `warm`, page cache warm")
+_CHECKED_FURTHER = Bar("partition.most_gain", "most that both could gain over the best alone, mean")
+#: Chapters by the name of their page, in the order of the first table.
+_CHAPTERS = {
+    "prediction": "[Latency prediction](docs/prediction.md), nn-Meter",
+    "cold_start": "[Cold start](docs/cold-start.md), NNV12",
+    "memory": "[Memory](docs/memory.md), FlexNN",
+    "partition_checked": "[Partition](docs/partition.md), checked plans",
+    "partition": "... and LiPG",
+    "partition_eop": "... and EOP",
+}
 
 
 class Results:
@@ -66,6 +65,11 @@ class Results:
     def having(self, key: str) -> list[str]:
         """The devices that have a figure."""
         return [device for device, values in self.metrics.items() if key in values]
+
+    def pages(self, name: str) -> dict[str, Any]:
+        """The pages of a chapter, by target."""
+        found = {target: self._folder / "chapters" / target / f"{name}.page.json" for target in self.metrics}
+        return {target: json.loads(path.read_text()) for target, path in found.items() if path.is_file()}
 
     def table(self, device: str, name: str) -> list[dict[str, str]]:
         """A table of a device, wherever below its folder it lies."""
@@ -101,80 +105,40 @@ def _number(value: float, *, share: bool = False) -> str:
 
 
 def headline(results: Results) -> str:
-    """Write what an engineer asks first of each chapter that has results, the answer first, beside its paper."""
+    """Write what came out of each chapter, the sentences of the report's first screen, beside its paper."""
     rows: list[tuple[str, ...]] = []
-    for part in (_first_prediction, _first_cold, _first_memory, _first_partition):
-        rows += part(results)
-    return _table(("chapter", "figure", "measured", "paper"), rows, text=4)
+    for name, chapter in _CHAPTERS.items():
+        told = [*_sentences(results, name), *(_beside[name](results) if name in _beside else ())]
+        rows += [("" if k else chapter, *row) for k, row in enumerate(told)]
+    return _table(("chapter", "what came out", "paper"), rows, text=3)
 
 
-def _mean(metrics: Mapping[str, float], key: str) -> str:
-    """A ratio with its interval."""
-    low, high = (metrics.get(end) for end in interval_keys(key))
-    return f"{metrics[key]:.2f} x" + (f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else "")
+def _sentences(results: Results, name: str) -> list[tuple[str, str]]:
+    """The first figure that opens a chapter as a sentence, of further targets the value alone, and what the paper says.
+
+    The second one, too, where the paper says something.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for target, page in results.pages(name).items():
+        for card in page["cards"][:1] + [second for second in page["cards"][1:2] if second["paper"]]:
+            told = found.setdefault((card["title"], card["paper"]), [])
+            value = card["value"] if told else card["title"].replace("{}", card["value"])
+            told.append(f"{value} ({card['interval']}{', ' * bool(card['interval'])}`{target}`)")
+    return [("; ".join(told), paper) for (_, paper), told in found.items()]
 
 
-def _first_prediction(results: Results) -> list[tuple[str, ...]]:
-    devices = results.having("prediction.within_10pct")
-    if not devices:
-        return []
-
-    def shares(key: str) -> str:
-        having = [name for name in devices if key in results.metrics[name]]
-        return ", ".join(f"{_number(results.metrics[name][key], share=True)} (`{name}`)" for name in having)
-
-    paper = results.table(devices[0], "table_08")[-1]
-    printed = ", ".join(f"{paper[f'paper {name}: within 10 % (%)']} % ({name})" for name in ("CPU", "GPU", "VPU"))
-    predicted, again = shares("prediction.within_10pct"), shares("prediction.repeat_within_10pct")
-    return [
-        ("[Latency prediction](docs/prediction.md), nn-Meter", "models predicted within 10 %", predicted, printed),
-        ("", "... the same models measured twice, within 10 %", again, "not given"),
-    ]
-
-
-def _first_cold(results: Results) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for device in results.having("cold.speedup_vs_best_stock_evicted"):
-        own = results.metrics[device]
+def _over_ncnn(results: Results) -> Iterator[tuple[str, str]]:
+    """Speed-up over ncnn, as the paper has it."""
+    for device in results.pages("cold_start"):
         over = {r["page_cache"]: r for r in results.table(device, "cold_table_05") if r["baseline"] == "ncnn"}["evicted"]
-        best = ", ".join(
-            f"{_mean(own, f'cold.speedup_vs_best_stock_{state}')} {text}"
-            for state, text in (("cached", "with the page cache warm"), ("evicted", "evicted"))
-            if f"cold.speedup_vs_best_stock_{state}" in own
-        )
         means = sorted(float(mean) for mean in re.findall(r"\(([\d.]+)\)", over["paper_min_max_avg"]))
-        printed = f"{means[0]:.1f} to {means[-1]:.1f} x (4 phones)"
-        first = "first inference, speed-up over the best stock setting of each model"
-        rows.append(("[Cold start](docs/cold-start.md), NNV12", first, f"{best} (`{device}`)", "not given"))
-        ncnn = f"{float(over['geomean']):.2f} x ({over['models']} models)"
-        rows.append(("", "... over ncnn, page cache evicted", ncnn, printed))
-    return rows
+        told = f"starts {float(over['geomean']):.2f} times as fast as ncnn, cache evicted"
+        yield f"{told} ({over['models']} models, `{device}`)", f"{means[0]:.1f} to {means[-1]:.1f} (4 phones)"
 
 
-def _first_memory(results: Results) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _held_by_the_system(results: Results) -> Iterator[tuple[str, str]]:
+    """Times of ResNet-152 under one limit."""
     for device in results.having("memory.resnet152_reduction"):
-        ways = {r["way"]: r for r in results.table(device, "memory_beside") if r["model"] == "resnet152"}
-        least, stock = ways["edgeplan, least"], ways["onnxruntime"]
-        granted, peak, wanted = (f"{float(mib):.1f}" for mib in (least["limit_mib"], least["peak_mib"], stock["peak_mib"]))
-        times = f"{float(least['median_ms']):.0f} against {float(stock['median_ms']):.0f} ms"
-        over = float(least["time over onnxruntime"])
-        saved = 100 * results.metrics[device]["memory.resnet152_reduction"]
-        printed = float(next(r for r in results.table(device, "memory_least") if r["model"] == "resnet152")["paper_reduction"])
-        rows += [
-            (
-                "[Memory](docs/memory.md), FlexNN",
-                "ResNet-152 at its least memory, time over ONNX Runtime's with all it wants",
-                f"{over:.2f} x, {times} (`{device}`)",
-                "1.04 x of NCNN's",
-            ),
-            (
-                "",
-                "... and that memory, MiB over the idle process",
-                f"{granted} granted, {peak} taken, of {wanted}: {saved:.1f} % less taken",
-                f"{100 * printed:.1f} % less than NCNN",
-            ),
-        ]
         held: dict[int, list[str]] = {}  # by KiB that the system reads ahead
         for row in results.table(device, "memory_frugal"):
             ms, ran, _ = row[_HELD].partition(" ms")
@@ -182,41 +146,14 @@ def _first_memory(results: Results) -> list[tuple[str, ...]]:
                 held.setdefault(int(row["read_ahead_kib"]), []).append(f"{float(ms):.0f} ms ({row['setting']})")
         for kib in sorted(held):
             whose = "Linux's default" if kib == _USUAL_READ_AHEAD_KIB else "this machine's"
-            what = f"... held to {_HELD} by the system, which reads {kib:,} KiB ahead ({whose})"
-            rows.append(("", what, ", ".join(held[kib]), "not held"))
-        if (killed := results.metrics[device].get("memory.cgroup_killed")) is not None:
-            rows.append(("", "... plans that the system killed when held to their budget", f"{killed:.0f}", "not held"))
-    return rows
+            told = f"takes {', '.join(held[kib])} where the system holds ResNet-152 to {_HELD}"
+            yield f"{told} and reads {kib:,} KiB ahead ({whose})", "not held"
 
 
-def _first_partition(results: Results) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    if pairs := results.having("partition.speedup_over_best"):
-        key, what = "partition.speedup_over_best", "speed-up over the best of CPU, GPU, oneDNN and stock engines on all cores"
-        told = ", ".join(f"{_mean(results.metrics[pair], key)} (`{pair}`)" for pair in pairs)
-        rows.append(("[Partition](docs/partition.md), checked plans", what, told, "not given"))
-    for pair in results.having("partition.speedup_vs_best"):
-        own = results.metrics[pair]
-        what = "our plan's speed-up over the best of CPU, GPU, oneDNN and stock engines on all cores"
-        rows += [
-            (
-                "... and LiPG",
-                what,
-                f"{_mean(own, 'partition.speedup_vs_best')} (`{pair}`)",
-                "not given",
-            ),
-            (
-                "",
-                "... over the better processor alone",
-                _mean(own, "partition.speedup_vs_best_single_all"),
-                "1.36 x (over the GPU)",
-            ),
-        ]
-    for pair in results.having("eop.speedup_vs_best"):
-        what = "our plan's speed-up over the best of CPU, GPU, oneDNN on all cores"
-        told = f"{_mean(results.metrics[pair], 'eop.speedup_vs_best')} (`{pair}`)"
-        rows.append(("... and EOP", what, told, "estimated, not measured"))
-    return rows
+_beside: Mapping[str, Callable[[Results], Iterator[tuple[str, str]]]] = {
+    "cold_start": _over_ncnn,
+    "memory": _held_by_the_system,
+}
 
 
 def prediction(results: Results) -> str:
@@ -225,10 +162,10 @@ def prediction(results: Results) -> str:
     own = {device: {bar.key: bar for bar in prediction_bars(device)} for device in devices}
     rows = []
     held = prediction_bars("")
-    for bar in (held[0], _REPEATED[0], held[1], _REPEATED[1], *held[2:], *_FURTHER):
+    for bar in (held[0], _REPEATED, *held[1:], *_FURTHER):
 
         def number(value: float, key: str = bar.key) -> str:
-            return _number(value, share=key.startswith(_SHARES) and key != "prediction.models")
+            return _number(value, share=key.startswith(_SHARES))
 
         values = [_held(results.metrics[device], own[device].get(bar.key, bar), number) for device in devices]
         limits = {device: own[device].get(bar.key, bar).limits(number) for device in devices}
@@ -262,25 +199,22 @@ def figures(having: str, bars: Sequence[Bar]) -> Callable[[Results], str]:
 
 
 def checked(results: Results) -> str:
-    """Write what the pages of checked plans hold against bars, and their cards without one, all pairs beside each other."""
-    pairs = results.having("partition.speedup_over_best")
-    rows: dict[str, dict[str, tuple[str, str, str]]] = {}
-    for pair in pairs:
-        page = results.document("chapters", f"{pair}/partition_checked.page.json")
-        for line in page["lines"]:
-            bold = f"**{line['value']}**" if line["verdict"] == MISS else line["value"]
-            value = f"{bold}, undecided" if line["verdict"] == UNDECIDED else bold
-            rows.setdefault(line["title"], {})[pair] = value, line["bar"], line["aim"]
-        for card in (card for card in page["cards"] if not card["verdict"]):
-            ends = f" ({card['interval']})" if card["interval"] else ""
-            rows.setdefault(f"{card['title']}, mean", {})[pair] = f"{card['value'].partition(' ')[0]}{ends}", "", ""
-    told = []
-    for title, by_pair in rows.items():
-        values, limits, aims = zip(*(by_pair.get(pair, ("", "", "")) for pair in pairs), strict=True)
-        asked = [pair for pair, limit in zip(pairs, limits, strict=True) if limit]
-        of = f" ({', '.join(asked)})" if asked and asked != pairs else ""
-        told.append((title, *values, max(limits) + of, max(aims)))
-    return _table(("figure", *pairs, "bar", "aim"), told)
+    """Write what the pages of checked plans hold against bars, all pairs beside each other, and the figures of the others."""
+    pages = results.pages("partition_checked")
+    lines = {pair: {line["title"]: line for line in page["lines"]} for pair, page in pages.items()}
+    rows = []
+    for bar in (*ASKED, _CHECKED_FURTHER):
+        values, asked = [], []
+        for pair in pages:
+            if line := lines[pair].get(bar.title):
+                bold = f"**{line['value']}**" if line["verdict"] == MISS else line["value"]
+                values.append(f"{bold}, undecided" if line["verdict"] == UNDECIDED else bold)
+                asked.append(pair)
+            else:
+                values.append(bar.told(results.metrics[pair], _number) if bar.key in results.metrics[pair] else "")
+        of = f" ({', '.join(asked)})" if asked and asked != [*pages] else ""
+        rows.append((bar.title, *values, bar.limits(_number) + of, bar.aim))
+    return _table(("figure", *pages, "bar", "aim"), rows)
 
 
 def measured(results: Results) -> str:
@@ -292,7 +226,7 @@ def measured(results: Results) -> str:
         commits = ", ".join(f"`{name}`" for name in about["commits"])
         engine = f"{about['engine']} {about['engine_version'].split('-')[0]}"
         rows.append((device, engine, cpu, "truth", about["measured_at"], commits))
-        if device in results.having("cold.models"):
+        if device in results.having("cold.failed_starts"):
             row = results.table(device, "cold_table_05")[0]
             rows.append((device, about["engine"], cpu, "cold_start", row["measured_at"], ""))
     for target in results.metrics:
@@ -305,7 +239,7 @@ def measured(results: Results) -> str:
 PARTS: Mapping[str, Callable[[Results], str]] = {
     "headline": headline,
     "prediction": prediction,
-    "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, *_COLD_FURTHER)),
+    "cold-start": figures("cold.speedup_vs_best_stock_evicted", (*COLD_BARS, _COLD_FURTHER)),
     "memory": figures("memory.peak_over_budget_max", (*MEMORY_FIRST, *MEMORY_BARS)),
     "partition-checked": checked,
     "partition": figures("partition.oracle_gain_share", (PARTITION_BARS[0], *PARTITION_FURTHER, *PARTITION_BARS[1:])),

@@ -10,13 +10,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cold_chapter_frames import frame_names
+from profile_values_of import PROFILES, asked_of
 from told import numbers
 
 from edgeplan.chapters.cold_start.evaluation import figures as cold_figures
 from edgeplan.chapters.cold_start.evaluation import findings
 from edgeplan.chapters.cold_start.evaluation import page as cold_report
 from edgeplan.chapters.cold_start.evaluation.evidence import ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS
+from edgeplan.chapters.cold_start.evaluation.metrics import BARS, METRICS, cold_metrics
 from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.errors import FormatError
 from edgeplan.report.pages import PageSection, render_page
@@ -29,6 +30,17 @@ def write(e: ColdEvidence, folder: Path) -> None:
         getattr(e, name).to_parquet(folder / f"{name}.parquet")
     for name in ("notes", "environment"):
         (folder / f"{name}.json").write_text(json.dumps(getattr(e, name)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_headline_of_a_profile_lacks_its_value(e: ColdEvidence, profile: str) -> None:
+    asked = asked_of("cold_start", profile)
+    runs = e.runs[e.runs["model"].isin(asked["models"]) & e.runs["plan"].isin(["", "optimal", *asked["plans"]])]
+    runs = runs[runs["threads"].isin(asked["threads"]) & runs["state"].isin(asked.get("states", ["cached", "evicted"]))]
+    few = replace(e, runs=runs[~runs["stock"] | runs["setting"].isin(asked["settings"])])
+    page = cold_report.COLD_REPORT.page(few, {}, {}, cold_metrics(few))
+    assert page.lacking == ()
+    assert page.cards[0].sentence.startswith("starts ")
 
 
 def test_findings_tell_on_how_many_runs_the_medians_rest(e: ColdEvidence) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
 from edgeplan.chapters.memory.evaluation.metrics import BARS, FIRST, memory_metrics
-from edgeplan.chapters.memory.evaluation.page import findings
+from edgeplan.chapters.memory.evaluation.page import MEMORY_REPORT, findings
 from edgeplan.chapters.memory.evaluation.tables import MEMORY_TABLES
 from edgeplan.chapters.memory.measuring import COLUMNS, NUMBERS
 from edgeplan.reporting.kit import NotMeasuredError
@@ -98,7 +99,11 @@ def evidence(*, empty: bool = False) -> MemoryEvidence:
         layer | {"setting": "parts", "needed": 3 * MIB, "median_ms": 3.1, "full_ms": 6.0},
     ]
     found = [{"model": "vgg19"} | row for row in _rows(3)] + [{"model": "resnet152"} | row for row in (*_rows(0), *alone)]
-    frame = pd.DataFrame([] if empty else [*found, *of_layers]).reindex(columns=list(COLUMNS))
+    return _evidence([] if empty else [*found, *of_layers])
+
+
+def _evidence(rows: list[dict[str, Any]]) -> MemoryEvidence:
+    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
     frame[list(NUMBERS)] = frame[list(NUMBERS)].astype("float64")
     texts = [name for name in COLUMNS if name not in NUMBERS]
     frame[texts] = frame[texts].fillna("").astype(str)
@@ -111,6 +116,18 @@ def test_total_budgets_hold_where_all_runs_do() -> None:
     runs = found.runs.copy()
     runs.loc[runs["case"] == "contained", "failures"] = math.nan  # a system without groups
     assert "memory.total_in_cgroup" not in memory_metrics(replace(found, runs=runs))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_headline_of_a_profile_lacks_its_value(profile: str) -> None:
+    """Each is of models and engines that every profile measures; the committed params add what ResNet-152 takes."""
+    asked = asked_of("memory", profile)
+    rows = [{"model": model} | row for model in asked["models"] for row in _rows(0)]
+    few = _evidence([row for row in rows if row["case"] != "stock" or row["setting"] in asked["settings"]])
+    page, whole = (MEMORY_REPORT.page(e, {}, {}, memory_metrics(e)) for e in (few, evidence()))
+    assert page.lacking == whole.lacking == ()
+    assert {card.title for card in page.cards} < {card.title for card in whole.cards}
+    assert all("ResNet-152" in card.title for card in whole.cards if card.title not in {one.title for one in page.cards})
 
 
 @pytest.mark.parametrize("name", MEMORY_TABLES)

@@ -96,7 +96,7 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
     budget, folder = planner.least_bytes() + 3 * _FORGOTTEN, tmp_path / "plan"
     made = planner.write(budget, Mode.back_to_back, folder)
     assert made.run.peak_over_idle <= budget
-    profiled = {candidate.form: candidate.objects_bytes for candidate in planner.candidates}
+    profiled = {candidate.form: candidate.objects_bytes for candidate in planner._candidates.values()}
     stored = read_folder(folder)
     assert stored.predicted(MemoryPrediction).profile["objects_bytes"] > profiled[made.candidate.form] + MIB
     assert stored.scheduled(MemorySchedule).budget_bytes == budget

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from partition_frames import DISPATCHER, checked_evidence, checked_rows, evidence, model_rows, samples, trained
 from partition_models import MODELS, Saved
+from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, predicted
@@ -597,6 +598,17 @@ def test_tables_and_figures_are_made() -> None:
     page = PARTITION_REPORT.page(found, tables, drawn, partition_metrics(found))
     assert page.headline == "partition_figure_02"
     assert any("2 and 3 CPU threads" in text for text in page.findings)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_headline_of_a_profile_lacks_its_value(profile: str) -> None:
+    asked = asked_of("partition", profile)
+    ms, about = {"ours": 10.0, "cpu": 15.0, "gpu": 20.0, asked["settings"][0]: 9.0}, {"plan_gap": 0.0, "predicted_ms": 9.0}
+    found = evidence(models=pd.concat([model_rows(name, ms, **about) for name in asked["models"]], ignore_index=True))
+    assert PARTITION_REPORT.page(found, {}, {}, partition_metrics(found)).lacking == ()
+    one = checked_rows().query("model == 'vgg16'")
+    both = checked_evidence(checked=pd.concat([one.assign(model=name) for name in asked["checked_models"]]))
+    assert CHECKED_REPORT.page(both, {}, {}, checked_metrics(both)).lacking == ()
 
 
 def test_what_was_not_measured_is_told() -> None:

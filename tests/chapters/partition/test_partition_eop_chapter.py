@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from partition_models import MODELS, Saved, images
+from profile_values_of import PROFILES, asked_of
 
 from edgeplan.chapters.partition.costs import ModelCosts
 from edgeplan.chapters.partition.eop.bounds import BOUNDS, bounds
@@ -184,6 +185,18 @@ def test_tables_figures_and_figures_of_merit(tmp_path: Path) -> None:
     figures = kit.draw(EOP_FIGURES, evidence)
     assert set(figures) == set(EOP_FIGURES)
     assert EOP_REPORT.page(evidence, tables, figures, metrics).tables
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_headline_of_a_profile_lacks_its_value(tmp_path: Path, profile: str) -> None:
+    whole = _evidence(tmp_path)
+
+    def of(rows: pd.DataFrame) -> pd.DataFrame:
+        one = rows[rows["model"] == "bert_base"]
+        return pd.concat([one.assign(model=name) for name in asked_of("partition", profile)["eop"]["models"]])
+
+    few = replace(whole, **{name: of(getattr(whole, name)) for name in ("sweeps", "plans", "key", "bounds")})
+    assert EOP_REPORT.page(few, {}, {}, eop_metrics(few)).lacking == ()
 
 
 def test_every_table_and_figure_has_a_caption() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from shipped_params import PARAMS_FILE
 
-from edgeplan.chapters.partition.eop.metrics import plan_gap_max
+from edgeplan.chapters.partition.eop.metrics import eop_metrics
 from edgeplan.chapters.partition.eop.page import EOP_REPORT
 from edgeplan.chapters.partition.measuring.rows import COLUMNS, NotThereError, PartitionRows, join_ways, split_ways
 from edgeplan.chapters.partition.settings import PartitionParams
@@ -72,7 +72,7 @@ def test_plans_of_eop_are_those_that_were_measured_and_their_bounds_are_of_now(r
     _same(rebuilt, "eop/key", ["model", "step"], "tuned_us", "grid_us")
     evidence = EOP_REPORT.read("pair-pocl", rebuilt / "eop")
     assert set(evidence.bounds["model"]) == set(evidence.plans["model"]), "of every model"
-    assert 0 <= plan_gap_max(evidence) < 0.1
+    assert 0 <= eop_metrics(evidence)["eop.plan_gap_max"] < 0.1
 
 
 def test_rows_of_another_plan_count_where_nothing_may_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

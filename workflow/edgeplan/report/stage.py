@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from edgeplan.chapters.base import ChapterParams
 from edgeplan.chapters.registry import HANDED_OVER, parts_of_report
@@ -53,7 +54,7 @@ def summary(params: ChapterParams, chapters: Path = Path(HANDED_OVER)) -> list[s
 
 def line(target: str, page: ChapterPage) -> str:
     """Return a chapter of a target as one line of at most `COLUMNS`: what does not fit is left out, the bars first."""
-    told = f"{page.title} on {target}: {page.cards[0].sentence}"
+    told = shorten(f"{page.title} on {target}: {page.cards[0].sentence}", COLUMNS, placeholder=" ...")
     for further in (f"grade {page.grade}" if page.grade else "not graded", f"bars: {tally(page.lines)}"):
         if len(told) + 2 + len(further) <= COLUMNS:
             told += f"; {further}"

@@ -45,16 +45,14 @@ NUMBERS = (
     "share", "budget", "peak", "anonymous", "file", "shared", "idle", "median_ms", "least_ms", "resident_ms", "predicted_ms",
     "plan_bound_ms", "bound_ms", "bytes_per_ms", "wait_ms", "read", "cpu_ms", "error", "equal", "steps", "parts", "bands",
     "needed", "major_faults", "failures", "pause_ms", "replan_ms", "planning_s", "pairs", "first_ms", "place", "weights",
-    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s", "fresh_ms", "ratio", "factor", "read_ahead",
+    "activations", "compute_ms", "load_ms", "cutting_s", "profiling_s", "ratio", "factor", "read_ahead",
     "resident_peak", "full_ms",
 )  # fmt: skip
 #: Columns that are text.
 TEXTS = ("model", "case", "setting", "reason")
 COLUMNS = (*TEXTS, *NUMBERS)
 #: Columns that rows of before lack, with their values there.
-LATER_COLUMNS = MappingProxyType(
-    dict.fromkeys(("fresh_ms", "ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan)
-)
+LATER_COLUMNS = MappingProxyType(dict.fromkeys(("ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan))
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
 _WORKER = "edgeplan.runtime.streaming.worker"

@@ -232,11 +232,6 @@ class Planner:
             what = "the model computes nothing: it hands its inputs on, and there is no memory to plan"
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 
-    @property
-    def candidates(self) -> tuple[CostedProgram, ...]:
-        """Return the programs that were profiled."""
-        return tuple(self._candidates.values())
-
     def candidate(self, form: ModelCut) -> CostedProgram:
         """The program of a form, written with its weights and profiled.
 

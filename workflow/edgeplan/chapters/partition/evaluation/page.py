@@ -24,9 +24,7 @@ _ABOUT = (
     "shares compare, latencies do not."
 )
 _CARDS = (
-    CardOf(
-        "runs {} as fast as the best of all other ways", ("partition.speedup_vs_best",), "times", paper="over the GPU alone"
-    ),
+    CardOf("runs {} as fast as the best other way", ("partition.speedup_vs_best",), "times", paper="over the GPU alone"),
     CardOf("runs {} as fast as on the better processor", ("partition.speedup_vs_best_single_all",), "times", paper="1.36"),
     CardOf(
         "has {} of the gain that a search finds",
