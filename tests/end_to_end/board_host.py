@@ -1,6 +1,6 @@
-"""A host that measures small networks on a device, one after the other, until a file tells it to stop: run by tests.
+"""A host that measures small networks on a device, one after the other: run by tests.
 
-python board_host.py DEVICE_FILE ROWS COUNT [STOP_FILE] [BATCH]. Prints "measured K" after each batch, errors as commands do.
+python board_host.py DEVICE_FILE ROWS COUNT. Prints "measured K" after each batch, errors as commands do.
 """
 
 from __future__ import annotations
@@ -23,16 +23,12 @@ def main() -> None:
     """Measure."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     device, rows, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    stop = Path(sys.argv[4]) if len(sys.argv) > 4 else Path("/nowhere")
-    batch = int(sys.argv[5]) if len(sys.argv) > 5 else 2
-    settings = SETTINGS.model_copy(update={"batch_size": batch, "min_gap_seconds": 0.1})
+    settings = SETTINGS.model_copy(update={"batch_size": 2, "min_gap_seconds": 0.1})
     everything = subjects(count)
     with Bench(load_device(device), settings, rows) as bench:
-        for start in range(0, count, batch):
-            bench.measure(everything[start : start + batch])
-            say(f"measured {start + batch}")
-            if stop.exists():
-                break
+        for start in range(0, count, 2):
+            bench.measure(everything[start : start + 2])
+            say(f"measured {start + 2}")
         say("done")
 
 

@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -20,26 +20,15 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SSHD, _ADDRESS, _PORT = "/usr/sbin/sshd", "10.9.1.2", "22022"
 _TOOLS = ("unshare", "nsenter", "ip", "ssh", "ssh-keygen")
-#: What the board's "Python" is: the real worker, whose references settle at once, with a lock and marks of its own.
+#: What the board's "Python" is: the real worker, whose references settle at once, with a lock of its own.
 _PYTHON = """#!/bin/sh
-echo $$ > {folder}/worker.pid
-{variables}
+export PYTHONPATH={package} XDG_STATE_HOME={state}{temporary}
 exec {python} -c '
-import os, select, sys, time
 from pathlib import Path
-if "LD_PRELOAD" in os.environ:  # libfaketime refuses the absolute deadline of clock_nanosleep
-    time.sleep = lambda seconds: select.select([], [], [], seconds)
-from edgeplan.measurement import blocks, lock, nominal
+from edgeplan.measurement import lock, nominal
 from edgeplan.measurement.board import worker
 nominal._SECONDS = 0.02
 lock.FOLDER = Path("{folder}")
-block = blocks._block
-def begun(item, *given):
-    if not item.started:
-        with open("{folder}/begun", "a") as marks:
-            marks.write(item.subject.id + chr(10))
-    return block(item, *given)
-blocks._block = begun
 worker.main()
 '
 """
@@ -64,7 +53,6 @@ class SshBoard:
     there: subprocess.Popen[bytes]
     here: subprocess.Popen[bytes]
     server: subprocess.Popen[bytes] | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     def on_host(self, *command: str, **given: object) -> subprocess.Popen[str]:
         """Start a command where the host is."""
@@ -75,18 +63,7 @@ class SshBoard:
         """Plug the cable ("up") or pull it ("down")."""
         _run("nsenter", "-t", str(self.here.pid), "-n", "ip", "link", "set", "v0", state)
 
-    def write_python(self, **variables: str) -> None:
-        """Write what the board's Python is, with more variables of its environment."""
-        told = "\n".join(f"export {name}='{value}'" for name, value in {**self.variables, **variables}.items())
-        path = self.folder / "python"
-        path.write_text(_PYTHON.format(folder=self.folder, python=sys.executable, variables=told))
-        path.chmod(0o755)
-
-    def worker(self) -> int:
-        """Number of the worker's process."""
-        return int((self.folder / "worker.pid").read_text())
-
-    def device(self, path: Path, *, python: str = "", reconnect_seconds: float = 120.0, **transport: str) -> Path:
+    def device(self, path: Path, *, python: str = "", **transport: str) -> Path:
         """Write a device file that reaches the board."""
         document = {
             "format_version": 2,
@@ -97,7 +74,7 @@ class SshBoard:
                 "host": "board",
                 "python": python or str(self.folder / "python"),
                 "config": str(self.folder / "ssh_config"),
-                "reconnect_seconds": reconnect_seconds,
+                "reconnect_seconds": 120.0,
                 **transport,
             },
         }
@@ -131,12 +108,10 @@ def ssh_board(folder: Path, *, disk_mib: int = 0) -> Iterator[SshBoard]:
         there = ["nsenter", "-t", str(board.there.pid), "-n", "-m"]
         if disk_mib:
             _run(*there, "mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", str(state))
-        board.variables = {
-            "PYTHONPATH": str(ROOT / "workflow"),
-            "XDG_STATE_HOME": str(state),
-            **({"TMPDIR": str(state)} if disk_mib else {}),
-        }
-        board.write_python()
+        temporary = f" TMPDIR={state}" if disk_mib else ""
+        path, package = folder / "python", ROOT / "workflow"
+        path.write_text(_PYTHON.format(folder=folder, package=package, state=state, temporary=temporary, python=sys.executable))
+        path.chmod(0o755)
         board.server = _server(board, there)
         yield board
     finally:

@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from board_cuts import trial
 from ssh_board import ROOT, SshBoard, lacking, ssh_board
 
 from edgeplan.measurement.rows import read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(bool(lacking()), reason=lacking() or "no reason")]
 _HOST = Path(__file__).with_name("board_host.py")
-_FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
 @pytest.fixture
@@ -115,25 +113,6 @@ def test_a_full_disk_is_told_and_then_gone_on_from(tmp_path: Path) -> None:
     assert set(stored(tmp_path).values()) == {1}
 
 
-@pytest.mark.skipif(not _FAKETIME.is_file(), reason="libfaketime is not installed")
-def test_the_board_s_clock_may_jump(board: SshBoard, tmp_path: Path) -> None:
-    clock = tmp_path / "clock"
-    clock.write_text("@1971-01-01 00:00:00\n")
-    board.write_python(
-        LD_PRELOAD=str(_FAKETIME), FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1", FAKETIME_DONT_FAKE_MONOTONIC="1"
-    )
-    process = host(board, board.device(tmp_path / "dev.yaml"), tmp_path, 20)
-    first_row(process)
-    clock.write_text("@2049-01-01 00:00:00\n")
-    code, output = output_of(process)
-    assert code == 0, output
-    rows = [row for path in (tmp_path / "rows").rglob("*.parquet") for row in read_rows(path)]
-    assert len(rows) == 20
-    assert all(abs(moment - time.time()) < 600 for row in rows for moment in row["measured_at"])
-    (identity,) = (tmp_path / "rows/dev").glob("*.json")
-    assert json.loads(identity.read_text())["environment"]["clock_offset_s"] < -1e9
-
-
 @pytest.mark.parametrize(
     ("transport", "what", "next_step"),
     [
@@ -157,10 +136,3 @@ def test_what_is_wrong_with_the_way_is_told(
     assert next_step in output
     assert "Traceback" not in output
     assert not list((tmp_path / "rows").rglob("*"))
-
-
-def test_cuts_and_kills_lose_no_row_and_give_none_twice() -> None:
-    """`board_cuts.py` with more of them gives the figures of docs/farm.md."""
-    found = trial(cuts=1, kills=1, seed=3)
-    assert (found["farm.rows_lost"], found["farm.rows_twice"]) == (0, 0)
-    assert found["farm.begun_not_journalled_max"] <= 1
