@@ -160,27 +160,8 @@ _PAIRS: Mapping[str, Form] = {
 }
 
 _COPIES: Mapping[str, Form] = {
-    "slice of rows": one("Slice", "x s e a", constants={"s": [1], "e": [6], "a": [2]}),
-    "slice of channels, negative": one("Slice", "x s e a", constants={"s": [-4], "e": [-1], "a": [1]}),
-    "slice to the end": one("Slice", "x s e a", constants={"s": [3], "e": [_BIG], "a": [-1]}),
-    "slice of two axes": one("Slice", "x s e a", constants={"s": [1, 2], "e": [5, 9], "a": [1, 3]}),
-    "every second": one("Slice", "x s e a p", constants={"s": [0, 1], "e": [_BIG, _BIG], "a": [2, 3], "p": [2, 2]}),
-    "backwards": one("Slice", "x s e a p", constants={"s": [-1], "e": [-_BIG], "a": [3], "p": [-1]}),
-    "slice of all axes": one("Slice", "x s e", _MATRIX, {"s": [1, 2], "e": [3, 8]}),
     "slice as of opset 9": one("Slice", opset=9, starts=[1], ends=[5], axes=[2]),
-    "pad by zeros": one("Pad", "x p", constants={"p": [0, 0, 1, 2, 0, 0, 3, 0]}),
-    "pad by a number": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 1.5}),
-    "pad by reflection": one("Pad", "x p", mode="reflect", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
-    "pad by edges": one("Pad", "x p", mode="edge", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
-    "pad of a long axis by reflection": one("Pad", "x p", {"x": (1, 3000)}, mode="reflect", constants={"p": [0, 7, 0, 9]}),
-    "pad of a long axis by zeros": one("Pad", "x p", {"x": (2, 3000, 2)}, constants={"p": [0, 7, 0, 0, 9, 0]}),
     "pad by infinity": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 3e38}),
-    "pad of a long axis by edges": one("Pad", "x p", {"x": (2, 900, 3)}, mode="edge", constants={"p": [0, 7, 1, 0, 9, 0]}),
-    "every third of a long axis": one("Slice", "x s e a p", {"x": (2, 3, 900)}, {"s": [1], "e": [_BIG], "a": [2], "p": [3]}),
-    "a long axis backwards": one("Slice", "x s e a p", {"x": (2, 900, 3)}, {"s": [-1], "e": [-_BIG], "a": [1], "p": [-1]}),
-    "places of a long axis": one("Gather", "x i", {"x": (2, 900, 3)}, {"i": np.arange(300) * 7 % 900}, axis=1),
-    "upper triangle": one("Trilu", inputs=_LINE),
-    "lower triangle": one("Trilu", "x k", _LINE, {"k": np.array(2)}, upper=0),
     "two outputs of one input": Form(
         (node("Identity", "x", "y", "first"), node("Identity", "x", "z", "second"), node("Relu", "x", "v")),
         {"x": IMAGE},
@@ -191,28 +172,9 @@ _COPIES: Mapping[str, Form] = {
     "pad cuts": one("Pad", "x p", constants={"p": [0, 0, -1, 2, 0, 0, -2, 0]}),
     "pad of some axes": one("Pad", "x p - a", opset=18, constants={"p": [1, 2], "a": [3]}),
     "pad as of opset 10": one("Pad", opset=10, pads=[0, 0, 1, 2, 0, 0, 3, 0], value=0.5),
-    "gather of one place": one("Gather", "x i", axis=1, constants={"i": 2}),
-    "gather of several": one("Gather", "x i", axis=3, constants={"i": [3, 0, -1, 3]}),
-    "gather of neighbours": one("Gather", "x i", axis=2, constants={"i": [3, 4, 5]}),
-    "gather by a matrix": one("Gather", "x i", axis=1, constants={"i": [[0, 1], [5, 2]]}),
-    "expand": one("Expand", "x s", (6, 1, 10), {"s": [2, 6, 8, 1]}),
-    "tile": one("Tile", "x r", constants={"r": [1, 2, 1, 3]}),
-    "depth to space": one("DepthToSpace", inputs=(1, 12, 4, 5), blocksize=2),
-    "depth to space, columns first": one("DepthToSpace", inputs=(1, 12, 4, 5), blocksize=2, mode="CRD"),
-    "space to depth": one("SpaceToDepth", inputs=(1, 3, 4, 6), blocksize=2),
 }
 
 _REDUCED: Mapping[str, Form] = {
-    **{f"{op} of the image": one(f"Reduce{op}", axes=[2, 3]) for op in ("Max", "Min", "Mean")},
-    **{f"{op} of channels, dropped": one(f"Reduce{op}", axes=[1], keepdims=0) for op in ("Max", "Min", "Mean")},
-    **{f"{op} of the last of three": one(f"Reduce{op}", inputs=_LINE, axes=[-1]) for op in ("Max", "Min", "Mean")},
-    **{f"{op} of everything": one(f"Reduce{op}", inputs=_MATRIX) for op in ("Max", "Min", "Sum")},
-    **{f"{op} of apart axes": one(f"Reduce{op}", axes=[1, 3]) for op in ("Max", "Min")},
-    **{
-        f"{op} of {axes} of {shape}": _positive(f"Reduce{op}", shape, axes=axes, keepdims=keep)
-        for op in ("L1", "L2", "SumSquare", "LogSum", "LogSumExp")
-        for axes, shape, keep in (([2, 3], IMAGE, 1), ([1], IMAGE, 0), ([-1], _LINE, 1), ([0, 2], _LINE, 0))
-    },
     "logarithm of a sum of large exponentials": Form(
         (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": _MATRIX}, {"k": value([100.0])}
     ),
@@ -239,9 +201,6 @@ _NORMS: Mapping[str, Form] = {
         for shape in ((2, 6), (3, 6, 1), (2, 6, 1, 1), (2, 6, 1, 1, 1), (1, 6, 1, 1), (2, 6, 2, 1))
     },
     "layers whose shift is stored first": one("LayerNormalization", "x s b", _LINE, {"b": (7,), "s": (7,)}),
-    "layers": one("LayerNormalization", "x s b", _LINE, {"s": (7,), "b": (7,)}),
-    "layers without a shift": one("LayerNormalization", "x s", _LINE, {"s": (7,)}),
-    "layers of two axes": one("LayerNormalization", "x s b", _LINE, {"s": (5, 7), "b": (5, 7)}, axis=1, epsilon=1e-3),
     **{
         f"layers that hand out {told}": one(
             "LayerNormalization", "x s b", (2, 3, 5, 7), {"s": (5, 7), "b": (5, 7)}, axis=2, writes=writes
@@ -255,22 +214,9 @@ _NORMS: Mapping[str, Form] = {
     ),
     "rows by their root mean square": one("RMSNormalization", "x s", _LINE, {"s": (7,)}, opset=23, epsilon=1e-3),
     "rows of two axes by their root mean square": one("RMSNormalization", "x s", _LINE, {"s": (5, 7)}, opset=23, axis=1),
-    "instances": one("InstanceNormalization", "x s b", constants={"s": (6,), "b": (6,)}),
-    "instances of lines": one("InstanceNormalization", "x s b", _LINE, {"s": (5,), "b": (5,)}),
-    "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
 }
 
 _TRANSPOSED: Mapping[str, Form] = {
-    "transposed convolution": one("ConvTranspose", "x w b", constants={"w": (6, 4, 3, 3), "b": (4,)}),
-    "transposed, its bias stored first": one("ConvTranspose", "x w b", constants={"b": (4,), "w": (6, 4, 3, 3)}),
-    "transposed, strided": one("ConvTranspose", "x w", strides=[2, 2], constants={"w": (6, 4, 2, 2)}),
-    "transposed, padded": one(
-        "ConvTranspose", "x w b", strides=[2, 3], pads=[1, 0, 1, 1], output_padding=[1, 1],
-        constants={"w": (6, 4, 3, 4), "b": (4,)},
-    ),
-    "transposed, dilated": one("ConvTranspose", "x w", dilations=[2, 1], constants={"w": (6, 4, 3, 3)}),
-    "transposed, in groups": one("ConvTranspose", "x w b", group=2, strides=[2, 2], constants={"w": (6, 5, 3, 3), "b": (10,)}),
-    "transposed, by channel": one("ConvTranspose", "x w", group=6, strides=[2, 2], constants={"w": (6, 1, 3, 3)}),
     **{
         f"transposed, {name}": one("ConvTranspose", "x w", constants={"w": (6, 4, 3, 4)}, **attributes)
         for name, attributes in (
@@ -282,7 +228,6 @@ _TRANSPOSED: Mapping[str, Form] = {
             ("same upper to sizes", {"strides": [2, 3], "auto_pad": "SAME_UPPER", "output_shape": [16, 29]}),
         )
     },
-    "transposed of a line": one("ConvTranspose", "x w", _LINE, {"w": (5, 3, 4)}, strides=[2]),
 }  # fmt: skip
 
 
@@ -578,37 +523,6 @@ _COMPILED: Mapping[str, Form] = {
     ),
 }
 
-_PICKED: Mapping[str, Form] = {
-    "an element of each place": _typed(one("GatherElements", "x i", {"x": IMAGE, "i": (1, 9, 8, 4)}, axis=1), i=_INT),
-    "elements of the last axis": _typed(one("GatherElements", "x i", {"x": IMAGE, "i": (1, 2, 8, 30)}, axis=-1), i=_LONG),
-    "elements of a table": _typed(one("GatherElements", "k i", {"i": (3, 5)}, {"k": (4, 5)}), i=_LONG),
-    "elements at constant places": one("GatherElements", "x i", (3, 4), {"i": [[0, -1, 2], [3, 3, -4]]}, axis=1),
-    "elements that are integers": _typed(one("GatherElements", "x i", {"x": (3, 4), "i": (2, 4)}), x=_LONG, i=_LONG, y=_LONG),
-    "slices": _typed(one("GatherND", "x i", {"x": (3, 4, 5), "i": (2, 7, 2)}), i=_LONG),
-    "slices that are numbers": _typed(one("GatherND", "x i", {"x": (3, 4), "i": (7, 2)}), i=_LONG),
-    "slices of truth in batches": _typed(
-        one("GatherND", "x i", {"x": (2, 3, 4, 5), "i": (2, 3, 2, 1)}, batch_dims=2), x=_BOOL, i=_LONG, y=_BOOL
-    ),
-    "slices at constant places": one("GatherND", "x i", (3, 4, 5), {"i": [[0, -1], [2, 3]]}),
-    "elements written by axis": _typed(
-        one("ScatterElements", "x i u", {"x": IMAGE, "i": (1, 2, 8, 4), "u": (1, 2, 8, 4)}, axis=1), i=_INT
-    ),
-    "elements summed up in zeros": _typed(
-        one("ScatterElements", "k i u", {"i": (9, 5), "u": (9, 5)}, {"k": np.zeros((4, 5))}, reduction="add"), i=_LONG
-    ),
-    "integers at their least": _typed(
-        one("ScatterElements", "x i u", {"x": (3, 4), "i": (2, 4), "u": (2, 4)}, reduction="min"),
-        x=_LONG,
-        i=_LONG,
-        u=_LONG,
-        y=_LONG,
-    ),
-    "slices written": _typed(one("ScatterND", "x i u", {"x": (3, 4, 5), "u": (2, 5)}, {"i": [[0, 1], [-1, 2]]})),
-    "numbers multiplied into slices": _typed(
-        one("ScatterND", "x i u", {"x": (3, 4), "i": (7, 2), "u": (7,)}, reduction="mul"), i=_LONG
-    ),
-    "slices of a table": _typed(one("GatherND", "k i", {"i": (7, 1)}, {"k": (3, 8)}), i=_LONG),
-}
 _OF_BYTES = ((TensorProto.UINT8, "bytes"), (TensorProto.INT8, "signed bytes"))
 _BYTES: Mapping[str, Form] = {
     **{
@@ -669,5 +583,5 @@ _ROOTS: Mapping[str, Form] = {
 DECOMPOSED: Mapping[str, Form] = {**_GELUS, **_LAYERS}
 EXPORTED: Mapping[str, Form] = {
     **_BEHIND, **_COMPILED, **_UNARY, **DECOMPOSED, **_PAIRS, **_COPIES, **_REDUCED, **_NORMS, **_TRANSPOSED, **_VOLUMES,
-    **_SEQUENCES, **_PICKED, **_ROOTS, **_BYTES,
+    **_SEQUENCES, **_ROOTS, **_BYTES,
 }  # fmt: skip

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from depth import by_day
 from edgeplan.errors import ModelError
-from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.onnx.read import load_onnx
@@ -65,35 +64,6 @@ def test_models_split_into_kernels_with_finite_features(name: str) -> None:
     matrix = features(table.configs)
     assert matrix.shape == (len(table.configs), len(FEATURES))
     assert np.isfinite(matrix).all()
-
-
-def test_an_upsampled_image_repeats_its_pixels(tmp_path: Path) -> None:
-    b = GraphBuilder("up", (1, 2, 3, 4))
-    path = save_onnx(b.build(b.upsample(b.input, 3), b.input), tmp_path / "m.onnx")
-    found, given = _run(path)
-    np.testing.assert_array_equal(found, given.repeat(3, axis=2).repeat(3, axis=3))
-
-
-def test_an_lstm_has_the_gates_of_its_documentation(tmp_path: Path) -> None:
-    hidden = 3
-    b = GraphBuilder("sequence", (5, 2, 4))
-    graph = b.build(b.lstm(b.input, hidden, bidirectional=True, name="lstm"), b.input)
-    path = save_onnx(graph, tmp_path / "m.onnx")
-    found, x = _run(path)
-    values = {i.name: numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer}
-    w, r, bias = (values[name] for name in graph.by_name["lstm"].weights)
-
-    def sigmoid(a: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return np.asarray(1 / (1 + np.exp(-a)), dtype=np.float32)
-
-    for direction, order in ((0, range(5)), (1, reversed(range(5)))):
-        h = c = np.zeros((2, hidden), dtype=np.float32)
-        for step in order:
-            gates = x[step] @ w[direction].T + h @ r[direction].T + bias[direction].reshape(2, -1).sum(axis=0)
-            i, o, f, g = np.split(gates, 4, axis=1)
-            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-            h = sigmoid(o) * np.tanh(c)
-            np.testing.assert_allclose(found[step, direction], h, rtol=1e-4, atol=1e-6)
 
 
 def _constant(name: str, values: Any, kind: type = np.float32) -> TensorProto:
