@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -20,7 +19,6 @@ from onnx import TensorProto, helper
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.predictors.card import Regressor
 from edgeplan.predictors.predictor import DevicePredictor
 
 SOURCES = Path(__file__).parents[2] / "workflow"
@@ -72,30 +70,6 @@ def _plain_model(path: Path, op_type: str, size: int | str) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
     )
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)]), path)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.95])
-def test_a_truncated_model(refused: Refused, workspace: Path, tmp_path: Path, share: float) -> None:
-    data = (workspace / "good.onnx").read_bytes()
-    path = tmp_path / "cut.onnx"
-    path.write_bytes(data[: int(share * len(data))])
-    message = "(not a readable ONNX model|the model holds no operators|not an ONNX model but an empty file)"
-    refused("predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="export")
-
-
-def test_a_corrupt_model(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "text.onnx"
-    path.write_text("this is no model " * 20)
-    refused(
-        "predict",
-        str(path),
-        "-d",
-        "dev",
-        code=2,
-        message="not an ONNX model but a text",
-        where=str(path),
-        following="name an ONNX model",
-    )
 
 
 def test_a_dynamic_shape(refused: Refused, tmp_path: Path) -> None:
@@ -158,89 +132,6 @@ def test_a_device_that_does_not_exist_is_not_to_be_reproduced(refused: Refused, 
         following="known",
         folder=tmp_path,
     )
-
-
-def test_predictors_that_lack_a_kernel(refused: Refused) -> None:
-    message = "no predictor for kernels of kind"
-    refused("predict", "good.onnx", "-d", "dev", code=9, message=message, where="node", following="partial")
-
-
-@pytest.mark.parametrize("kind", ["lstm", "resize", "resize_linear"])
-def test_a_kind_that_no_predictor_knows_is_named_with_its_node(refused: Refused, tmp_path: Path, kind: str) -> None:
-    b = GraphBuilder("net", (4, 1, 8) if kind == "lstm" else (1, 4, 8, 8))
-    if kind == "lstm":
-        y = b.lstm(b.input, 3, bidirectional=True, name="odd")
-    else:
-        y = b.upsample(b.input, mode="linear" if kind == "resize_linear" else "nearest", name="odd")
-    path = save_onnx(b.build(b.activation(y, "sigmoid")), tmp_path / "net.onnx")
-    message = f"no predictor for kernels of kind {kind}"
-    refused("predict", str(path), "-d", "dev", code=9, message=message, where="node odd", following="partial")
-
-
-def test_what_is_covered_can_still_be_asked_for(edgeplan: Edgeplan, workspace: Path) -> None:
-    done = edgeplan("predict", "good.onnx", "-d", "dev", "--partial", "--json", folder=workspace)
-    assert done.code == 0, done.err
-    document = json.loads(done.out)
-    assert document["coverage"] == 0.0
-    assert document["latency_ms"] == pytest.approx(0.005)
-    assert len(document["missing"]) == 6
-
-
-@pytest.mark.parametrize(
-    ("file", "changes", "message"),
-    [
-        ("predictors/card.json", {"format_version": 9}, "the card of the predictors does not fit: format_version"),
-        ("predictors/card.json", {"call_us": -1}, "call_us"),
-        ("predictors/card.json", {"features": ["x"]}, "trained on other features"),
-        ("fusion/rules.json", {"format_version": 9}, "fusion rules does not fit: format_version"),
-    ],
-)
-def test_results_of_another_format(
-    refused: Refused, workspace: Path, tmp_path: Path, file: str, changes: dict[str, Any], message: str
-) -> None:
-    for path in (workspace / "results/dev").rglob("*.*"):
-        target = tmp_path / "dev" / path.relative_to(workspace / "results/dev")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-    spoilt = tmp_path / "dev" / file
-    spoilt.write_text(json.dumps({**json.loads(spoilt.read_text()), **changes}))
-    arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
-    refused(*arguments, code=5, message=message, where=str(spoilt), following=".")
-
-
-@pytest.mark.parametrize("file", ["../../elsewhere.txt", "/etc/a.txt", "a.txt/../b"])
-def test_a_card_names_no_file_outside_its_folder(file: str) -> None:
-    with pytest.raises(ValueError, match="file"):
-        Regressor(kind="conv", file=file, work=(), rows=0)
-
-
-def test_results_that_are_no_json(refused: Refused, tmp_path: Path) -> None:
-    card = tmp_path / "dev/predictors/card.json"
-    card.parent.mkdir(parents=True)
-    card.write_text("{")
-    arguments = ("predict", "good.onnx", "-d", "dev", "--results", str(tmp_path))
-    refused(*arguments, code=5, message="not valid JSON", where=str(card), following="again")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"treads": 1}, "treads: no such field"),
-        ({"threads": -1}, "threads: "),
-        ({"engine": "tensorflux"}, "unknown engine 'tensorflux'"),
-        ({"cores": [9999]}, "core 9999 does not exist"),
-    ],
-)
-def test_a_device_file_that_does_not_fit(
-    edgeplan: Edgeplan, workspace: Path, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    path = tmp_path / "dev.yaml"
-    path.write_text(yaml.safe_dump({"format_version": 1, "name": "dev", "engine": "onnxruntime", **changes}))
-    done = edgeplan("device", "check", str(path), "--seconds", "1", folder=workspace)
-    assert "Traceback" not in done.err
-    assert done.code == 3, done.err
-    assert re.match(rf"error: .*{message}", done.err)
-    assert "next:" in done.err
 
 
 def test_an_unknown_device(refused: Refused) -> None:

@@ -145,35 +145,6 @@ def test_a_kernel_without_a_predictor_ends_the_command_with_its_node(tmp_path: P
     assert sum(k["latency_ms"] for k in found["kernels"]) + found["call_ms"] == pytest.approx(found["latency_ms"])
 
 
-def _of_two_types(path: Path, kind: int) -> Path:
-    kinds = {"other": kind, "full": TensorProto.FLOAT}
-    nodes = [helper.make_node("Relu", [name], [f"{name}_out"], name=f"{name}_relu") for name in kinds]
-    inputs = [helper.make_tensor_value_info(name, kind, [1, 16, 28, 28]) for name, kind in kinds.items()]
-    outputs = [helper.make_tensor_value_info(f"{name}_out", kind, None) for name, kind in kinds.items()]
-    body = helper.make_graph(nodes, "mixed", inputs, outputs)
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-def test_double_precision_is_no_number_but_an_error(tmp_path: Path, answer: Answers) -> None:
-    path = _of_two_types(tmp_path / "mixed.onnx", TensorProto.DOUBLE)
-    code, said, error = answer(path)
-    assert (code, said) == (PredictionError.exit_code, "")
-    assert "no predictor for kernels of element type float64" in error
-    assert "node other_relu" in error
-    assert "export the model in float32" in error
-    code, said, _ = answer(path, "--partial", "--json")
-    found = json.loads(said)
-    assert (code, found["missing"], found["coverage"]) == (0, ["other_relu"], 0.5)
-
-
-def test_half_precision_is_predicted_as_single_even_of_inputs_alone(tmp_path: Path, answer: Answers) -> None:
-    code, said, _ = answer(_of_two_types(tmp_path / "mixed.onnx", TensorProto.FLOAT16), "--json")
-    found = json.loads(said)
-    assert (code, found["missing"], found["coverage"]) == (0, [], 1.0)
-    assert len({kernel["latency_ms"] for kernel in found["kernels"] if kernel["name"].endswith("_relu")}) == 1
-
-
 def test_a_kernel_unlike_those_measured_is_predicted_with_a_warning(workspace: Path, tmp_path: Path, answer: Answers) -> None:
     code, said, warned = answer(write_model(tmp_path / "grouped.onnx", groups=4), "--json")
     why, found = "groups 4, measured 1", json.loads(said)

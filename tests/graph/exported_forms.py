@@ -160,6 +160,11 @@ _PAIRS: Mapping[str, Form] = {
 }
 
 _COPIES: Mapping[str, Form] = {
+    "every second": one("Slice", "x s e a p", constants={"s": [0, 1], "e": [_BIG, _BIG], "a": [2, 3], "p": [2, 2]}),
+    "pad by reflection": one("Pad", "x p", mode="reflect", constants={"p": [0, 0, 2, 3, 0, 0, 1, 4]}),
+    "gather of several": one("Gather", "x i", axis=3, constants={"i": [3, 0, -1, 3]}),
+    "tile": one("Tile", "x r", constants={"r": [1, 2, 1, 3]}),
+    "depth to space": one("DepthToSpace", inputs=(1, 12, 4, 5), blocksize=2),
     "slice as of opset 9": one("Slice", opset=9, starts=[1], ends=[5], axes=[2]),
     "pad by infinity": one("Pad", "x p v", constants={"p": [0, 1, 1, 2, 0, 0, 3, 0], "v": 3e38}),
     "two outputs of one input": Form(
@@ -175,6 +180,7 @@ _COPIES: Mapping[str, Form] = {
 }
 
 _REDUCED: Mapping[str, Form] = {
+    "Mean of channels, dropped": one("ReduceMean", axes=[1], keepdims=0),
     "logarithm of a sum of large exponentials": Form(
         (node("Mul", "x k", "h", name="before"), node("ReduceLogSumExp", "h", axes=[1])), {"x": _MATRIX}, {"k": value([100.0])}
     ),
@@ -207,6 +213,7 @@ _NORMS: Mapping[str, Form] = {
         )
         for told, writes in (("their mean", "y q"), ("their mean and deviation", "y q r"))
     },
+    "groups": one("GroupNormalization", "x s b", opset=21, num_groups=3, constants={"s": (6,), "b": (6,)}),
     "the mean of layers alone": Form(
         (node("LayerNormalization", "x s", "h q r", axis=1), node("Relu", "q", name="last")),
         {"x": _LINE},

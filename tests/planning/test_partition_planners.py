@@ -92,65 +92,12 @@ def test_what_cannot_be_split_says_why() -> None:
     assert reason(made, "c").startswith("no split is faster: split, 50 % on the CPU takes 3 ms")
 
 
-def test_an_output_is_moved_once() -> None:
-    # Both readers run on the GPU; a's output is moved for the first of them.
-    made = plan(
-        costs_of(operator("a", "", 1, 9, to_gpu_ms=0.5), operator("b", "a", 9, 1), operator("c", "ab", 9, 1), hand_over=0.1),
-        "sequential",
-    )
-    assert (kinds(made), made.makespan_ms) == ("cgg", pytest.approx(1 + 0.1 + 0.5 + 2))
-
-
 def test_what_only_one_processor_can_run_is_part_of_the_other_ones_plan() -> None:
     only = {"name": "b", "inputs": ["a"], "options": [{"on": "cpu", "cpu_ms": 1.0}]}
     costs = costs_of(operator("a", "", 5, 1), only, operator("c", "b", 5, 1), hand_over=0.25)
     assert baselines.single(costs, GPU) == (1, 0, 1)
     made = plan(costs, "sequential")
     assert (kinds(made), made.better_single, made.better_single_ms) == ("gcg", "gpu", 3.5)
-
-
-@branches
-def test_branches_run_side_by_side() -> None:
-    # b on the CPU beside c on the GPU: 1 + 3 + 1. One after the other 7; no split.
-    costs = costs_of(operator("a", "", 1, 1), operator("b", "a", 3, 9), operator("c", "a", 9, 3), operator("d", "bc", 1, 1))
-    made = plan(costs, "parallel", _SEARCH)
-    assert (made.makespan_ms, made.optimal) == (pytest.approx(5.0), True)
-    assert kinds(made)[1:3] == "cg"
-    assert reason(made, "b") == "it has no split"
-    assert plan(costs, "sequential").makespan_ms == pytest.approx(8.0)
-
-
-@branches
-def test_a_zero_length_step_does_not_keep_others_apart() -> None:
-    # The reshape takes no time: an interval of size zero may not lie within b's, the plan must not wait for that.
-    costs = costs_of(operator("a", "", 1, 9), operator("b", "a", 4, 9), operator("r", "a", 0, 9), operator("c", "r", 9, 4))
-    made = plan(costs, "parallel", _SEARCH)
-    assert (made.makespan_ms, made.optimal) == (pytest.approx(5.0), True)
-
-
-@branches
-def test_steps_side_by_side_slow_each_other() -> None:
-    contention = [{"cpu_load": "compute", "gpu_load": "compute", "cpu_factor": 1.5, "gpu_factor": 1.25}]
-    steps = (operator("a", "", 0, 0), operator("b", "a", 3, 99), operator("c", "a", 99, 4), operator("d", "bc", 1, 1))
-    made = plan(costs_of(*steps, contention=contention), "parallel", _SEARCH)
-    # Beside each other until b has done its 3 at 4.5; by then c has done 3.6 and needs .4 more, alone.
-    assert (made.makespan_ms, made.optimal) == (pytest.approx(4.9 + 1), True)
-    worse = [{**contention[0], "cpu_factor": 3, "gpu_factor": 3}]
-    alone = plan(costs_of(*steps, contention=worse), "parallel", _SEARCH)
-    assert alone.makespan_ms == pytest.approx(8.0)
-
-
-@branches
-def test_copies_of_the_reader_keep_it_from_other_work() -> None:
-    """A phone's GPU that fetches an input computes nothing meanwhile; a copy engine works beside it."""
-    first = operator("a", "", 1, 99, to_gpu_ms=4)
-    steps = (first, operator("b", "", 99, 4), operator("c", "ab", 99, 1))
-    by_engine = plan(costs_of(*steps), "parallel", _SEARCH)
-    by_reader = plan(costs_of(*steps, copies="reader"), "parallel", _SEARCH)
-    assert by_engine.makespan_ms == pytest.approx(1 + 4 + 1), "moved while b runs"
-    assert by_reader.makespan_ms == pytest.approx(4 + 4 + 1), "c is busy with it behind b"
-    assert by_reader.optimal
-    assert plan(costs_of(first, steps[1], steps[2], copies="reader"), "sequential").makespan_ms == pytest.approx(1 + 4 + 4 + 1)
 
 
 @branches

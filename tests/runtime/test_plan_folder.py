@@ -26,7 +26,7 @@ from edgeplan.planning.document import Plan
 from edgeplan.runtime import raw_weights, weight_cache
 from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import FORMAT, read_folder
+from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
 
 Planned = Callable[..., Plan]
@@ -107,13 +107,6 @@ def test_damaged_documents_are_refused(
         assert "edgeplan plan cold-start" in caught.value.next_step
     (folder / name).write_bytes(whole)
     start_right(dnnl, folder, graph, wanted)
-
-
-def test_another_format_version_is_named(dnnl: Dnnl, folder: Path) -> None:
-    path = folder / "plan.json"
-    path.write_text(path.read_text().replace(f'"format_version":{FORMAT},', f'"format_version":{FORMAT - 1},'))
-    with pytest.raises(FormatError, match="another format"):
-        ColdSession(dnnl, folder, threads=2)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
@@ -17,16 +16,6 @@ from edgeplan.profiling.frame import from_frame, to_frame
 from edgeplan.support.frames import read_parquet
 
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
-
-
-def test_profiles_survive_a_table(tmp_path: Path) -> None:
-    profiles = (*layouts(4, 2), replace(realistic(3, 1, little_cores=1, little_ratio=2.0), model="other"))
-    frame = to_frame(profiles)
-    assert {"read_big_ms", "execute_1_ms", "execute_2_ms", "read_bytes", "little_ratio"} <= set(frame.columns)
-    assert len(frame) == 15 * 12
-    path = tmp_path / "profile.parquet"
-    frame.to_parquet(path, index=False)
-    assert from_frame(pd.read_parquet(path)) == profiles
 
 
 @pytest.mark.parametrize(

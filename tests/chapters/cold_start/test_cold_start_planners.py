@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from cold_start_instances import layouts, realistic, uniform
 
@@ -14,9 +13,7 @@ from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.bounds import cache_bytes, fewest_read_bytes, read_bytes, work_bound_ms
 from edgeplan.planning.document import Target
 from edgeplan.planning.dominance import pareto
-from edgeplan.planning.local_search import carried_bounds
 from edgeplan.planning.machine import MAIN, KernelSchedule, Span, costs_of, makespan_ms, sequential, simulate
-from edgeplan.planning.mixed_integer import program, relax
 from edgeplan.planning.optimal import Search, optimal
 from edgeplan.planning.outcome import Outcome
 from edgeplan.planning.profile import Candidate, Contention, Disk, Fresh, Layer, Profile
@@ -24,31 +21,6 @@ from edgeplan.planning.profile import Candidate, Contention, Disk, Fresh, Layer,
 # Of the planner for an evicted page cache, which searches for as long as it may; the others have no disk.
 ON_DISK = Options(Search(time_limit_s=0.6), disk=Disk(1000.0, 0.3))
 TARGET = Target("m.onnx", "a" * 64, "oneDNN", "3.2", "avx512_core", "machine", 2)
-
-
-def test_preparing_everything_first_is_best_when_widening_pays() -> None:
-    # Two preparations of 2 at once, then 2 + 2 on both cores: 6. Widening later: 2 + 3 + 2 = 7, never: 2 + 3 + 3 = 8.
-    planned = optimal(costs_of(uniform([(2, 3, 2), (2, 3, 2)])))
-    assert planned.schedule.widen_from == 0
-    assert sorted(planned.schedule.place) == [MAIN, 0]
-    assert planned.makespan_ms == pytest.approx(6)
-    assert planned.lower_bound_ms == pytest.approx(6, rel=1e-3)
-
-
-def test_a_long_preparation_hides_behind_the_first_execution() -> None:
-    # 1 on the main core, 4 on one core, then 3 on both: 8. First everything: 5 + 3 + 3 = 11, both on one core: 6 + 3 = 9.
-    # Never wide: 1 + 4 + 4 = 9.
-    planned = optimal(costs_of(uniform([(1, 4, 3), (5, 4, 3)])))
-    assert planned.schedule == KernelSchedule((0, 0), (MAIN, 0), 1)
-    assert planned.makespan_ms == pytest.approx(8)
-
-
-def test_one_core_does_everything_in_sequence() -> None:
-    candidate = Candidate("k", "raw", {"big": 1.0}, {"big": 2.0}, {"big": 3.0}, {1: 4.0})
-    profile = Profile("m", "nhwc", 1, 0, 1.0, (Layer("s", (), (candidate,)),) * 2, Contention(2, 2, 2))
-    planned = optimal(costs_of(profile))
-    assert (planned.makespan_ms, planned.lower_bound_ms, planned.gap) == (20.0, 20.0, 0.0)
-    assert outcomes([profile], "nnv12")["nhwc"].makespan_ms == 20.0
 
 
 def test_timeline_by_hand() -> None:
@@ -144,19 +116,6 @@ def test_a_search_without_time_still_returns_a_bound() -> None:
     assert patient.lower_bound_ms <= hasty.makespan_ms
 
 
-def test_multipliers_carry_the_whole_bound_of_their_own_relaxation() -> None:
-    costs = costs_of(pareto(realistic(20, 7, preparation=3.0)))
-    assert costs.wide is not None
-    for w in costs.widenings():
-        relaxation = relax(program(costs, w, None, float("inf")))
-        due = np.zeros(costs.steps)
-        due[:w] = relaxation.multipliers[1 : w + 1]
-        carried = carried_bounds(costs, costs.wide, float(relaxation.multipliers[0]), due)
-        assert carried[w] == pytest.approx(relaxation.bound)  # strong duality
-        for other in (max(w - 1, 0), min(w + 1, costs.steps)):
-            assert carried[other] <= relax(program(costs, other, None, float("inf"))).bound * (1 + 1e-6)
-
-
 def test_the_ablation_is_ordered() -> None:
     profile = realistic(30, 3)
     warm, k, kc, kcp = (outcomes([profile], name)["nhwc"].makespan_ms for name in ("warm", "K", "K+C", "K+C+P"))
@@ -202,13 +161,6 @@ def test_fewer_bytes_beat_a_faster_kernel_on_a_slow_disk() -> None:
     for mb_per_s, kernel in ((200.0, "small"), (1e6, "large")):
         options = Options(disk=Disk(mb_per_s))
         assert [c.implementation for c in outcomes([profile], "evicted", options)["nhwc"].chosen] == [kernel]
-
-
-def test_weights_come_from_the_disk_in_one_sequence() -> None:
-    raw = Candidate("k", "raw", {"big": 0.1}, {"big": 0.1}, {"big": 0.0}, {1: 2.0, 2: 1.5}, 1_000_000)
-    cached = replace(raw, source="cached_mmap", read_bytes=1_001_000, cache_bytes=1_001_000)
-    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("s", (), (raw, cached)), Layer("t", (), (raw,))))
-    assert [c.source for c in outcomes([profile], "evicted", ON_DISK)["nhwc"].chosen] == ["cached_mmap", "raw"]
 
 
 def test_several_queues_share_what_is_prepared_for_the_disk() -> None:

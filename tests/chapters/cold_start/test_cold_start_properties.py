@@ -114,14 +114,6 @@ def test_bounds_carried_between_widenings_hold_for_every_schedule(data: st.DataO
         assert (bounds <= makespans + _ROUNDING).all()
 
 
-@settings(_quick, max_examples=6)
-@given(profile=profiles(steps=4, candidates=1, equal=True))
-def test_four_steps_on_equal_cores(profile: Profile) -> None:
-    best = optimum_ms(profile)
-    planned = optimal(costs_of(profile))
-    assert planned.lower_bound_ms - _ROUNDING <= best <= planned.makespan_ms + _ROUNDING
-
-
 @settings(_quick, max_examples=examples(40))
 @given(profile=profiles(steps=3, candidates=4))
 def test_the_filter_never_removes_the_optimum(profile: Profile) -> None:
