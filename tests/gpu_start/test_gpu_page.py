@@ -13,12 +13,10 @@ import pytest
 from edgeplan.chapters.cold_start.gpu.measuring import COLUMNS
 from edgeplan.chapters.cold_start.gpu.page import (
     GPU_REPORT,
-    GPU_TABLES,
     GpuStartEvidence,
     findings,
     gpu_metrics,
     least_ms,
-    ways,
 )
 from edgeplan.support.protocols import protocol
 
@@ -91,21 +89,6 @@ def test_the_machine_bound_is_the_largest_of_work_bus_and_disk_and_none_where_on
     assert np.isnan(least_ms(replace(_evidence(), plans=plans.drop(columns=list(_MACHINE))), "one", "cached"))
 
 
-def test_without_a_stock_engine_there_is_no_figure_of_it() -> None:
-    starts = _starts()
-    found = gpu_metrics(_evidence(starts[starts["stock"] == 0]))
-    assert "cold_gpu.speedup_over_best_stock" not in found
-    assert "cold_gpu.over_warm" in found
-
-
-def test_tables_show_each_model_and_say_why_one_is_missing() -> None:
-    table = GPU_TABLES["cold_gpu_beside"].make(_evidence()).set_index("model")
-    assert table.loc["one", "stock"] == "onnxruntime-cuda"
-    assert table.loc["two", "evicted_ms"] == pytest.approx(135.0)
-    assert "lstm" in table.loc["three", "reason"]
-    assert any("three" in told and "lstm" in told for told in findings(_evidence()))
-
-
 def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) -> None:
     for number, starts in enumerate((_starts(), _starts().query("model == 'three'"))):
         folder = tmp_path / str(number)
@@ -113,16 +96,6 @@ def test_the_page_is_written_also_of_one_model_that_did_not_run(tmp_path: Path) 
         GPU_REPORT.show(_evidence(starts), folder=folder, metrics=folder / "metrics.json", chapter=page)
         assert (folder / "tables/cold_gpu_beside.csv").is_file()
         assert page.is_file()
-
-
-def test_the_figure_has_a_bar_of_each_technique_and_stock_engine() -> None:
-    """Where a stock engine started a model."""
-    (axis,) = ways(_evidence()).axes
-    _, labels = axis.get_legend_handles_labels()
-    assert labels == ["default", "K", "K+C", "optimal", "warm", "onnxruntime-cuda", "later"]
-    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axis.containers}
-    assert heights["onnxruntime-cuda"] == pytest.approx([60.0, np.nan], nan_ok=True)
-    assert heights["later"] == [10.0, 30.0]
 
 
 def test_starts_by_an_earlier_protocol_are_named() -> None:

@@ -13,12 +13,10 @@ from typing import Any
 import pandas as pd
 
 from edgeplan.chapters.cold_start.evaluation.evidence import TABLE2_CONV, ColdEvidence
-from edgeplan.chapters.cold_start.evaluation.tables import COLD_TABLES
 from edgeplan.chapters.cold_start.measuring.results import RUN_COLUMNS
 from edgeplan.measurement.process.job import RunResult
 from edgeplan.planning.profile import Candidate, Layer, Profile
 from edgeplan.profiling.frame import to_frame
-from edgeplan.reporting import kit
 
 MODELS = ("squeezenet", "shufflenetv2")
 #: (setting, plan) -> cold ms of both models with two threads and a warm page cache; one thread takes twice as long.
@@ -170,8 +168,3 @@ def evidence(**changes: Any) -> ColdEvidence:
 def frame_names() -> Sequence[str]:
     """Names of the tables of `ColdEvidence`."""
     return [name for name, value in vars(evidence()).items() if isinstance(value, pd.DataFrame)]
-
-
-def tables_of(names: Sequence[str], e: ColdEvidence) -> dict[str, pd.DataFrame]:
-    """Some of the chapter's tables, which take a tenth of the time of all."""
-    return kit.make_or_explain({name: COLD_TABLES[name] for name in names}, e)

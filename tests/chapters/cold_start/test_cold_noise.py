@@ -13,7 +13,6 @@ from tiny_profiled import QUICK, cores, own_state, tiny  # noqa: F401  a fixture
 from edgeplan.chapters.cold_start import plan as command
 from edgeplan.chapters.cold_start.planners.registry import plan
 from edgeplan.cli.cold_start import noise_line
-from edgeplan.errors import NoiseError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.budget import TimeBudget
 from edgeplan.measurement.preemption import Preemption
@@ -148,14 +147,6 @@ def test_disturbed_candidates_are_come_back_to_while_there_is_time(
 
 
 _DISTURBED_ROUNDS = 2
-
-
-@pytest.mark.long
-def test_refused_noise_is_an_error(dnnl: Dnnl, tmp_path: Path) -> None:
-    model = save_onnx(tiny(), tmp_path / "tiny.onnx")
-    strict = QUICK.model_copy(update={"on_noise": "refuse", "thorough": False, "max_noisy_share": 0.0, "max_drift": 1e-9})
-    with pytest.raises(NoiseError, match="--on-noise keep"):
-        profile_model(dnnl, model, tiny(), strict, cores=cores(), name="tiny", layouts=("nhwc",))
 
 
 def test_rows_of_other_settings_are_found(dnnl: Dnnl, noisy: tuple[Path, tuple[Profile, ...], ProfileStore, float]) -> None:

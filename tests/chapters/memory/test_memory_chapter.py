@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from profile_values_of import PROFILES, asked_of
 
-from edgeplan.chapters.memory import paper
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.evaluation.evidence import HELD_MIB, MemoryEvidence
 from edgeplan.chapters.memory.evaluation.figures import MEMORY_FIGURES
@@ -146,15 +145,6 @@ def test_every_figure_is_drawn_of_all_rows_and_refused_without(name: str) -> Non
         MEMORY_FIGURES[name].make(evidence(empty=True))
 
 
-def test_tables_hold_what_was_measured_and_the_papers_numbers() -> None:
-    found = evidence()
-    made = {name: spec.make(found).set_index("model") for name, spec in MEMORY_TABLES.items()}
-    offline = made["memory_offline"].loc["vgg19"]
-    assert (offline["cutting_ms"], offline["profiling_ms"], offline["planning_ms"]) == (2000, 3000, 6)
-    assert (offline["paper_weights_mb"], offline["paper_planning_ms"]) == (781, 5.27)
-    assert offline["paper_cutting_ms"] == paper.OFFLINE["vgg19"][1]
-
-
 def test_every_bar_has_its_figure_of_merit() -> None:
     found = memory_metrics(evidence())
     assert {key for key in found if not key.endswith((".low", ".high"))} == {bar.key for bar in (*BARS, *FIRST)}
@@ -203,18 +193,6 @@ def test_a_system_without_groups_gives_no_figures_of_them() -> None:
     assert not {key for key in memory_metrics(MemoryEvidence("cpu-onednn", runs, {})) if "cgroup" in key}
 
 
-def test_plans_stand_beside_engines_that_take_what_they_want() -> None:
-    table = MEMORY_TABLES["memory_beside"].make(evidence())
-    assert table.iloc[0]["time over onnxruntime"] == pytest.approx(11 / 12, abs=1e-3)
-    own = table[(table["model"] == "resnet152")].set_index("way")
-    assert own.loc["edgeplan, least", "time over onnxruntime"] == pytest.approx(11 / 12, abs=1e-3)
-    assert own.loc["onnxruntime", "time over the fastest"] == 1
-    assert own.loc["onnxruntime-frugal, held by the system", "time over onnxruntime"] == pytest.approx(33 / 12)
-    slower = _with("least", median_ms=48.0)
-    assert slower["memory.least_over_onnxruntime"] == pytest.approx((4 * 11 / 12) ** 0.5, rel=1e-5)
-    assert slower["memory.least_over_onnxruntime.low"] < slower["memory.least_over_onnxruntime.high"] == 4
-
-
 def test_times_of_two_machines_are_not_divided() -> None:
     runs = evidence().runs.assign(machine="")
     runs.loc[(runs["case"] == "least") & (runs["model"] == "resnet152"), "machine"] = "another"
@@ -224,16 +202,6 @@ def test_times_of_two_machines_are_not_divided() -> None:
     table = MEMORY_TABLES["memory_beside"].make(found).set_index(["model", "way"])
     assert math.isnan(table.loc[("resnet152", "edgeplan, least"), "time over onnxruntime"])
     assert table.loc[("resnet152", "edgeplan, least"), "machine"] == "another"
-
-
-def test_what_one_would_pick_is_told_with_its_fate() -> None:
-    table = MEMORY_TABLES["memory_frugal"].make(evidence()).set_index(["setting", "read_ahead_kib"])
-    assert table.loc[("onnxruntime", 8192), "idle + 45 MiB"] == "killed"
-    assert table.loc[("onnxruntime-frugal", 128), "idle + 45 MiB"] == "22 ms, 2000 faults"
-    assert table.loc[("edgeplan", 8192), ["free", "idle + 45 MiB"]].tolist() == ["12 ms", "11 ms"]
-    found = memory_metrics(evidence())
-    assert found["memory.speedup_vs_best_frugal"] == 2, "by whichever read-ahead is better for it"
-    assert any("onnxruntime was killed: out of memory" in text for text in findings(evidence()))
 
 
 def test_a_slowed_processor_counts_while_it_is_as_slow_as_it_should_be() -> None:
@@ -253,10 +221,3 @@ def test_the_bound_is_that_of_the_turns() -> None:
     found = MemoryEvidence("cpu-onednn", pd.concat([runs, turns.reindex(columns=runs.columns)], ignore_index=True), {})
     assert found.over(found.budgets, "bound_ms").loc[budget] == pytest.approx(1.2)
     assert memory_metrics(found)["memory.points_within_10pct_of_bound"] == 0.5
-
-
-def test_time_in_as_much_memory_stands_beside_the_papers() -> None:
-    table = MEMORY_TABLES["memory_same"].make(evidence()).set_index("beside")
-    assert table.loc["on demand", ["time_saved", "paper_time_saved"]].tolist() == [0.5, 0.6333]
-    assert table.loc["onnxruntime", "memory_saved"] == pytest.approx(1 - 29 / 600, abs=1e-4)
-    assert MEMORY_TABLES["memory_processor_time"].make(evidence())["gained"].tolist() == [0, 0]

@@ -7,9 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from depth import by_day
 from edgeplan import plan_memory
 from edgeplan.chapters.memory.budget import Budget, mib
 from edgeplan.chapters.memory.plan import Planner, RunCores
-from edgeplan.errors import FormatError, InfeasibleError, ModelError, ParamsError, StoreError
+from edgeplan.errors import InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
@@ -243,61 +240,12 @@ def test_options_of_cold_starts_are_refused(edgeplan: Edgeplan, place: Path) -> 
     assert "give sizes: 300MB" in shares.err
 
 
-def _refused(edgeplan: Edgeplan, plan: Path, error: type[FormatError | ModelError], name: str) -> str:
-    found = edgeplan("run", str(plan))
-    assert found.code == error.exit_code, found.out + found.err
-    assert str(plan if not name else plan / name) in found.err
-    assert "edgeplan plan memory" in found.err
-    return found.err
-
-
-def test_damaged_weights_are_refused(edgeplan: Edgeplan, plan: Path) -> None:
-    weights = plan / "weights.bin"
-    whole = weights.read_bytes()
-    for broken in (whole[:-4096], b"", bytes([whole[0] ^ 1]) + whole[1:], whole + bytes(4096)):
-        weights.write_bytes(broken)
-        _refused(edgeplan, plan, ModelError, "weights.bin")
-    weights.unlink()
-    _refused(edgeplan, plan, ModelError, "weights.bin")
-    weights.write_bytes(whole)
-    assert edgeplan("run", str(plan)).code == 0
-
-
 def test_a_folder_with_other_things_is_not_replaced(edgeplan: Edgeplan, place: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     found = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", _ENOUGH, "-o", str(tmp_path))
     assert found.code == StoreError.exit_code
     assert "thesis.tex" in found.err
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def _planning(model: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "edgeplan", "plan", "memory", str(model), "-b", "40MiB", "-o", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-@pytest.mark.long
-def test_a_killed_planning_leaves_the_old_plan_and_the_next_one_cleans(edgeplan: Edgeplan, plan: Path, place: Path) -> None:
-    before, folder = _contents(plan), plan.parent
-    process = _planning(place / "plain.onnx", plan)
-    try:
-        deadline = time.monotonic() + 300  # beside other work it takes minutes to begin
-        while not list(folder.glob(".planning-*/form-*/program.json")):
-            assert process.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
-    assert _contents(plan) == before
-    assert list(folder.glob(".planning-*"))
-    assert edgeplan("run", str(plan), "--check").code == 0
-    again = edgeplan("plan", "memory", str(place / "plain.onnx"), "-b", "40MiB", "-o", str(plan))
-    assert again.code == 0, again.err
-    assert [path.name for path in folder.iterdir()] == ["plan"]
-    assert body_of(plan)["schedule"]["budget_bytes"] == 40 * _MIB
-    assert edgeplan("run", str(plan), "--check").code == 0
 
 
 @given(

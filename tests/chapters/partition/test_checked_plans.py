@@ -121,19 +121,6 @@ def test_a_way_that_was_lucky_in_one_process_is_not_chosen_for_it() -> None:
     assert fastest(first, way="cpu").way == "cpu"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_opening_twice_loses_less_to_processes_that_differ(seed: int) -> None:
-    """Ways take the same; a process of each is up to a tenth slower for all its turns. What is chosen is held to new ones."""
-    rng = np.random.default_rng(seed)
-    told: list[list[float]] = [[], []]
-    for _ in range(60):
-        rounds = [{way: [rng.uniform(1, 1.1)] * 5 for way in ("all cores", "cpu", "gpu", "planned")} for _ in range(2)]
-        for k, own in enumerate((rounds[:1], rounds)):
-            found = fastest(*own)
-            told[k].append(1.05 / found.median_ms[found.way])  # what it will take / what it is said to
-    assert 1 < np.mean(told[1]) < np.mean(told[0]), "what is chosen because it happened to be fast, less so"
-
-
 @given(extents, times, times)
 def test_a_block_goes_to_who_waited_and_both_keep_something(extent: Extent, cpu: float, gpu: float) -> None:
     for end in range(extent.unit, last_end(extent) + 1, extent.unit):

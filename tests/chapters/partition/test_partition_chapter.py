@@ -18,7 +18,6 @@ from edgeplan.chapters.partition.choosing import at_share, choose, fixed_share, 
 from edgeplan.chapters.partition.costs import GRID, assignments, model_costs
 from edgeplan.chapters.partition.eop.variants import recurrent
 from edgeplan.chapters.partition.evaluation.checked_page import CHECKED_REPORT, CHECKED_TABLES, bars, checked_metrics, findings
-from edgeplan.chapters.partition.evaluation.evidence import PartitionEvidence
 from edgeplan.chapters.partition.evaluation.figures import PARTITION_FIGURES
 from edgeplan.chapters.partition.evaluation.metrics import BARS, dispatch_features_gain, partition_metrics
 from edgeplan.chapters.partition.evaluation.page import PARTITION_REPORT
@@ -316,16 +315,6 @@ def test_steps_of_every_kind_have_costs(learnt: Trained, tmp_path: Path, name: s
         assert partition(model.lowered, layouts_of, learnt.predictors.dispatcher.block, assignments(made, model.lowered))
 
 
-def test_a_view_costs_nothing(learnt: Trained) -> None:
-    steps = lower(WORKLOADS["vgg11"]())
-    where = activation_layouts(steps, BLOCKED)
-    costs = model_costs(steps, where, learnt.predictors, names=("c", "g"), synchronisation="polling")
-    views = [c for c, step in zip(costs.costs.steps, steps.steps, strict=True) if step.kind == "reshape"]
-    for step in views:
-        assert step.unsplittable
-        assert {o.span_ms for o in step.options} in ({0.0}, {o.span_ms for o in step.options})
-
-
 # Figures of merit
 
 
@@ -339,22 +328,6 @@ def test_figures_of_merit_are_those_of_the_rows() -> None:
     assert found["partition.handshake_us"] == 2
     assert found["partition.outputs_equal"] == 1
     assert "partition.predicted_within_15pct" not in found, "one model is not twelve"
-
-
-def test_plans_of_before_are_told_by_their_number() -> None:
-    whole = evidence()
-    assert not any("present predictors" in text for text in PARTITION_REPORT.page(whole, {}, {}, {}).findings)
-    layers = whole.layers.assign(now=[48 if way == "ours" and kind == "conv" else 16 for way, kind in _ways_and_kinds(whole)])
-    models = whole.models.assign(now_ms=8.0, now_splits=4.0)
-    told = evidence(layers=layers, models=models, environment={"cores": 2, "protocols": {"fresh": ["partition/3"]}})
-    text = " ".join(PARTITION_REPORT.page(told, {}, {}, {}).findings)
-    assert "(partition/3): the present predictors split 1 of 2 layers elsewhere, and plan 1 of 1 models otherwise." in text
-    same = evidence(models=whole.models.assign(now_ms=9.0, now_splits=4.0))
-    assert not any("present predictors" in text for text in PARTITION_REPORT.page(same, {}, {}, {}).findings)
-
-
-def _ways_and_kinds(of: PartitionEvidence) -> list[tuple[str, str]]:
-    return [*zip(of.layers["way"], of.layers["kind"], strict=True)]
 
 
 def test_figures_of_checked_plans_are_those_of_fresh_runs() -> None:
@@ -427,36 +400,6 @@ def test_each_figure_is_of_one_machine_and_the_page_says_of_which() -> None:
     assert "models (2) on a processor here, 2 cores (2 more of another machine alone are in no figure)" in text
 
 
-def test_individual_operators_stand_beside_those_of_the_paper() -> None:
-    table = CHECKED_TABLES["partition_operators"].make(checked_evidence()).set_index(["device", "model"])
-    own = table.loc[("pair-test", "vgg16")]
-    assert (own["baseline_ms"], own["operators_ms"], own["end_to_end_ms"]) == (16, 8, 10)
-    assert (own["operators_speedup"], own["end_to_end_speedup"]) == (2.0, 1.6)
-    assert own["over the better's operators"] == pytest.approx(15 / 8)
-    assert ("pair-test", "alexnet") not in table.index, "nothing runs on both there"
-    printed = table.drop(index="pair-test", level="device")
-    assert len(printed) == 16
-    for speedup, ms in (("operators_speedup", "operators_ms"), ("end_to_end_speedup", "end_to_end_ms")):
-        assert np.allclose(printed[speedup], printed["baseline_ms"] / printed[ms], rtol=0.02), "as far as it is printed"
-    with pytest.raises(kit.NotMeasuredError):
-        CHECKED_TABLES["partition_operators"].make(checked_evidence(checked=checked_rows().assign(ops_ms=np.nan)))
-
-
-def test_who_should_not_split_is_told() -> None:
-    def told(all_cores_ms: float) -> str:
-        ms = {"cpu": 20.0, "gpu": 20.0, "cpu, all cores (nhwc)": all_cores_ms, "planned": 10.0}
-        rows = pd.DataFrame({"model": "vgg16", "way": list(ms), "median_ms": list(ms.values())})
-        rows = rows.assign(
-            chosen=(rows["way"] == "planned").astype(float), stock=0.0, reason="", seconds=1.0, splits=1, steps=2
-        )
-        rows = rows.assign(over_best=1.0, over_low=0.9, over_high=1.1, planned_ms=9.0, ops_ms=np.nan, machine="here")
-        return " ".join(findings(checked_evidence(checked=rows)))
-
-    assert "at most 1.02 times over the best alone: do not split here" in told(10.2)
-    assert "at most 1.30 times over the best alone: a split may pay" in told(13.0)
-    assert "planned on 1" in told(13.0)
-
-
 @pytest.mark.parametrize("on_cores", [True, False])
 def test_bars_of_checked_plans_are_those_that_are_asked_of_the_pair(on_cores: bool) -> None:
     """A core that stands in for a GPU is not asked to beat stock engines; a figure that nobody measured is a miss."""
@@ -507,20 +450,6 @@ def test_the_page_of_checked_plans_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "tables/partition_checked.csv").is_file()
 
 
-def test_models_count_where_they_were_measured() -> None:
-    names = ["resnet18", "resnet34", "vgg16", *(f"m{k}" for k in range(9))]
-    models = [
-        model_rows(name, {"ours": 10.0, "cpu": 12.5, "gpu": 20.0}, predicted_ms=9.0 if k % 2 else 7.0)
-        for k, name in enumerate(names)
-    ]
-    models[3].loc[models[3]["way"] == "ours", "median_ms"] = 13.0  # slower than the CPU
-    models[4].loc[models[4]["way"] == "ours", ["median_ms", "repeat"]] = [13.0, 1.5]  # and one whose runs do not repeat
-    found = partition_metrics(evidence(models=pd.concat(models, ignore_index=True)))
-    assert found["partition.predicted_within_15pct"] == pytest.approx(5 / 12, rel=1e-5)
-    assert found["partition.predicted_within_15pct.low"] < 5 / 12 < found["partition.predicted_within_15pct.high"]
-    assert found["partition.slower_than_best_single_models"] == pytest.approx(2 / 12, rel=1e-5)
-
-
 def _models(**ours: float) -> pd.DataFrame:
     """Three models: our plan is the fastest way of the first, oneDNN of the second, a stock engine of the third."""
     ms = {"cpu": 15.0, "gpu": 20.0, "equal": 5.0, "greedy": 5.0}
@@ -532,20 +461,6 @@ def _models(**ours: float) -> pd.DataFrame:
     about = {"predicted_ms": 9.0, "plan_seconds": 0.5, "plan_gap": 0.0, **ours}
     rows = [model_rows(f"m{k}", {"ours": 10.0, **ms, **other}, **about) for k, other in enumerate(others)]
     return pd.concat(rows, ignore_index=True)
-
-
-def test_our_plan_stands_beside_the_best_of_all_other_ways() -> None:
-    found = evidence(models=_models())
-    assert found.beside["way"].tolist() == ["cpu, all cores", "cpu, all cores", "ncnn"], "none of the pair's other plans"
-    metrics = partition_metrics(found)
-    assert metrics["partition.speedup_vs_best"] == pytest.approx((1.2 * 0.8 * 0.5) ** (1 / 3), rel=1e-5)
-    table = PARTITION_TABLES["partition_beside"].make(found).set_index("model")
-    assert table.iloc[0]["speedup over the best"] == pytest.approx(metrics["partition.speedup_vs_best"], abs=1e-4)
-    assert table.loc["models on which it is faster than ours", "speedup over the best"] == 2
-    assert table.loc["m2", "best way"] == "ncnn"
-    page = PARTITION_REPORT.page(found, {}, {}, metrics)
-    assert "oneDNN on all cores is faster than our plan on 2 of 3 models" in page.findings[0]
-    assert "the best stock engine on all cores is faster than our plan on 1 of 3 models" in page.findings[0]
 
 
 @pytest.mark.parametrize("lost", ["all ways of the pair", "our plan's own process"])
@@ -568,36 +483,11 @@ def test_a_plan_that_did_not_run_is_slower_wrong_and_failed(lost: str) -> None:
         assert metrics["partition.slower_than_best_single_models"] == pytest.approx(1 / 3, rel=1e-5)
 
 
-def test_wrong_outputs_count() -> None:
-    models = evidence().models
-    models.loc[models["way"] == "ours", "error"] = 2e-5
-    assert partition_metrics(evidence(models=models))["partition.outputs_equal"] == 0
-
-
 def test_every_bar_is_of_a_figure_that_can_be_measured() -> None:
     names = ["resnet18", "resnet34", "vgg16", *(f"m{k}" for k in range(9))]
     about = {"predicted_ms": 9.5, "plan_seconds": 1.0, "plan_gap": 0.0}
     models = [model_rows(name, {"ours": 10.0, "cpu": 12.5, "gpu": 20.0}, **about) for name in names]
     assert {bar.key for bar in BARS} <= partition_metrics(evidence(models=pd.concat(models, ignore_index=True))).keys()
-
-
-def test_tables_and_figures_are_made() -> None:
-    found = evidence()
-    tables = {name: spec.make(found) for name, spec in PARTITION_TABLES.items()}
-    assert all(len(table) for table in tables.values())
-    second = tables["partition_table_02"].set_index(["device", "method"])
-    assert second.loc[("pair-test", "search"), "linear_1_thread"] == 2
-    assert second.loc[("pair-test", "ours"), "conv_1_thread"] == 1.5
-    assert second.loc[("paper: Pixel 5", "search"), "linear_3_threads"] == 2.01
-    third = tables["partition_table_03"].iloc[0]
-    assert (third["speedup"], third["stock"]) == (1.5, "ncnn")
-    assert third["stock_speedup"] == pytest.approx(15 / 9, abs=1e-3)
-    assert PARTITION_TABLES["partition_table_02"].noted(found).startswith("The rules of section 5.3 give 8610 linear layers")
-    drawn = kit.draw(PARTITION_FIGURES, found)
-    assert set(drawn) == set(PARTITION_FIGURES)
-    page = PARTITION_REPORT.page(found, tables, drawn, partition_metrics(found))
-    assert page.headline == "partition_figure_02"
-    assert any("2 and 3 CPU threads" in text for text in page.findings)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

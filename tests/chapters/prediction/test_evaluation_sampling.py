@@ -139,15 +139,6 @@ def test_kernels_of_the_paper_that_are_not_ours_have_rows(evidence: Evidence) ->
     assert table.loc[("frozen", "conv"), "rows"] == 15
 
 
-def test_kernels_are_judged_on_all_labels_and_on_resolved_ones_alone(evidence: Evidence) -> None:
-    quality = pd.DataFrame(
-        {"kind": "conv", "split": "frozen", "measured_us": [0.5, 2.0], "predicted_us": [1.0, 2.2], "forest_us": [0.5, 2.0]}
-    )
-    row = tables_sampling.table_09(replace(evidence, quality=quality)).iloc[0]
-    assert row["RMSPE, labels >= 1 us (%)"] == pytest.approx(10.0)
-    assert row["RMSPE, all labels (%)"] == pytest.approx(100 * np.sqrt((1 + 0.01) / 2))
-
-
 def test_measuring_cost_leaves_baselines_and_the_frozen_set_out(evidence: Evidence) -> None:
     none, calibration = pd.DataFrame(), pd.DataFrame({"seconds": [20.0, 40.0]})
     assert tables_sampling.kernel_minutes(evidence.sampling, none) == pytest.approx(16.0)
