@@ -93,7 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.isa)
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
-        if not any(map(item.get_closest_marker, _MARKED)):
+        marked = [name for name in _MARKED if item.get_closest_marker(name)]
+        assert len(marked) < 2, f"{item.nodeid} is in two lanes: {marked}"
+        if not marked:
             item.add_marker("numerics" if isa and lane == _FAST else lane)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import re
 import time
@@ -13,32 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from workspace import COLD_DEVICE, DEVICE, OTHER_DEVICE, Workspace
+from workspace import DEVICE, OTHER_DEVICE, Workspace
 
-from edgeplan.chapters.prediction.evaluation.table_registry import TABLES
 from edgeplan.chapters.registry import merged_figures, parts_of_report
 from edgeplan.reporting.page import SUFFIX, read_chapter
 from edgeplan.support.machine import fingerprint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-
-def test_everything_is_written(tiny: Workspace) -> None:
-    results = tiny.folder / "results" / DEVICE
-    metrics = json.loads((results / "metrics.json").read_text())
-    assert metrics["prediction.models"] >= 13
-    assert 0 <= metrics["prediction.within_10pct"] <= 1
-    # Table 11 reads two devices and is a stage of its own, below results/transfer
-    assert {path.stem for path in (results / "tables").glob("*.csv")} == set(TABLES) - {"table_11"}
-    assert all((results / "tables" / f"{name}.md").is_file() for name in set(TABLES) - {"table_11"})
-    assert (tiny.folder / "results/transfer/table_11.csv").is_file()
-    assert all((results / f"predictors/{name}/card.json").is_file() for name in ("adaptive", "random", "prior", "forest"))
-    assert list((results / "figures").glob("*.svg"))
-    page = (results.parent / "report.html").read_text()
-    assert not re.search(r'(src|href)="https?://', page), "the report is not self-contained"
-    cold = tiny.folder / "results" / COLD_DEVICE
-    assert json.loads((results.parent / "chapters" / COLD_DEVICE / "cold_start.json").read_text())["runtime.outputs_equal"] == 1
-    assert list((cold / "cold/tables").glob("*.md"))
 
 
 def test_every_figure_that_stands_as_this_runs_is_of_this_machine(tiny: Workspace) -> None:
@@ -98,52 +77,12 @@ def test_forced_run_measures_nothing(tiny: Workspace, tmp_path: Path) -> None:
     assert clone.cold_runs() == tiny.cold_runs()
 
 
-def test_fresh_clone_pulls_and_has_nothing_to_measure(tiny: Workspace, tmp_path: Path) -> None:
-    tiny.run("dvc", "remote", "add", "--force", "--local", "storage", str(tmp_path / "storage"))
-    tiny.run("dvc", "push", "--remote", "storage")
-    clone = tiny.clone(tmp_path / "clone")
-    clone.run("dvc", "remote", "add", "--local", "storage", str(tmp_path / "storage"))
-    clone.run("dvc", "pull", "--remote", "storage")
-    assert (clone.folder / "results" / DEVICE / "predictors/card.json").is_file()
-    assert "up to date" in clone.run("dvc", "repro")
-    assert "Nothing to be done" in clone.run("snakemake", "-n")
-    assert clone.rows() == tiny.rows()
-
-
 def test_stored_rows_suffice_for_the_tables_and_give_the_same(tiny: Workspace, tmp_path: Path) -> None:
     clone = tiny.clone(tmp_path / "clone")
     stored = Workspace(clone.folder, {**clone.environment, "EDGEPLAN_STORED_ROWS_ONLY": "1"})
     stored.run("dvc", "repro", "--force")
     assert clone.rows() == tiny.rows()
     assert not stored.run("git", "status", "--porcelain"), stored.run("git", "diff", "--stat")
-
-
-def test_experiments_are_run_shown_and_compared(tiny: Workspace, tmp_path: Path) -> None:
-    clone = tiny.clone(tmp_path / "clone")
-    before = clone.rows()
-    lock = (clone.folder / "dvc.lock").read_text()
-    ran = clone.run("dvc", "exp", "run", "--temp", "--name", "more-folds", "-S", "training.folds=3")
-    assert f"Running stage 'training@{DEVICE}'" in ran
-    assert f"Running stage 'sampling@{DEVICE}'" not in ran, "other predictors need no other measurements"
-    assert (clone.folder / "dvc.lock").read_text() == lock, "a run with --temp leaves the workspace alone"
-    assert clone.rows() == before
-    shown = list(csv.DictReader(io.StringIO(clone.run("dvc", "exp", "show", "--csv"))))
-    (row,) = [row for row in shown if row["Experiment"] == "more-folds"]
-    assert row["training.folds"] == "3"
-    path = f"results/chapters/{DEVICE}/prediction.json"
-    diff = json.loads(clone.run("dvc", "exp", "diff", "HEAD", "more-folds", "--json"))
-    assert diff["params"]["params.yaml"]["training.folds"] == {"old": 2, "new": 3, "diff": 1}
-    assert "interval.width_90" in diff["metrics"][path]
-    clone.run("dvc", "exp", "apply", "more-folds")
-    metrics = json.loads((clone.folder / path).read_text())
-    changes = json.loads(clone.run("dvc", "metrics", "diff", "--json", "HEAD"))
-    assert changes[path]["interval.width_90"]["new"] == metrics["interval.width_90"]
-    assert "failed" not in clone.run("dvc", "plots", "diff", "HEAD", "workspace")
-    drawn = clone.folder / "work/plots"
-    page = (drawn / "index.html").read_text()
-    for revision in ("HEAD", "workspace"):
-        assert (drawn / "static" / f"{revision}_results_{DEVICE}_figures_figure_06.svg").is_file()
-        assert f"static/{revision}_results_{DEVICE}_figures_figure_06.svg" in page
 
 
 def test_cheap_changes_run_what_depends_on_them(tiny: Workspace, tmp_path: Path) -> None:

@@ -52,8 +52,3 @@ def test_its_rows_are_found_again(workspace: Workspace) -> None:
     params.write_text(params.read_text().replace("20000", "40000"))
     workspace.run("dvc", "repro")
     assert len(rows.read_text().splitlines()) == 4
-
-
-def test_snakemake_builds_it_in_the_one_graph(workspace: Workspace) -> None:
-    planned = workspace.run("snakemake", "-n", "--force", f"results/{DEVICE}/toy/sorting.csv")
-    assert re.search(r"^rule toy:", planned, re.MULTILINE)

@@ -67,10 +67,6 @@ def test_links_and_anchors_resolve(page: Path) -> None:
     assert broken == []
 
 
-def test_links_are_found_at_all() -> None:
-    assert sum(len(_LINK.findall(_without_code(page.read_text()))) for page in PAGES) > len(_WRITTEN)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_prose_keeps_to_its_columns(page: Path) -> None:
     text = re.sub(r"^<!-- begin: .*?^<!-- end -->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -191,11 +187,3 @@ def test_commands_in_texts_exist_with_their_options() -> None:
     found = list(_commands())
     assert len(found) > len(_WRITTEN)
     assert [call for call, words in found if _unknown(words)] == []
-
-
-def test_a_misspelt_command_or_option_is_noticed() -> None:
-    assert _unknown(["predikt"]) == ["predikt"]
-    assert _unknown(["predict", "model.onnx", "--devise", "x"]) == ["--devise"]
-    assert _unknown(["plan", "cold-start", "model.onnx", "--planner", "evicted", "-o", "plan"]) == []
-    assert _unknown(["plan", "model.onnx", "--for", "steady"]) == []
-    assert _unknown(["plan", "memroy"]) == ["memroy"]

@@ -33,12 +33,3 @@ def test_the_index_holds_no_other_line_endings() -> None:
         binary = Path(name).suffix in _BINARY
         assert index in ({"i/-text"} if binary else {"i/lf", "i/none"}), name
         assert attributes.split() == (["attr/-text"] if binary else ["attr/text=auto", "eol=lf"]), name
-
-
-def test_a_clone_on_windows_settings_has_the_same_bytes(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    _git("clone", "--quiet", "--shared", "--config", "core.autocrlf=true", str(ROOT), str(clone))
-    names = [name for name in _git("ls-files", folder=clone).splitlines() if Path(name).suffix not in _BINARY]
-    with_returns = [name for name in names if (path := clone / name).is_file() and b"\r\n" in path.read_bytes()]
-    assert with_returns == []
-    assert _git("status", "--porcelain", folder=clone) == ""

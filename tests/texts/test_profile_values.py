@@ -27,13 +27,6 @@ def _committed(folder: Path) -> Path:
     return path
 
 
-def test_a_profile_gives_its_values(tmp_path: Path) -> None:
-    _committed(tmp_path)
-    printed = _printed(tmp_path, "quick").split(" -S ")
-    quick = yaml.safe_load((ROOT / "config/profiles/quick.yaml").read_text())
-    assert f"sampling.rounds={quick['sampling']['rounds']}" in printed
-
-
 @pytest.mark.parametrize("name", ["tiny", "quick"])
 def test_no_value_of_a_profile_is_split_by_a_shell(tmp_path: Path, name: str) -> None:
     _committed(tmp_path)

@@ -1,9 +1,10 @@
-"""Stages are declared once: the files of Snakemake and DVC are made from it, and functions, params and paths fit."""
+"""Generated files are what their generators write now; stages are declared once, and functions, params and paths fit."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ import pytest
 import yaml
 
 from edgeplan.chapters.base import Stage, covered, load
-from edgeplan.chapters.code import CODE, NEUTRAL, imported
+from edgeplan.chapters.code import NEUTRAL, imported
 from edgeplan.chapters.params import Params, load_params
 from edgeplan.chapters.registry import CHAPTERS, REPORT, STAGES, merged_figures, parts_of_report, rebuilt
 from edgeplan.chapters.running import CHECK, arguments
 from edgeplan.chapters.wiring import written
-from edgeplan.devices.config import load_device
 from edgeplan.errors import ParamsError
 from edgeplan.reporting.captions import caption
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "workflow/scripts"))
+
+import operators_page  # noqa: E402  a script, of the folder above
+import params_schema  # noqa: E402  likewise
+
 PACKAGE = ROOT / "workflow/edgeplan"
 PIPELINE: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 ALL = {name: stage.get("do", stage) for name, stage in PIPELINE.items()}
@@ -33,20 +38,15 @@ def test_what_is_made_from_the_stages_is_current(path: Path) -> None:
     assert written()[path] == (ROOT / path).read_text(), "run `make wire`"
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=NAMES)
-def test_snakemake_and_dvc_run_a_stage_by_one_command(stage: Stage) -> None:
-    rules = "".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
-    (rule,) = re.findall(rf"^rule {stage.name}:\n(?:    .*\n)+", rules, re.MULTILINE)
-    (command,) = re.findall(r'^ {8}"(edgeplan stage [^"]*)"$', rule, re.MULTILINE)
-    assert command.replace("wildcards.", "") == stage.command
-    assert ALL[stage.name]["cmd"] == re.sub(r"\{\w+\}", "${item}", stage.command)
-    assert f"work/logs/{stage.name}" in rule
-    assert f"work/benchmarks/{stage.name}" in rule
-    assert ALL[stage.name]["desc"] in rule
-
-
 def test_names_of_stages_are_each_used_once() -> None:
     assert len(set(NAMES)) == len(NAMES)
+
+
+def test_pages_and_schemas_are_current() -> None:
+    schemas = {"params": params_schema.schema, "worker": params_schema.worker_schema}
+    assert (ROOT / operators_page.PAGE).read_text() == operators_page.page(), "run `make operators-page`"
+    for name, schema in schemas.items():
+        assert (ROOT / f"config/schema/{name}.schema.json").read_text() == schema(), "run `make schema`"
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=NAMES)
@@ -67,12 +67,6 @@ def test_a_stage_that_lacks_an_argument_is_told() -> None:
 
     with pytest.raises(ParamsError, match="declares no 'rows'"):
         arguments(function, load_params(ROOT / "params.yaml"), (), {}, {})
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_stage_depends_on_its_code_by_its_digest(name: str) -> None:
-    assert ALL[name]["params"][-1] == {CODE.as_posix(): [name]}
-    assert not [path for path in _paths(ALL[name].get("deps", [])) if path.endswith(".py")]
 
 
 def test_texts_for_people_lie_in_no_folder_that_a_stage_besides_those_of_pages_depends_on() -> None:
@@ -131,29 +125,6 @@ def test_a_stage_is_built_before_what_reads_it() -> None:
         assert not [path for path in stage.written if covered(path, tuple(earlier)) and path not in stage.read], stage.name
 
 
-def test_only_measuring_stages_keep_rows() -> None:
-    keeping = {name for name, stage in ALL.items() if any(path.startswith("data/rows/") for path in _outputs(stage))}
-    assert keeping == {stage.name for stage in STAGES if stage.rows}
-    for name in keeping:
-        rows = next(out for out in ALL[name]["outs"] if isinstance(out, dict) and next(iter(out)).startswith("data/rows/"))
-        assert list(rows.values()) == [{"cache": False, "persist": True}]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_in_git_stays_until_there_is_something_to_put_in_its_place(name: str) -> None:
-    """DVC leaves outputs that persist, Snakemake those that are updates."""
-    flags = [
-        next(iter(out.values()))
-        for kind in ("outs", "plots", "metrics")
-        for out in ALL[name].get(kind, [])
-        if isinstance(out, dict)
-    ]
-    assert all(one == {"cache": False, "persist": True} for one in flags)
-    (stage,) = (stage for stage in STAGES if stage.name == name)
-    rule = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")).split(f"rule {name}:")[1]
-    assert rule.split("\n\n")[0].count("update(") == len(stage.outputs) + len(stage.shown) + (stage is REPORT)
-
-
 def test_make_tables_builds_all_but_predictors_again() -> None:
     """They take minutes to train, and give the same again; the other stages, in the order in which they build on each other."""
     assert (
@@ -201,15 +172,6 @@ def test_chapters_have_the_same_names_and_registries() -> None:
             captions = folder / "captions" / kind
             assert {path.stem for path in captions.iterdir()} == set(load(registry))
             assert all(caption(captions, shown) for shown in load(registry))
-
-
-def test_shipped_devices_are_valid_and_named_in_params() -> None:
-    devices = [load_device(path) for path in sorted((ROOT / "config/devices").glob("*.yaml"))]
-    params = load_params(ROOT / "params.yaml")
-    assert set(params.devices) <= {device.name for device in devices}
-    engines = {device.name: device.engine for device in devices}
-    assert {engines[name] for name in params.cold_start.devices} == {"onednn"}
-    assert {params.transfer.source, params.transfer.target} <= set(params.devices)
 
 
 _INSTALLED = {"dvc", "snakemake", "lightgbm", "onnxruntime", "openvino", "setuptools"}
