@@ -46,43 +46,17 @@ def _sampled(mode: str, padding: str, aligned: int) -> onnx.NodeProto:
 
 
 _SIMPLE: Mapping[str, Form] = {
-    **{f"Mean of {reads}": one("Mean", reads, dict.fromkeys(reads.split(), IMAGE)) for reads in ("x", "x z", "x z w")},
     "Mean, broadcast": one("Mean", "x z w", _both(x=IMAGE, z=(8, 1), w=(1,))),
-    **{
-        op: one(op, **more)
-        for op, more in (("Celu", {"alpha": 0.7}), ("ThresholdedRelu", {"alpha": 0.3}), ("Shrink", {"lambd": 0.4, "bias": 0.1}))
-    },
-    "Shrink by its own numbers": one("Shrink"),
-    **{f"LpNormalization, {more}": one("LpNormalization", **more) for more in ({}, {"axis": 1}, {"p": 1, "axis": 2})},
     "LpNormalization of nothing": Form((node("Relu", "x", "a", "first"), node("LpNormalization", "a")), {"x": (40, 2)}, {}),
     "LpNormalization of opset 22": one("LpNormalization", opset=22),
-    **{f"Hardmax along {axis}": one("Hardmax", axis=axis) for axis in (-1, 1, 0)},
     **{f"Hardmax of opset 11, {more}": one("Hardmax", opset=11, **more) for more in ({}, {"axis": 2})},
-    **{
-        f"OneHot along {axis}": Form(
-            (node("OneHot", "x d v", axis=axis),), {"x": (3, 4)}, {"d": np.array([4]), "v": value([0.5, 2.0])},
-            types={"x": _LONG},
-        )
-        for axis in (-1, 1, 0)
-    },
     "OneHot of computed values": Form(
         (node("OneHot", "x d v"),), {"x": (3, 4), "v": (2,)}, {"d": np.array(3)}, types={"x": _LONG}
     ),
     "EyeLike": Form((node("EyeLike", "x", "e", k=1), node("Mul", "x e", name="last")), {"x": (4, 6)}, {}),
-    "Compress along an axis": one("Compress", "x c", constants={"c": np.array([1, 0, 1, 1], bool)}, axis=2),
-    "Compress": one("Compress", "x c", constants={"c": np.arange(50) % 3 == 0}),
-    **{
-        f"ReverseSequence of axis {time}": Form(
-            (node("ReverseSequence", "x n", batch_axis=1 - time, time_axis=time),),
-            {"x": (4, 4, 3)}, {"n": np.array([4, 1, 2, 3])},
-        )
-        for time in (0, 1)
-    },
     "ReverseSequence of given lengths": Form(
         (node("ReverseSequence", "x n"),), {"x": (3, 2, 3), "n": (2,)}, {}, types={"n": _LONG}
     ),
-    "MeanVarianceNormalization": one("MeanVarianceNormalization"),
-    "Swish": one("Swish", opset=24), "Swish of a slope": one("Swish", opset=24, alpha=1.7),
     "GroupNormalization of opset 18": one(
         "GroupNormalization", "x s b", constants={"s": (3,), "b": (3,)}, opset=18, num_groups=3
     ),
@@ -106,20 +80,8 @@ _SIMPLE: Mapping[str, Form] = {
         for aligned in (0, 1)
     },
     "CastLike": one("CastLike", "x z", {"x": IMAGE, "z": IMAGE}),
-    "CenterCropPad": one("CenterCropPad", "x s", constants={"s": np.array([6, 14])}, opset=18, axes=[2, 3]),
 }  # fmt: skip
 _ATTENTIONS: Mapping[str, Form] = {
-    **{
-        f"Attention of opset 23, {name}": one(
-            "Attention", reads, {**dict.fromkeys("qkv", shape), **more}, opset=23, **attributes
-        )
-        for name, reads, shape, more, attributes in (
-            ("by heads", "q k v", _QUERIES, {}, {}),
-            ("causal", "q k v", _QUERIES, {}, {"is_causal": 1}),
-            ("of tokens", "q k v", _TOKENS, {}, {"q_num_heads": 3, "kv_num_heads": 3, "scale": 0.3}),
-            ("with an addend", "q k v m", _QUERIES, {"m": (5, 5)}, {"softcap": 2.0}),
-        )
-    },
     "Attention of grouped queries": one(
         "Attention", "q k v", {"q": (2, 4, 5, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, opset=23
     ),
@@ -143,15 +105,6 @@ _ATTENTIONS: Mapping[str, Form] = {
             ("of the first tokens", "x w b m", {"m": np.array([3, 5])}, {}),
             ("of some tokens", "x w b m", {"m": np.array(_THERE)}, {}),
             ("causal", "x w b", {}, {"unidirectional": 1}),
-        )
-    },
-    **{
-        f"RotaryEmbedding of opset 23, {name}": one("RotaryEmbedding", reads, shape, constants, opset=23, **attributes)
-        for name, reads, shape, constants, attributes in (
-            ("by heads", "x c s p", _QUERIES, {**_HEAD, "p": np.arange(10).reshape(2, 5) % 9}, {}),
-            ("interleaved", "x c s p", _QUERIES, {**_HEAD, "p": np.arange(10).reshape(2, 5) % 9}, {"interleaved": 1}),
-            ("of tokens", "x c s", _TOKENS, {"c": (2, 5, 2), "s": (2, 5, 2)}, {"num_heads": 3}),
-            ("of a part", "x c s", _QUERIES, {"c": (2, 5, 1), "s": (2, 5, 1)}, {"rotary_embedding_dim": 2}),
         )
     },
     **{

@@ -123,11 +123,8 @@ EQUAL: dict[str, Form] = {
     "softmax of opset 11, default axis": one("Softmax", "x", (2, 1, 5), opset=11),
     "softmax of opset 13 over channels": one("Softmax", opset=13, axis=1),
     "softmax of opset 17, default axis": one("Softmax", "x", (2, 3, 5)),
-    "gemm": gemm("x w c", (5, 7), (7, 4), (4,), alpha=0.5, beta=2.0),
-    "gemm, weight transposed": gemm("x w c", (5, 7), (4, 7), (1, 4), transB=1),
     "gemm without bias": one("Gemm", "x w -", (5, 7), {"w": (7, 4)}),
     "gemm of one column": gemm("x w c", (5, 7), (7, 1), (1,)),
-    **{f"matmul of {s}": gemm("x w", s, (7, 4)) for s in ((5, 7), (2, 3, 7))},
     "matmul behind a flatten": behind(node("Flatten", "x", "h", "first"), one("MatMul", "h w", (2, 3, 2, 2), {"w": (12, 5)})),
     "a product of 2 axes and a sum": behind(_FC, one("Add", "h z", {"x": (3, 5), "z": (3, 4)}), w=(5, 4)),
     "nearest, asymmetric and floor": resized(
@@ -149,54 +146,20 @@ EQUAL: dict[str, Form] = {
     "mean over the image": one("ReduceMean", axes=[-1, 2], keepdims=0),
     "mean over the image, opset 18": one("ReduceMean", "x a", constants={"a": [2, 3]}, opset=18),
     "mean over all pixels": one("GlobalAveragePool"),
-    **{f"concat of axis {a}": one("Concat", "x z x", _SHAPES, axis=a) for a in (0, 1, 2, -1)},
-    "concat of matrices": one("Concat", "x z", {"x": (2, 3, 4), "z": (2, 3, 5)}, axis=-1),
     "split of opset 11": one("Split", opset=11, writes="y q", axis=1, split=[2, 4]),
     "split of opset 13": one("Split", "x s", constants={"s": [3, 5]}, writes="y q", axis=2),
     "split of opset 18, unevenly": one("Split", opset=18, writes="y q r", axis=-2, num_outputs=3),
-    "transpose, default": one("Transpose"),
     "transpose of 5 axes": one("Transpose", "x", (2, 3, 4, 2, 3), perm=[4, 0, 2, 1, 3]),
     "squeeze": one("Squeeze", "x a", (1, 6, 8, 1), {"a": [0, -1]}),
     "unsqueeze of opset 11": one("Unsqueeze", "x", (6, 8), opset=11, axes=[0, 3]),
-    "reshape": one("Reshape", "x s", constants={"s": [0, -1, 20]}),
-    "flatten of axis 2": one("Flatten", axis=2),
-    **{f"normalisation over {n} channels": one("LRN", size=n, alpha=0.5, beta=0.6, bias=1.5) for n in (1, 3, 5)},
-    "batch normalisation": _norm(epsilon=1e-3),
     "batch normalisation of opset 9": _norm(opset=9),
     "hard swish": one("HardSwish"),
     "hard sigmoid": one("HardSigmoid", alpha=0.3, beta=0.4),
     "leaky relu": one("LeakyRelu", alpha=0.3),
-    "lstm": sequence(1, bias=False),
-    "lstm backwards": sequence(1, bias=True, direction="reverse"),
-    "lstm both ways": sequence(2, bias=True, direction="bidirectional"),
     "sum with a constant": one("Add", "c x", constants={"c": (6, 1, 1)}),
     "sum with itself": one("Add", "x x"),
     "product with one value for each channel": one("Mul", "z x", {"x": (2, 6, 8, 10), "z": (1, 6, 1, 1)}),
     "sum behind a convolution": behind(_CONV, one("Add", "z h", {"x": IMAGE, "z": (1, 1, 8, 10)}), w=_SQUARE),
-    **{
-        f"convolution, {name}": one("Conv", "x w b", IMAGE, {"w": weight, "b": weight[:1]}, **attributes)
-        for name, weight, attributes in (
-            ("asymmetric padding", (4, 6, 3, 3), {"pads": [0, 1, 2, 0]}),
-            ("same upper", (4, 6, 3, 2), {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
-            ("same lower", (4, 6, 4, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
-            ("valid", (4, 6, 3, 2), {"auto_pad": "VALID"}),
-            ("dilated", (4, 6, 3, 3), {"dilations": [2, 3], "pads": [2, 3, 2, 3]}),
-            ("grouped", (4, 3, 3, 3), {"group": 2}),
-            ("depthwise", (12, 1, 3, 3), {"group": 6, "strides": [2, 1]}),
-        )
-    },
-    **{
-        f"{op_type}, {name}": one(op_type, "x", (1, 6, 9, 10), kernel_shape=[3, 3], **attributes)
-        for op_type, name, attributes in (
-            ("MaxPool", "rounded up", {"strides": [2, 2], "ceil_mode": 1}),
-            ("MaxPool", "dilated", {"dilations": [2, 2], "pads": [2, 2, 2, 2]}),
-            ("MaxPool", "same lower", {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
-            ("AveragePool", "rounded up", {"strides": [2, 2], "ceil_mode": 1}),
-            ("AveragePool", "asymmetric padding", {"strides": [2, 2], "pads": [1, 0, 1, 2]}),
-            ("AveragePool", "padding counted", {"strides": [2, 2], "pads": [1, 0, 1, 2], "count_include_pad": 1}),
-            ("AveragePool", "same upper", {"auto_pad": "SAME_UPPER", "strides": [2, 2], "count_include_pad": 1}),
-        )
-    },
 }
 
 #: Forms that the runtime lacks, and what the message says.
