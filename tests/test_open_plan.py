@@ -169,9 +169,12 @@ def test_a_plan_may_move(plan: Path, tmp_path: Path) -> None:
 def test_damaged_weights_are_refused(plan: Path) -> None:
     weights = plan / WEIGHTS_NAME
     content = weights.read_bytes()
-    weights.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    with pytest.raises(ModelError, match="not those that were planned"):
-        edgeplan.open_plan(plan)
+    changed = bytes([content[0] ^ 1]) + content[1:]
+    for broken in (changed, content[:-4096], b"", content + bytes(4096), None):
+        weights.unlink() if broken is None else weights.write_bytes(broken)
+        with pytest.raises(ModelError, match="weights") as caught:
+            edgeplan.open_plan(plan)
+        assert "edgeplan plan memory" in caught.value.next_step
 
 
 @pytest.mark.parametrize(

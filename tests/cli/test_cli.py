@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import yaml
 from bare_card import bare_card
-from onnx import TensorProto, helper
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.fusion_rules import FusionRules
@@ -59,39 +57,6 @@ def check_refusal(ended: int, out: str, err: str, *, code: int, message: str, wh
     if where:
         assert where in found["where"], err
     assert re.search(following, found["next"]), err
-
-
-def _plain_model(path: Path, op_type: str, size: int | str) -> None:
-    shape = [1, 4, size, size]
-    body = helper.make_graph(
-        [helper.make_node(op_type, ["x"], ["y"], name="odd")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)]), path)
-
-
-def test_a_dynamic_shape(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "dynamic.onnx"
-    _plain_model(path, "Relu", "height")
-    refused(
-        "predict",
-        str(path),
-        "-d",
-        "dev",
-        code=2,
-        message="leaves height open",
-        where="dynamic.onnx",
-        following="--shape x=",
-    )
-
-
-def test_an_unknown_operator(refused: Refused, tmp_path: Path) -> None:
-    path = tmp_path / "unknown.onnx"
-    _plain_model(path, "Det", 8)
-    message = r"unknown operator: Det \(node 'odd'\)"
-    refused("predict", str(path), "-d", "dev", code=2, message=message, where=str(path), following="known operators")
 
 
 def test_a_missing_model(refused: Refused) -> None:

@@ -305,16 +305,6 @@ def test_weights_that_go_up_in_one_go_are_those_of_each_step(
         assert {"upload", "code", "wait"} >= stages.keys() - {"run"}, "no weights are read or packed step by step"
 
 
-def test_an_error_of_the_upload_ends_the_inference(planned: Planned, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise ModelError("the disk is gone")
-
-    _all_at_once(copy)
-    monkeypatch.setattr("edgeplan.gpu_start.weights.WeightFiles.map_packed", refuse)
-    with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
-        session.run(random_inputs(planned.graph))
-
-
 class _Merging(OpenclProcessor):
     """PoCL as a driver that takes the code of all sources as one program."""
 
@@ -385,11 +375,16 @@ def test_a_schedule_that_does_not_prepare_each_step_once_is_refused(copy: Path, 
         _opened(copy)
 
 
-def test_an_error_of_a_preparing_thread_ends_the_inference(planned: Planned, copy: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_error_of_preparing_or_uploading_ends_the_inference(
+    planned: Planned, copy: Path, monkeypatch: Any, *, at_once: bool
+) -> None:
     def refuse(*_: Any) -> None:
         raise ModelError("the disk is gone")
 
-    for name in ("read_packed", "map_packed"):  # step by step, or all at once
+    if at_once:
+        _all_at_once(copy)
+    for name in ("read_packed", "map_packed"):
         monkeypatch.setattr(f"edgeplan.gpu_start.weights.WeightFiles.{name}", refuse)
     with _opened(copy) as session, pytest.raises(ModelError, match="the disk is gone"):
         session.run(random_inputs(planned.graph))

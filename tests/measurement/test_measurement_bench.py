@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from quick_bench import DEVICE, SETTINGS, measuring_alone, open_bench, subjects  # noqa: F401  a fixture
 
@@ -26,7 +24,6 @@ from edgeplan.measurement import bench as bench_module
 from edgeplan.measurement import local
 from edgeplan.measurement.bench import Bench
 from edgeplan.measurement.lock import lock_path, machine_lock
-from edgeplan.measurement.rows import read_rows
 from edgeplan.measurement.settings import ReferenceExponents
 from edgeplan.progress import BudgetProgress
 from edgeplan.support.protocols import protocol
@@ -152,17 +149,6 @@ def test_tolerances_and_batches_do_not_decide_a_row(tmp_path: Path) -> None:
         assert bench.measured == 0
 
 
-def test_the_journal_brings_back_rows_of_a_lost_workspace(tmp_path: Path) -> None:
-    with open_bench(tmp_path) as bench:
-        bench.measure(subjects())
-        nominal = bench.nominal
-    with open_bench(tmp_path, "fresh") as bench:
-        assert bench.nominal == nominal
-        bench.measure(subjects())
-        assert bench.measured == 0
-    assert sum(len(read_rows(p)) for p in (tmp_path / "fresh/rows/dev").glob("*.parquet")) == 3
-
-
 def test_stores_of_one_device_share_what_the_references_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_bench(tmp_path, part="rows/fusion") as bench:
         bench.measure(subjects(1))
@@ -172,29 +158,6 @@ def test_stores_of_one_device_share_what_the_references_take(tmp_path: Path, mon
     (folder / "fusion/dev").rename(folder / "dev-fusion")
     with Bench(DEVICE, SETTINGS, folder / "dev-sampling") as bench:
         assert bench.nominal == nominal
-
-
-def test_a_full_disk_keeps_the_batches_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, parts = pq.write_table, []
-
-    def write(table: Any, where: Any, **options: Any) -> None:
-        parts.append(where)
-        if len(parts) > 2:  # the journal and the workspace took the first batch
-            Path(where).write_bytes(b"half")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(table, where, **options)
-
-    bench = open_bench(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(pq, "write_table", write)
-        with pytest.raises(StoreError, match="the disk is full") as caught:
-            bench.measure(subjects(4))
-    assert caught.value.exit_code != 0
-    assert "run the same command again" in caught.value.next_step
-    assert not list(tmp_path.rglob("*.tmp"))
-    with open_bench(tmp_path) as again:
-        again.measure(subjects(4))
-        assert again.measured == 2
 
 
 NOISY = {"max_noise": 1e-9, "max_noisy_share": 1e-9, "extra_blocks": 1, "retries": 1, "batch_size": 4}

@@ -299,15 +299,6 @@ def test_a_kind_of_which_few_rows_say_nothing_widens_an_interval_as_one_never_me
     assert math.sqrt(FACTOR) < found.high_ms / found.latency_ms <= math.exp(math.hypot(math.log(FACTOR), quantile))
 
 
-def test_intervals_of_predictors_stay_those_of_carriers_where_models_are_few(
-    trained: tuple[DevicePredictor, pd.DataFrame], caplog: pytest.LogCaptureFixture
-) -> None:
-    predictor = trained[0]
-    card = calibrated(predictor, KernelTables.of([model()]), np.array([1.0])).card
-    assert card.interval == predictor.card.interval
-    assert "1 whole models are too few" in caplog.text
-
-
 def _dispatched(count: int) -> pd.DataFrame:
     """Convolutions of six implementations by a plain rule, and seven or so of five more by none."""
     rng, found = np.random.default_rng(5), []

@@ -23,7 +23,7 @@ from edgeplan.predictors.labels import read_labels
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.launches import LAUNCH_FEATURES
 from edgeplan.predictors.prior import COLUMNS, Prior, shipped_prior
-from edgeplan.predictors.support import Support, choose, cross_validate
+from edgeplan.predictors.support import Support, cross_validate
 from edgeplan.predictors.training import train_predictor
 from edgeplan.workspace import KERNELS, SHIPPED
 
@@ -143,13 +143,6 @@ def test_labels_of_a_held_out_subject_reach_no_prediction_of_it() -> None:
         # the weights of labels follow from their latency, but not those of others
         np.testing.assert_array_equal(after[mine], before[mine])
         assert not np.array_equal(after[~mine], before[~mine])
-
-
-def test_few_own_rows_take_the_prior_and_more_own_rows_weigh_more() -> None:
-    table, support = _support(120)
-    chosen = choose(read_labels(table), _with_codes(table), SETTINGS, support)
-    assert chosen.support is not None
-    assert np.isfinite(chosen.held_out).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 14, 40])

@@ -84,14 +84,6 @@ def test_kinds_that_are_near_nothing_are_still_refused() -> None:
         assert (found.missing, found.stand_ins) == (("k1",), ())
 
 
-def test_of_another_element_type_nothing_stands_in() -> None:
-    predictor = trained_once()[0]
-    half = replace(_of("tanh"), dtype="float16")
-    with pytest.raises(PredictionError, match="the model is of float16"):
-        predictor.predict(_model(half))
-    assert predictor.predict(_model(relu(8, 8), half), allow_partial=True).stand_ins == ()
-
-
 def test_evaluations_count_what_was_measured_alone() -> None:
     predictor = trained_once()[0]
     model = _model(relu(8, 8), _of("tanh"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 import os
 import shutil
 import sys
@@ -291,23 +290,6 @@ def test_its_part_of_a_plan_is_computed_by_it(workspace: Path) -> None:
             with PairSession.of(*both.processors, parts, model) as session:
                 require_close(session.run(random_inputs(graph)), reference_outputs(graph), 1e-4)
                 assert any(kernel.implementation == "tiny.conv" for kernel in session.kernels)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("tiny = absent_processor:ENGINE\n", "cannot be loaded"),
-        ("tiny = tiny_processor:Tiny\n", "it is no Description"),
-    ],
-)
-def test_one_that_does_not_fit_is_left_out_with_a_warning(
-    workspace: Path, text: str, why: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    points = workspace / "packages/tiny_processor-1.0.dist-info/entry_points.txt"
-    points.write_text(f"[{registry.GROUP}]\n{text}")
-    with caplog.at_level(logging.WARNING), pytest.raises(DeviceError, match=r"unknown engine 'tiny'.*\n.*tiny-here.yaml"):
-        load_pair("pair-tiny")
-    assert why in caplog.text
 
 
 def test_what_is_missing_is_told(workspace: Path) -> None:

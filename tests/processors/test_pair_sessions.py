@@ -15,7 +15,7 @@ from models import FAMILIES, drawn, saved
 from depth import by_day, some
 from doubles import QueueProcessor
 from edgeplan.engines.base import random_inputs
-from edgeplan.errors import DeviceError, InputError, ModelError
+from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.ir import Graph, Shape
 from edgeplan.graph.steps import Step
 from edgeplan.opencl.launch import Dispatch
@@ -213,17 +213,6 @@ def test_polling_is_refused_where_it_cannot_be(cpu: OnednnProcessor, tmp_path: P
             require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
 
 
-def test_both_on_one_core_wait_by_events(opencl: OpenclProcessor, tmp_path: Path) -> None:
-    model, graph = saved("vgg", tmp_path)
-    with OnednnProcessor(CORES[-1:]) as cpu:
-        assert synchronisation_of(cpu, opencl) == (
-            Synchronisation.events,
-            f"both compute on core {CORES[-1]}, where one that polls takes the other's time",
-        )
-        with PairSession.of(cpu, opencl, _partition(graph, cpu.dnnl.info.block, opencl, "one core"), model) as session:
-            require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
-
-
 @pytest.mark.parametrize("synchronisation", Synchronisation)
 def test_a_processor_that_stops_ends_in_an_error(
     cpu: OnednnProcessor, tmp_path: Path, synchronisation: Synchronisation
@@ -276,16 +265,6 @@ def test_memory_is_freed_with_the_session(cpu: OnednnProcessor, tmp_path: Path) 
             with PairSession.of(cpu, gpu, partitioned, model, synchronisation):
                 assert gpu.memory
             assert not gpu.memory
-
-
-def test_inputs_that_do_not_fit_are_refused_and_the_session_runs_on(cpu: OnednnProcessor, tmp_path: Path) -> None:
-    model, graph = saved("vgg", tmp_path)
-    with QueueProcessor() as gpu:
-        session = PairSession.of(cpu, gpu, _partition(graph, cpu.dnnl.info.block, gpu, "inputs"), model)
-        with pytest.raises(InputError, match="there is no array 'input'"):
-            session.run({})
-        require_close(session.run(random_inputs(graph)), _reference(model, graph), 1e-4)
-        session.close()
 
 
 def test_steps_that_cannot_be_split_say_why(cpu: OnednnProcessor) -> None:

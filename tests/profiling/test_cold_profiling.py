@@ -27,7 +27,6 @@ from edgeplan.predictors.features import FEATURES, WORK_TERMS
 from edgeplan.predictors.latency import EXTRA_FEATURES
 from edgeplan.predictors.predictor import DevicePredictor
 from edgeplan.profiling import profiler
-from edgeplan.profiling import store as store_module
 from edgeplan.profiling.first_call_costs import kernel_of, once_ms
 from edgeplan.profiling.predicted import predicted_profiles
 from edgeplan.profiling.preparation_costs import PreparationCosts
@@ -147,25 +146,6 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert later.constants() == constants
     later.merge()
     assert len(list(later.folder.glob("*.parquet"))) == 1  # type: ignore[union-attr]
-
-
-def test_full_files_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_FORM", replace(store_module._FORM, most=2))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    rows = [Row(name, "jit", 0, 4, 4, 0, {"create:big": (1.0,)}, 1.0) for name in ("s3", "s1", "s5", "s2", "s4", "s0")]
-    store = ProfileStore(tmp_path / "rows", {"a": 1})
-    for row in rows[:3]:
-        store.add([row])
-    store.merge()
-    first, second = sorted((tmp_path / "rows").glob("*.parquet"))
-    before = first.stat().st_mtime_ns, first.read_bytes()
-    for row in rows[3:]:
-        store.add([row])
-    store.merge()
-    assert (first.stat().st_mtime_ns, first.read_bytes()) == before
-    files = sorted((tmp_path / "rows").glob("*.parquet"))
-    assert ([len(read_rows(path)) for path in files], files[:2]) == ([2, 2, 2], [first, second])
-    assert sorted(row.signature for path in files for row in read_rows(path)) == [f"s{i}" for i in range(6)]
 
 
 def test_rows_of_another_folder_are_read_but_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

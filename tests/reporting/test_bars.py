@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,20 +60,6 @@ def test_the_page_says_so() -> None:
     assert '<p class="value">no value</p>' in page
     assert '<p class="what">takes 0.9 of it</p>' in page
     assert not make_cards([CardOf("loses {}", ("x.lost",), further=True)], bars, metrics), "no profile has to measure it"
-
-
-def test_results_page_marks_all_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
-    from results_page import _held  # noqa: PLC0415  a script, no module of the package
-
-    def told(metrics: dict[str, float], bar: Bar = HIGH) -> str:
-        return _held(metrics, bar, "{:.2f}".format)
-
-    assert told({"x.ratio": 0.9}) == "0.90"
-    assert told({"x.ratio": 1.1}) == "**1.10**"
-    assert told(_with_ends("x.ratio", 0.9, 0.8, 1.2)) == "0.90 (0.80 to 1.20), undecided"
-    assert told({}) == "**no value**"
-    assert told({}, Bar("x", "without a bar")) == ""
 
 
 def test_intervals_hold_the_mean_they_are_of() -> None:

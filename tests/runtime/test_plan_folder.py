@@ -134,16 +134,6 @@ def test_a_plan_for_another_library_or_model_is_not_built(
     assert not (model.parent / "plan" / "program.json").exists()
 
 
-def test_a_library_changed_since_is_refused(dnnl: Dnnl, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from msgspec.structs import replace  # noqa: PLC0415
-
-    for change in ({"version": "3.99.0"}, {"isa": "sse41" if dnnl.info.isa == "avx2" else "avx2"}):
-        monkeypatch.setattr(dnnl, "info", replace(dnnl.info, **change))
-        with pytest.raises(FormatError, match=next(iter(change.values()))):
-            ColdSession(dnnl, folder, threads=2)
-        monkeypatch.undo()
-
-
 def test_an_unknown_implementation_is_named(dnnl: Dnnl, planned: Planned, graph: Graph, model: Path) -> None:
     plan = planned(model, graph, implementations=tuple(f"made-up-{i}" for i in range(9)))
     with pytest.raises(FormatError, match="offers no 'made-up"):

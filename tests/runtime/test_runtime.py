@@ -19,7 +19,6 @@ from edgeplan.errors import DeviceError, ModelError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph, Operator
 from edgeplan.graph.onnx.write import save_onnx, to_onnx
-from edgeplan.runtime import library
 from edgeplan.runtime.candidates import candidates
 from edgeplan.runtime.creation import Creator
 from edgeplan.runtime.dnnl import Dnnl
@@ -95,25 +94,6 @@ def test_a_truncated_model_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[: len(whole) * tenth // 10])
         with pytest.raises(ModelError):
             locate_weights(path, lower(graph))
-
-
-def test_external_data_outside_the_folder_is_refused(tmp_path: Path) -> None:
-    graph, path = _block(), tmp_path / "inner" / "m.onnx"
-    path.parent.mkdir()
-    onnx.save(to_onnx(graph), path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    model = onnx.load(path, load_external_data=False)
-    (tmp_path / "w.bin").write_bytes((path.parent / "w.bin").read_bytes())
-    for tensor in model.graph.initializer:
-        tensor.external_data[0].value = "../w.bin"
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match="outside"):
-        locate_weights(path, lower(graph))
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_places", lambda: iter(["/nowhere/libdnnl.so"]))
-    with pytest.raises(DeviceError, match="pip install"):
-        library.open_library()
 
 
 @pytest.mark.parametrize("home", HOMES)

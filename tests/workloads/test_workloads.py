@@ -20,7 +20,6 @@ from depth import some
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.cost import graph_macs, graph_parameters
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx import write
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
@@ -160,22 +159,6 @@ def test_a_seed_decides_all_bytes(name: str, tmp_path: Path) -> None:
 def test_values_of_weights_stay_as_they_are() -> None:
     (drawn,) = Uniform(0.5, 1.0).draw("layer.weight", 4, seed=7)
     assert drawn.tolist() == pytest.approx([0.9090617, 0.9858565, 0.9455466, 0.7814239], rel=1e-6)
-
-
-def test_large_weights_lie_beside_the_model_and_are_replaced_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = _saved(_SMALL["gpt2"], tmp_path / "inside.onnx")
-    monkeypatch.setattr(write, "EXTERNAL_DATA_THRESHOLD_BYTES", 1000)
-    path = tmp_path / "model.onnx"
-    sizes = set()
-    for _ in range(2):
-        _saved(_SMALL["gpt2"], path)
-        sizes.add((tmp_path / "model.onnx.data").stat().st_size)
-    assert len(sizes) == 1
-    given_ids = _inputs(_session(path))
-    assert np.array_equal(_run(path, given_ids)["logits"], _run(inside, given_ids)["logits"])
-    monkeypatch.undo()
-    _saved(_SMALL["gpt2"], path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["inside.onnx", "model.onnx"]
 
 
 def test_a_token_of_gpt2_knows_those_before_it_alone(tmp_path: Path) -> None:

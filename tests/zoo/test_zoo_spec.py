@@ -12,14 +12,6 @@ from edgeplan.zoo.choices import Choices, channel_bounds
 SPEC = FAMILIES["squeezenet"].variant(seed=1, index=2)
 
 
-def test_json_is_one_compact_line() -> None:
-    text = SPEC.to_json()
-    assert "\n" not in text
-    assert ": " not in text
-    assert json.loads(text)["family"] == "squeezenet"
-    assert VariantSpec.from_json(text) == SPEC
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
