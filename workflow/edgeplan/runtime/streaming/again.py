@@ -1,4 +1,4 @@
-"""Plans made again in the process that runs one, for another budget: from the stored profile, without anything heavy.
+"""Plans made again for another budget, from the stored profile.
 
 Layers need not be cut again, nor kernels made: where buffers and weights lie changes, and when weights are read.
 """
