@@ -11,8 +11,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import external_file, external_locations
-from edgeplan.graph.model_file import read_model
+from edgeplan.graph.model_file import model_files
 from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")  # preparing alone needs it
@@ -104,15 +103,6 @@ class Baseline(ABC):
     @abstractmethod
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:
         """Open the model, which is timed, as is the session's first run."""
-
-
-def model_files(model: Path) -> tuple[Path, ...]:
-    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
-
-    Raises:
-        ModelError: one of them cannot be read, or lies elsewhere.
-    """
-    return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
 
 
 def beside(path: Path, model: Path, folder: Path) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, beside, model_files
+from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError, beside
+from edgeplan.graph.model_file import model_files
 
 
 class OpenVinoBaseline(Baseline):
