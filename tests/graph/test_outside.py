@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeplan.errors import ModelError
 from edgeplan.graph.external_data import external_locations
 from edgeplan.graph.model_file import model_files, model_sha256
+from edgeplan.graph.onnx.compare import largest_difference
 from edgeplan.graph.onnx.names import named_file
 from edgeplan.graph.onnx.outside import read_whole
 from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
@@ -25,29 +27,17 @@ from edgeplan.graph.onnx.read import load_onnx
 Array = npt.NDArray[np.float32]
 _ROWS, _COLUMNS = 64, 48  # more elements than are brought in
 _KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
-#: An input that an If tests, which decides nothing about shapes.
-_TEST = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m z", "c")]
+_TEST_OF_DATA = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m z", "c")]
+_TEST_OF_A_SHAPE = [
+    node("Shape", "x", "s"),
+    node("ReduceMax", "s", "r", keepdims=0),
+    node("Cast", "r", "c", to=TensorProto.BOOL),
+]
 
 
 def _weight(kind: str, rows: int = _ROWS) -> TensorProto:
     dtype = helper.tensor_dtype_to_np_dtype(_KINDS[kind])
     return numpy_helper.from_array(values(rows, _COLUMNS).astype(dtype), "k")
-
-
-def _graph(of: list[onnx.NodeProto], name: str, kind: str, stored: list[TensorProto]) -> onnx.GraphProto:
-    return helper.make_graph(of, name, [], [helper.make_tensor_value_info("o", _KINDS[kind], None)], stored)
-
-
-def _branching(kind: str, weight: TensorProto, test: list[onnx.NodeProto], *, held: bool) -> onnx.ModelProto:
-    """A weight in one branch, as an initialiser or held by a node; the other negates what the first computes."""
-    constant = [helper.make_node("Constant", [], ["k"], value=weight)] if held else []
-    stored = [] if held else [weight]
-    yes = _graph([*constant, node("MatMul", "x k", "o")], "yes", kind, stored)
-    no = _graph([*constant, node("MatMul", "x k", "p"), node("Neg", "p", "o")], "no", kind, stored)
-    zero = helper.tensor_dtype_to_np_dtype(_KINDS[kind])
-    model = made([*test, helper.make_node("If", ["c"], ["y"], then_branch=yes, else_branch=no)], {"x": (2, weight.dims[0])})
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), zero), "z"))
-    return model
 
 
 def _initialiser(kind: str, weight: TensorProto) -> onnx.ModelProto:
@@ -59,22 +49,19 @@ def _initialiser(kind: str, weight: TensorProto) -> onnx.ModelProto:
 
 def _constant(kind: str, weight: TensorProto) -> onnx.ModelProto:
     del kind
-    constant = helper.make_node("Constant", [], ["k"], value=weight)
-    return made([constant, node("MatMul", "x k")], {"x": (2, weight.dims[0])})
+    return made([helper.make_node("Constant", [], ["k"], value=weight), node("MatMul", "x k")], {"x": (2, weight.dims[0])})
 
 
-def _branch(kind: str, weight: TensorProto) -> onnx.ModelProto:
-    return _branching(kind, weight, _TEST, held=False)
-
-
-def _held_in_a_branch(kind: str, weight: TensorProto) -> onnx.ModelProto:
-    return _branching(kind, weight, _TEST, held=True)
-
-
-def _fixed_branch(kind: str, weight: TensorProto) -> onnx.ModelProto:
-    """What is tested follows from a shape."""
-    test = [node("Shape", "x", "s"), node("ReduceMax", "s", "r", keepdims=0), node("Cast", "r", "c", to=TensorProto.BOOL)]
-    return _branching(kind, weight, test, held=False)
+def _branching(kind: str, weight: TensorProto, *, test: list[onnx.NodeProto], held: bool) -> onnx.ModelProto:
+    """A weight in two branches, as an initialiser or held by a node; one negates what the other computes."""
+    constant = [helper.make_node("Constant", [], ["k"], value=weight)] if held else []
+    stored = [] if held else [weight]
+    wrote = [helper.make_tensor_value_info("o", _KINDS[kind], None)]
+    yes = helper.make_graph([*constant, node("MatMul", "x k", "o")], "yes", [], wrote, stored)
+    no = helper.make_graph([*constant, node("MatMul", "x k", "p"), node("Neg", "p", "o")], "no", [], wrote, stored)
+    model = made([*test, helper.make_node("If", ["c"], ["y"], then_branch=yes, else_branch=no)], {"x": (2, weight.dims[0])})
+    model.graph.initializer.append(helper.make_tensor("z", _KINDS[kind], [], [0.0]))
+    return model
 
 
 def _function(kind: str, weight: TensorProto) -> onnx.ModelProto:
@@ -93,9 +80,9 @@ def _function(kind: str, weight: TensorProto) -> onnx.ModelProto:
 _PLACES: Mapping[str, Callable[[str, TensorProto], onnx.ModelProto]] = {
     "initialiser": _initialiser,
     "Constant": _constant,
-    "branch": _branch,
-    "Constant in a branch": _held_in_a_branch,
-    "branch that a shape decides": _fixed_branch,
+    "branch": partial(_branching, test=_TEST_OF_DATA, held=False),
+    "Constant in a branch": partial(_branching, test=_TEST_OF_DATA, held=True),
+    "branch that a shape decides": partial(_branching, test=_TEST_OF_A_SHAPE, held=False),
     "function": _function,
 }
 
@@ -133,14 +120,10 @@ def _outside(model: onnx.ModelProto, location: str = "w.bin") -> bytes:
     return content
 
 
-def _written(folder: Path, model: onnx.ModelProto) -> Path:
-    return write(model, folder / "m.onnx")
-
-
 def _apart(folder: Path, place: str, kind: str = "float32", rows: int = _ROWS) -> Path:
     model = _model(place, kind, rows)
     content = _outside(model)
-    path = _written(folder, model)
+    path = write(model, folder / "m.onnx")
     (folder / "w.bin").write_bytes(content)
     return path
 
@@ -167,7 +150,7 @@ def test_numbers_are_the_same_wherever_weights_lie(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.bin").write_bytes(bytes(1 << 15))  # of another model, in the working directory
-    inside = prepare_file(_written(tmp_path / "inside", _model(place, kind, rows)), _BATCH, tmp_path / "one/p.onnx")
+    inside = prepare_file(write(_model(place, kind, rows), tmp_path / "inside" / "m.onnx"), _BATCH, tmp_path / "one/p.onnx")
     path = _apart(tmp_path / "model", place, kind, rows)
     beside, elsewhere = (prepare_file(path, _BATCH, folder / "p.onnx") for folder in (path.parent, tmp_path / "two"))
     wanted = _result(inside, rows)
@@ -184,7 +167,7 @@ def test_numbers_are_the_same_wherever_weights_lie(
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_prediction_reads_no_large_weights(tmp_path: Path, place: str, kind: str) -> None:
-    whole = load_prepared(_written(tmp_path / "inside", _model(place, kind)), _BATCH)
+    whole = load_prepared(write(_model(place, kind), tmp_path / "inside" / "m.onnx"), _BATCH)
     path = _apart(tmp_path / "model", place, kind)
     (path.parent / "w.bin").unlink()
     graph = load_prepared(path, _BATCH)
@@ -199,7 +182,7 @@ def test_what_is_computed_with_is_read(tmp_path: Path) -> None:
     model = made([node("Transpose", "k", "t", perm=[1, 0]), node("MatMul", "x t")], {"x": (2, _COLUMNS)})
     model.graph.initializer.append(_weight("float32"))
     content = _outside(model)
-    path = _written(tmp_path / "model", model)
+    path = write(model, tmp_path / "model" / "m.onnx")
     with pytest.raises(ModelError, match="which is missing"):
         load_prepared(path, _BATCH)
     (path.parent / "w.bin").write_bytes(content)
@@ -213,7 +196,7 @@ def test_weights_of_bytes_stay_outside(tmp_path: Path) -> None:
     bytes_ = np.random.default_rng(0).integers(-127, 128, (_ROWS, _COLUMNS)).astype(np.int8)
     model = made(nodes, {"x": (2, _ROWS)}, {"k": bytes_, "s": np.float32(0.01), "o": np.int8(0)})
     content = _outside(model)
-    path = _written(tmp_path / "model", model)
+    path = write(model, tmp_path / "model" / "m.onnx")
     assert load_prepared(path, Preparation()).operators  # the file is not there
     (path.parent / "w.bin").write_bytes(content)
     found = _result(prepare_file(path, Preparation(), path.parent / "p.onnx"))
@@ -224,10 +207,11 @@ def test_weights_of_bytes_stay_outside(tmp_path: Path) -> None:
 def test_hard_links_are_files(tmp_path: Path, place: str) -> None:
     path = _apart(tmp_path / "model", place)
     os.link(path.parent / "w.bin", tmp_path / "in a cache")
-    found = _result(prepare_file(path, _BATCH, path.parent / "p.onnx"))
-    inside = prepare_file(_written(tmp_path / "inside", _model(place)), _BATCH, tmp_path / "p.onnx")
-    np.testing.assert_array_equal(found, _result(inside))
-    assert all(tensor.raw_data for tensor in _tensors(read_whole(path)))
+    ready = prepare_file(path, _BATCH, path.parent / "p.onnx")
+    inside = prepare_file(write(_model(place), tmp_path / "inside" / "m.onnx"), _BATCH, tmp_path / "p.onnx")
+    np.testing.assert_array_equal(_result(ready), _result(inside))
+    assert largest_difference(path, ready, _BATCH) < 1e-5
+    assert not external_locations(read_whole(path))
 
 
 def test_nodes_are_named_in_a_copy_of_weights_behind_hard_links(tmp_path: Path) -> None:
@@ -251,7 +235,7 @@ _ELSEWHERE = ["../w.bin", "parts/../../w.bin", "/etc/hostname", ""]
 def test_what_lies_outside_the_folder_is_refused_wherever_it_stands(tmp_path: Path, place: str, location: str) -> None:
     model = _model(place)
     content = _outside(model, location)
-    path = _written(tmp_path / "model", model)
+    path = write(model, tmp_path / "model" / "m.onnx")
     (tmp_path / "w.bin").write_bytes(content)
     for read in (load_onnx, model_sha256, lambda path: prepare_file(path, _BATCH, tmp_path / "p.onnx")):
         with pytest.raises(ModelError, match="outside the model's folder") as caught:

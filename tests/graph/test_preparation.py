@@ -297,18 +297,6 @@ def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pyte
     np.testing.assert_allclose(_outputs(made, {"x": x})[0], rounded, rtol=1e-6)
 
 
-def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
-    weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
-    path = _saved(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": weights})
-    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    made = _prepared(path)
-    x = np.ones((1, 4), np.float32)
-    np.testing.assert_allclose(_outputs(made, {"x": x})[0], x @ weights, rtol=1e-6)
-    (tmp_path / "w.bin").unlink()
-    with pytest.raises(ModelError, match="missing"):
-        _prepared(path)
-
-
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
     odd = np.array([np.inf, np.nan, -np.inf, 1], np.float32)
     path = _saved(tmp_path / "m.onnx", [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": odd})

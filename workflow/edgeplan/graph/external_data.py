@@ -125,9 +125,9 @@ def everything(message: Message, kind: type[Kind]) -> Iterator[Kind]:
                 yield from everything(part, kind)
 
 
-def outside(model: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, dict[str, str]]]:
-    """Yield the tensors of a model that lie in other files, with what their `external_data` say."""
-    for tensor in everything(model, onnx.TensorProto):
+def outside(message: Message) -> Iterator[tuple[onnx.TensorProto, dict[str, str]]]:
+    """Yield the tensors of a message that lie in other files, with what their `external_data` say."""
+    for tensor in everything(message, onnx.TensorProto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield tensor, {entry.key: entry.value for entry in tensor.external_data}
 

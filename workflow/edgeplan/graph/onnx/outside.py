@@ -190,7 +190,7 @@ def _append(tensor: TensorProto, values: Any, file: BinaryIO, weights: str) -> N
 
 
 def _location(tensor: TensorProto) -> str:
-    return next(entry.value for entry in tensor.external_data if entry.key == "location")
+    return str(next(entry.value for entry in tensor.external_data if entry.key == "location"))
 
 
 def _left(tensor: TensorProto) -> _Left:

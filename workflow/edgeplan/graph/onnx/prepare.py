@@ -21,7 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError, ParamsError
-from edgeplan.graph.external_data import everything
+from edgeplan.graph.external_data import everything, outside
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
@@ -360,14 +360,16 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
 
 
 def in_single_precision(path: Path, target: Path) -> Path:
-    """Return the file of a model that computes in single precision: its own, or `target` if it holds half precision.
+    """Return the file of a model that ONNX Runtime computes in single precision: its own, or `target` if it holds halves.
+
+    It is `target`, too, if nodes hold external data, of which ONNX Runtime refuses hard links.
 
     Raises:
         ModelError: the model cannot be read.
         StoreError: the target cannot be written.
     """
     model = read_model(path)
-    if not _is_half(model):
+    if not _is_half(model) and not any(True for node in everything(model, onnx.NodeProto) for _ in outside(node)):
         return path
     leave_outside(model, path)
     model = _inlined(model, str(path))
