@@ -9,7 +9,7 @@ from typing import Any
 from edgeplan.engines.cold import Array, Artefact, Baseline, BaselineSession, UnsupportedError
 from edgeplan.support.lazy import lazily
 
-onnx, outside = lazily("onnx"), lazily("edgeplan.graph.onnx.outside")  # preparing alone needs them
+onnx = lazily("onnx")  # preparing alone needs it
 
 _ERRORS_ONLY = 3
 
@@ -80,7 +80,7 @@ class OnnxRuntimeFrugal(OnnxRuntimeOptimised):
         del inputs, threads
         external, weights = folder / "external.onnx", folder / "weights.bin"
         options = {"save_as_external_data": True, "location": weights.name, "size_threshold": 1024}
-        onnx.save_model(outside.read_whole(model), external, **options)
+        onnx.save_model(onnx.load(model), external, **options)
         return Artefact(main=external, files=tuple(path for path in (external, weights) if path.is_file()))
 
     def open(self, artefact: Artefact, inputs: Mapping[str, Array], threads: int) -> BaselineSession:

@@ -138,7 +138,7 @@ def as_files_say(model: onnx.ModelProto) -> None:
 
 
 def save(model: onnx.ModelProto, target: Path) -> Path:
-    """Write a model. Constants that are left outside stay in their file where that lies beside the target, too.
+    """Write a model, whose constants outside stay in their file where that lies beside the target, too.
 
     Others go to a file beside it, and so do all where the message would be too large for one.
 
