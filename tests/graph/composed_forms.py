@@ -35,19 +35,6 @@ def _chain(*nodes: onnx.NodeProto, inputs: Mapping[str, Sequence[int]], **consta
 #: Forms that take several steps, or steps that only they take.
 COMPOSED: dict[str, Form] = {
     **{
-        f"softmax of opset {opset}, axis {axis} of {shape}": one(
-            "Softmax", "x", shape, opset=opset, **({} if axis is None else {"axis": axis})
-        )
-        for opset, axis, shape in (
-            (7, None, (2, 3, 5)),
-            (11, 1, (2, 3, 4)),
-            (11, 2, IMAGE),
-            (11, 1, (2, 3, 4, 5)),
-            (12, 0, (2, 7)),
-            (12, -2, (2, 3, 5)),
-        )
-    },
-    **{
         f"{op_type} of {first} and {second}": one(op_type, "x z", {"x": first, "z": second})
         for op_type, first, second in (
             ("Add", IMAGE, (8, 10)),

@@ -8,8 +8,8 @@ from typing import Literal, cast
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeplan.engines.cold import model_files
 from edgeplan.engines.description import UnsupportedError
+from edgeplan.graph.model_file import model_files
 from edgeplan.support.lazy import lazily
 from edgeplan.support.subprocesses import program_command, run
 
 if TYPE_CHECKING:
     import onnx
     from google.protobuf import message
+
+    from edgeplan.graph.onnx import outside
 else:  # preparing alone needs them
-    onnx, message = lazily("onnx"), lazily("google.protobuf.message")
+    onnx, message, outside = map(lazily, ("onnx", "google.protobuf.message", "edgeplan.graph.onnx.outside"))
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -75,7 +77,7 @@ def _source(model: Path, work: Path) -> Path:
     """
     source = work / "model.onnx"
     external = len(model_files(model)) > 1
-    proto = onnx.load(model)
+    proto = outside.read_whole(model)
     if _join_directions(proto.graph) or external:
         try:
             source.write_bytes(proto.SerializeToString())

@@ -80,7 +80,7 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
         _refuse(f"constant {name!r} is stored in segments", source)
     needed = bytes_each * math.prod(shape)
     if constant.data_location == TensorProto.EXTERNAL:
-        held = _external(name, constant, source).length
+        held = place_of(name, constant, source).length
     elif constant.HasField("raw_data"):
         held = len(constant.raw_data)
     else:
@@ -130,26 +130,24 @@ def constant_values(name: str, constant: TensorProto, model: Path | None, source
     try:
         if constant.data_location != TensorProto.EXTERNAL:
             return np.asarray(numpy_helper.to_array(constant))
-        return np.asarray(numpy_helper.to_array(_with_values(name, constant, model, source)))
+        if model is None:
+            raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
+        place, tensor = place_of(name, constant, source), constant_tensor(name, constant, source)
+        path = external_file(model, place.location, place.offset + tensor.size_bytes, f"constant {name!r}")
+        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(constant.data_type))
+        return np.fromfile(path, kind, tensor.elements, offset=place.offset).reshape(tensor.shape)
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(
             f"cannot read constant {name!r}: {' '.join(str(error).split())}", where=source, next_step=_DAMAGED
         ) from error
 
 
-def _with_values(name: str, constant: TensorProto, model: Path | None, source: str) -> TensorProto:
-    """Return a constant with the values that another file holds."""
-    if model is None:
-        raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
-    place = _external(name, constant, source)
-    size = constant_tensor(name, constant, source).size_bytes
-    path = external_file(model, place.location, place.offset + size, f"constant {name!r}")
-    with path.open("rb") as file:
-        file.seek(place.offset)
-        return TensorProto(name=name, data_type=constant.data_type, dims=constant.dims, raw_data=file.read(size))
+def place_of(name: str, constant: TensorProto, source: str) -> External:
+    """Where external data say that a constant lies.
 
-
-def _external(name: str, constant: TensorProto, source: str) -> External:
+    Raises:
+        ModelError: they do not say it.
+    """
     place = external({entry.key: entry.value for entry in constant.external_data})
     if place is None:
         raise ModelError(f"constant {name!r} does not say where in which file it is", where=source, next_step=_DAMAGED)

@@ -53,7 +53,7 @@ _AS_QDQ = (
 BEFORE_FUSION = "give the model before that optimisation, or save it with GraphOptimizationLevel.ORT_ENABLE_BASIC"
 _QUANTISED = re.compile("QLinear.*|QGemm|QAttention|DynamicQuantize.*|(Q|Deq)uantizeLinear|.*Integer.*")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-#: What is brought to other operators (`onnx_opsets`).
+#: What is brought to other operators (`opsets`).
 _REWRITTEN = frozenset({"Sum"})
 
 
