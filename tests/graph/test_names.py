@@ -35,7 +35,6 @@ _SEQUENCE = {"w": (2, 12, 4), "r": (2, 12, 3), "b": (2, 24)}
 _FORMS: Mapping[str, Form] = {
     "sum of three": one("Sum", "x z w", dict.fromkeys("xzw", IMAGE)),
     "largest of three": one("Max", "x z w", dict.fromkeys("xzw", IMAGE)),
-    "old softmax": one("Softmax", "x", IMAGE, opset=11, axis=1),
     "last state alone": Form(
         (
             _unnamed("LSTM", "x w r b", ["", "h"], hidden_size=3, direction="bidirectional"),
