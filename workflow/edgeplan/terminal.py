@@ -42,22 +42,14 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines; control characters but the ends of lines are escaped.
-
-    Raises:
-        OSError: the output is closed or full; see `ending`.
-    """
+    """Print lines; control characters but the ends of lines are escaped."""
     stream = sys.stderr if err else sys.stdout
     if stream is not None:  # closed by the caller: nobody wants it
         print(escaped(text, "\n"), file=stream, flush=True)
 
 
 def show(*parts: RenderableType) -> None:
-    """Print what rich renders, in colours on a terminal. Names in it have to be `escaped` before.
-
-    Raises:
-        OSError: see `say`.
-    """
+    """Print what rich renders, in colours on a terminal. Names in it have to be `escaped` before."""
     from rich.console import Console  # noqa: PLC0415  errors should not wait for it
 
     if sys.stdout is None:

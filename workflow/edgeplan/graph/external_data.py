@@ -62,11 +62,7 @@ def external(entries: Mapping[str, str]) -> External | None:
 
 
 def require_inside(model: Path, location: str, what: str) -> None:
-    """Refuse external data outside the model's folder by the name that the model has for the file.
-
-    Raises:
-        ModelError: the name leads out of the folder.
-    """
+    """Refuse external data outside the model's folder by the name that the model has for the file."""
     inside = Path(os.path.normpath(location))  # `..` behind a folder that is a link leads elsewhere: `external_file` sees that
     if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
         raise ModelError(f"{what} lies in {location!r}, outside the model's folder", where=str(model), next_step=_BESIDE)
@@ -80,9 +76,6 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
         location: path of the other, as the model names it.
         needed: bytes that it must hold at least.
         what: whose data they are, for messages: "weight 'w'".
-
-    Raises:
-        ModelError: it is missing, outside the model's folder, too short, or not readable.
     """
     require_inside(model, location, what)
     lies = f"{what} lies in {location!r}"

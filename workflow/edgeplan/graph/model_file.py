@@ -26,12 +26,7 @@ _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Return the message of an ONNX file, without external data.
-
-    Raises:
-        ModelError: there is no file, it cannot be read, or it is no ONNX model; where it is known what it is instead, that
-            is said. Or external data of any of its tensors lie outside its folder.
-    """
+    """Return the message of an ONNX file, without external data."""
     content = _content(path)
     try:
         model = onnx.load_model_from_string(content)
@@ -48,20 +43,12 @@ def read_model(path: Path) -> onnx.ModelProto:
 
 
 def model_files(model: Path) -> tuple[Path, ...]:
-    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
-
-    Raises:
-        ModelError: one of them cannot be read, or lies elsewhere.
-    """
+    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder."""
     return (model, *(external_file(model, location, 0, "a tensor") for location in external_locations(read_model(model))))
 
 
 def model_sha256(model: Path) -> str:
-    """SHA-256 of a model: of its file, followed by its external data files in the order of their names.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """SHA-256 of a model: of its file, followed by its external data files in the order of their names."""
     try:
         return files_sha256(model_files(model))
     except OSError as error:

@@ -60,11 +60,6 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
         graph: of it, simplified.
         rows: folder of all rows, see `nominal_times`.
         seconds: about how long to take; a model that is run for longer than that takes three blocks of two runs.
-
-    Raises:
-        ModelError: the engine cannot load the model.
-        DeviceError: the engine is not installed, or a core may not be used.
-        BusyError: another process is measuring.
     """
     began, before = time.monotonic(), os.sched_getaffinity(0)
     with machine_lock(), ScratchFolder("measure") as folder:
@@ -90,11 +85,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
 
 
 def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
-    """Measure the seconds of a run, the second one.
-
-    Raises:
-        ModelError: the engine cannot load or run it.
-    """
+    """Measure the seconds of a run, the second one."""
     try:
         with engine.load(file, graph) as session:
             session.run()

@@ -25,12 +25,7 @@ from edgeplan.graph.operators.reductions import reduced_axes
 
 
 def convert(model: Path, target: Path) -> None:
-    """Write a TFLite file of an ONNX model.
-
-    Raises:
-        UnsupportedError: an operator, or a use of one, has no counterpart here.
-        ModelError: the ONNX file cannot be read.
-    """
+    """Write a TFLite file of an ONNX model."""
     proto = read_whole(model)
     values = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
     _Lowering(load_onnx(model), values).write(target)

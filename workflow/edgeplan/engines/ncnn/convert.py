@@ -33,11 +33,7 @@ _JOINED = [0, 0, -1]
 
 
 def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) -> tuple[Path, Path]:
-    """Write ncnn's `.param` and `.bin` of an ONNX model, f32, into `folder`.
-
-    Raises:
-        UnsupportedError: the converter is not installed, fails, takes too long, or knows no layer for an operator.
-    """
+    """Write ncnn's `.param` and `.bin` of an ONNX model, f32, into `folder`."""
     program = _pnnx()
     param, weights = folder / "model.ncnn.param", folder / "model.ncnn.bin"
     with tempfile.TemporaryDirectory(dir=folder) as made:
@@ -71,9 +67,6 @@ def _source(model: Path, work: Path) -> Path:
     """Return the model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
 
     It is one file: pnnx crashes on external data.
-
-    Raises:
-        UnsupportedError: of more than one file, and more than a protobuf message can hold.
     """
     source = work / "model.onnx"
     external = len(model_files(model)) > 1

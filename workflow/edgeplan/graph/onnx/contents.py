@@ -94,9 +94,6 @@ def contents_of(model: onnx.ModelProto, source: str) -> Contents:
     Args:
         model: the model; it is not changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: what it holds is damaged, contradicts itself, or is newer or older than what is known.
     """
     g = model.graph
     odd = next((text for text in _texts(model) if isinstance(text, bytes)), None)

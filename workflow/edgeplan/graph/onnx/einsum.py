@@ -38,9 +38,6 @@ def plain_products(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], 
         model: the model; it is changed.
         shapes: of what its nodes read, as far as known.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an equation is none, does not fit its operands, or the size of an axis is not known.
     """
     if all(node.op_type != "Einsum" for node in model.graph.node):
         return

@@ -558,9 +558,6 @@ def plain_functions(model: onnx.ModelProto, source: str) -> None:
     Args:
         model: the model; it is changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an operator is of a form that cannot be written so.
     """
     opset, before = _opset(model), list[str]()
     while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):

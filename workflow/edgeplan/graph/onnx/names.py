@@ -15,10 +15,6 @@ def named_file(model: Path, folder: Path) -> Path:
     Args:
         model: the ONNX file, which `load_onnx` has read.
         folder: where to write the copy.
-
-    Raises:
-        ModelError: external data are not there.
-        StoreError: the copy cannot be written.
     """
     given = read_model(model)
     names = {tuple(node.output): node.name for node in contents_of(given, str(model)).nodes}

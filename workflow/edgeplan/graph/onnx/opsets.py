@@ -36,9 +36,6 @@ def modern(contents: Contents, source: str) -> Contents:
     Args:
         contents: the model; its nodes fit the schemas of its opset.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an operator had another form before opset 7, in which operands were broadcast by attributes.
     """
     for node in contents.nodes if contents.opset < _OPSET else ():
         if onnx.defs.get_schema(node.op_type, _OPSET).since_version > contents.opset:

@@ -47,9 +47,6 @@ def leave_outside(model: onnx.ModelProto, path: Path | None) -> None:
     Args:
         model: as it was read; it is changed.
         path: its file, beside which external data lie.
-
-    Raises:
-        ModelError: there is no file, a small constant is not there, or one does not say where it is.
     """
     for tensor, _ in outside(model):
         if path is None:
@@ -64,11 +61,7 @@ def leave_outside(model: onnx.ModelProto, path: Path | None) -> None:
 
 
 def read_whole(path: Path) -> onnx.ModelProto:
-    """Return the message of an ONNX file with all values that lie in other files.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """Return the message of an ONNX file with all values that lie in other files."""
     model = read_model(path)
     for tensor, _ in outside(model):
         tensor.CopyFrom(numpy_helper.from_array(constant_values(tensor.name, tensor, path, str(path)), tensor.name))
@@ -76,11 +69,7 @@ def read_whole(path: Path) -> onnx.ModelProto:
 
 
 def held_values(tensor: TensorProto) -> npt.NDArray[Any]:
-    """Return the values of a constant, from the file that it was left in if it was.
-
-    Raises:
-        ModelError: they cannot be read.
-    """
+    """Return the values of a constant, from the file that it was left in if it was."""
     if tensor.data_location != TensorProto.EXTERNAL:
         return np.asarray(numpy_helper.to_array(tensor))
     left = _left(tensor)
@@ -141,10 +130,6 @@ def save(model: onnx.ModelProto, target: Path) -> Path:
     """Write a model, whose constants outside stay in their file where that lies beside the target, too.
 
     Others go to a file beside it, and so do all where the message would be too large for one.
-
-    Raises:
-        ModelError: constants that are left outside cannot be read.
-        StoreError: a file cannot be written.
     """
     kept = {name for tensor, _ in outside(model) if (name := _kept(tensor, target))}
     weights = next(name for name in (f"{target.name}.data", f"{target.name}.more.data") if name not in kept)

@@ -249,9 +249,6 @@ def plain_operators(model: onnx.ModelProto, source: str) -> None:
     Args:
         model: the model; it is changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an operator is of a form that cannot be written so.
     """
     if not is_quantised(model):
         return
@@ -276,9 +273,6 @@ def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: st
         model: the model; it is changed.
         types: element type of what its nodes read and write, as far as known.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: scales or zero points are none.
     """
     write = Writer(model.graph)
     weights = read_as_weights(model.graph, write.constants)

@@ -94,9 +94,6 @@ def stored_weights(contents: Contents, source: str) -> tuple[Contents, Mapping[s
     Args:
         contents: of a file.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: a scale is no positive number.
     """
     weights = _weights(contents.nodes, contents.outputs, contents.constants)
     found: dict[str, StoredWeight] = {}

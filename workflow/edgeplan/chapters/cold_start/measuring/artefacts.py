@@ -93,11 +93,7 @@ class ArtefactStore:
         return result
 
     def reference(self, model: ColdModel, seed: int) -> Path:
-        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz.
-
-        Raises:
-            ColdRunError: ONNX Runtime cannot run the model.
-        """
+        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz."""
         path = self._folder / f"{model.name}-reference-{model.digest}-{seed}.npz"
         if path.is_file():
             return path
