@@ -202,11 +202,14 @@ def test_an_operator_that_its_opset_has_not() -> None:
 
 
 @pytest.mark.parametrize("axis", [{}, {"axis": 1}, {"axis": -3}])
-@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
-def test_an_old_softmax_over_several_axes_is_refused(op_type: str, axis: dict[str, int]) -> None:
-    error = refused(model([node(op_type, ["x"], ["y"], name="s", **axis)], opset=12), "over 3 axes together")
-    assert "'s'" in error.where
-    assert "convert_version" in error.next_step
+def test_an_old_softmax_runs_over_axes_joined(axis: dict[str, int]) -> None:
+    graph = from_onnx(model([node("Softmax", ["x"], ["y"], name="s", **axis)], opset=12))
+    assert [(op.name, op.op_type) for op in graph.operators] == [
+        ("s:joined", "Reshape"), ("s", "Softmax"), ("s:parted", "Reshape"),
+    ]  # fmt: skip
+    shapes = [graph.shape(op.outputs[0]) for op in graph.operators]
+    assert shapes == [(1, 256), (1, 256), (1, 4, 8, 8)]
+    assert graph.operators[1].attributes["axis"] == 1
 
 
 _IMAGE, _VECTOR = ("c", (4,)), ("c", (8,))

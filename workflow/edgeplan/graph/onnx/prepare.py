@@ -25,12 +25,13 @@ from edgeplan.graph.external_data import everything, outside
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.branches import plain_branches
 from edgeplan.graph.onnx.chosen import fold_choices
 from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
 from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
-from edgeplan.graph.onnx.nodes import known_tensors
+from edgeplan.graph.onnx.nodes import known_tensors, names_in
 from edgeplan.graph.onnx.outside import as_files_say, leave_outside, read_when_needed, save, take_as
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
@@ -425,7 +426,7 @@ def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
 
     A cast that other casts alone read is one already.
     """
-    readers: dict[str, list[onnx.NodeProto]] = {}
+    readers, taken = dict[str, list[onnx.NodeProto]](), names_in(graph)
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
@@ -439,7 +440,7 @@ def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
         if name not in written and all(_is_cast_to_single(reader) for reader in readers.get(name, ())):
             stored.add(name)
             continue
-        single, half = f"{name}:single", f"{name}:half"
+        single, half = free(f"{name}:single", taken), free(f"{name}:half", taken)
         stored.add(half)
         nodes[-1:] = [
             helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),

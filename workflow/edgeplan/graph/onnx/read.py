@@ -26,15 +26,14 @@ from edgeplan.graph.model_file import read_model
 from edgeplan.graph.names import free
 from edgeplan.graph.onnx.constants import constant_values
 from edgeplan.graph.onnx.contents import TRANSPARENT, Contents, contents_of
-from edgeplan.graph.onnx.opsets import converted_by, modern
+from edgeplan.graph.onnx.old_softmax import over_one_axis
+from edgeplan.graph.onnx.opsets import modern
 from edgeplan.graph.onnx.patterns import recognised
 from edgeplan.graph.onnx.shapes import check_nodes, inferred, no_static_shape
 from edgeplan.graph.onnx.stored import stored_weights
 from edgeplan.graph.operators.base import input_of, is_zero, refuse
 from edgeplan.graph.operators.registry import SPECS
 
-#: From this opset on Softmax runs over one axis.
-_SOFTMAX_OF_ONE_AXIS = 13
 #: The roles of a `Resize` before opset 11.
 _OPSET_10_RESIZE = ("", "scales")
 #: What operators became in opsets 10 and 11.
@@ -88,7 +87,12 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
         nodes.append(node)
     values = _values(nodes, contents, path, source)
     tensors = inferred(contents, nodes, values, source)
-    operators = tuple(_operator(node, contents, values, tensors, source) for node in nodes if node.op_type not in TRANSPARENT)
+    operators = tuple(
+        op
+        for node in nodes
+        if node.op_type not in TRANSPARENT
+        for op in over_one_axis(_operator(node, contents, values, tensors, source), contents.opset, tensors, taken)
+    )
     copies = tuple(_copies(contents, alias, {name for op in operators for name in op.outputs}, tensors, taken))
     operators += copies
     copied = {op.outputs[0] for op in copies}
@@ -223,22 +227,9 @@ def _operator(
     if SPECS[node.op_type].ordered and places and places[0] < len(inputs):
         attributes["constants"] = tuple(places)
     attributes |= _meant(node, tensors[inputs[0]].shape, attributes, where)
-    if node.op_type in ("Softmax", "LogSoftmax") and contents.opset < _SOFTMAX_OF_ONE_AXIS:
-        attributes["axis"] = _one_axis(tensors[inputs[0]].shape, attributes, where, source)
     outputs = tuple(o for o in node.output if o)
     op_type = _LATER_NAMES.get(node.op_type, node.op_type)
     return Operator(node.name, op_type, tuple(inputs), outputs, tuple(weights), MappingProxyType(attributes))
-
-
-def _one_axis(shape: tuple[int, ...], given: Mapping[str, Attribute], where: str, source: str) -> int:
-    """Return the axis of an old Softmax, which runs over one axis and all behind it together."""
-    axis = given.get("axis", 1)
-    assert isinstance(axis, int)  # noqa: S101  ONNX's checker has seen to it
-    together = [place for place in range(axis % len(shape), len(shape)) if shape[place] > 1]
-    if len(together) > 1:
-        what = f"Softmax over {len(together)} axes together, as it was before opset {_SOFTMAX_OF_ONE_AXIS}"
-        raise ModelError(what, where=where, next_step=converted_by(source))
-    return together[0] if together else axis
 
 
 def _meant(node: onnx.NodeProto, shape: tuple[int, ...], given: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
