@@ -207,13 +207,16 @@ def test_wrong_devices_and_models_are_refused(tmp_path: Path) -> None:
     assert isinstance(CliRunner().invoke(app, ["measure", "cut.onnx", "-d", "bench"]).exception, ModelError)
 
 
-def test_what_an_engine_cannot_load_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("named", "told"), [(True, "onnxruntime cannot run the model"), (False, "lies in 'apart.data'")])
+def test_what_an_engine_cannot_load_is_told(tmp_path: Path, named: bool, told: str) -> None:
     big = onnx.load(tmp_path / "camera.onnx")
+    for number, node in enumerate(big.graph.node):
+        node.name = f"node {number}" if named else ""
     onnx.save(big, tmp_path / "apart.onnx", save_as_external_data=True, location="apart.data", size_threshold=0)
     (tmp_path / "apart.data").unlink()
     done = CliRunner().invoke(app, ["measure", "apart.onnx", "-d", "bench", "--seconds", "1"])
     assert isinstance(done.exception, ModelError)
-    assert "onnxruntime cannot run the model" in done.exception.what
+    assert told in done.exception.what
 
 
 @pytest.mark.parametrize("external", [False, True])

@@ -12,16 +12,16 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.engines.onednn.cold import Edgeplan
+from edgeplan.engines.onednn.cold import open_folder
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import RunJob
-from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
 from edgeplan.runtime import cold_executor, lanes
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.support.machine import fingerprint
 
 Lanes = list[tuple[int, ...]]
 
@@ -94,7 +94,9 @@ def test_a_device_names_the_cores(folder: Path, pair: tuple[int, int], seen: Lan
     assert seen == [(big,), (little,)]
 
 
-def test_a_fresh_process_takes_the_same_cores(folder: Path, pair: tuple[int, int], seen: Lanes, jobs: list[RunJob]) -> None:
+def test_a_fresh_process_takes_the_same_cores(
+    dnnl: Dnnl, folder: Path, pair: tuple[int, int], seen: Lanes, jobs: list[RunJob]
+) -> None:
     _device(big_cores=[pair[0]], little_cores=[pair[1]], little_ratio=1.5)
     for arguments in ((), ("--device", "dev")):
         done = _run(folder, "--cold", *arguments)
@@ -102,11 +104,8 @@ def test_a_fresh_process_takes_the_same_cores(folder: Path, pair: tuple[int, int
         assert "cold: " in done.output
     for job in jobs:  # what its process does with the processors that it is given
         os.sched_setaffinity(0, job.cpus)
-        baseline = Edgeplan()
-        baseline.load_library(job.threads)
-        session = baseline.open(prepared(folder).artefact, random_inputs(job.inputs, 0), job.threads)
-        session.run()
-        session._session.close()
+        with open_folder(dnnl, folder, job.threads, sorted(os.sched_getaffinity(0)), fingerprint()) as session:
+            session.run(random_inputs(job.inputs, 0))
     assert seen == [(pair[0],), (pair[1],)] * 2
 
 

@@ -25,19 +25,6 @@ def _chain(*nodes: onnx.NodeProto, inputs: Mapping[str, Sequence[int]], **consta
 
 #: Forms that take several steps, or steps that only they take.
 COMPOSED: dict[str, Form] = {
-    **{
-        f"softmax of opset {opset}, axis {axis} of {shape}": one(
-            "Softmax", "x", shape, opset=opset, **({} if axis is None else {"axis": axis})
-        )
-        for opset, axis, shape in (
-            (7, None, (2, 3, 5)),
-            (11, 1, (2, 3, 4)),
-            (11, 2, IMAGE),
-            (11, 1, (2, 3, 4, 5)),
-            (12, 0, (2, 7)),
-            (12, -2, (2, 3, 5)),
-        )
-    },
     "sum with a larger constant": one("Add", "x c", {"x": (10,)}, {"c": IMAGE}),
     "product with a larger constant": one("Mul", "c x", {"x": (1, 6, 1, 10)}, {"c": (1, 1, 8, 1)}),
     "sum of a lower rank behind a convolution": behind(_CONV, one("Add", "z h", {"x": IMAGE, "z": (8, 10)}), w=_SQUARE),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_models import IMAGE, W, conv, integers, model, node, refused, weight
 
 from edgeplan.errors import ModelError
@@ -208,6 +210,37 @@ def test_an_old_softmax_runs_over_axes_joined(axis: dict[str, int]) -> None:
     shapes = [graph.shape(op.outputs[0]) for op in graph.operators]
     assert shapes == [(1, 256), (1, 256), (1, 4, 8, 8)]
     assert graph.operators[1].attributes["axis"] == 1
+
+
+_IMAGE, _VECTOR = ("c", (4,)), ("c", (8,))
+_NORM = [(name, (4,)) for name in "somv"]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "constants", "attributes", "opset", "converts"),
+    [
+        ("BatchNormalization", _NORM, {"is_test": 1}, 6, True),
+        ("BatchNormalization", _NORM, {}, 6, True),
+        ("Dropout", [], {"is_test": 1}, 6, True),
+        ("Reshape", [], {"shape": [1, -1]}, 1, True),
+        ("Clip", [], {"min": 0.0}, 1, True),
+        ("Add", [_VECTOR], {"broadcast": 1}, 6, True),
+        ("Add", [_IMAGE], {"broadcast": 1, "axis": 1}, 6, False),
+        ("PRelu", [_IMAGE], {}, 6, False),
+    ],
+)
+def test_what_opset_7_wrote_otherwise_is_refused_in_older_files(
+    op_type: str, constants: list[tuple[str, tuple[int, ...]]], attributes: dict[str, Any], opset: int, converts: bool
+) -> None:
+    given = model([node(op_type, ["x", *(name for name, _ in constants)], ["y"], **attributes)], opset=opset)
+    given.graph.initializer.extend(numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in constants)
+    error = refused(given, f"{op_type} of opset {opset}, which has another form since")
+    assert ("convert_version" in error.next_step) == converts
+
+
+def test_what_opset_7_left_as_it_was_is_read_in_older_files() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), node("GlobalAveragePool", ["a"], ["y"])]
+    assert from_onnx(model(nodes, opset=6)).operators == from_onnx(model(nodes, opset=13)).operators
 
 
 def test_an_old_softmax_over_one_axis_stays_one() -> None:

@@ -76,11 +76,7 @@ def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("location", "entries", "said"),
     [
-        ("../m.data", {}, "outside"),
-        ("inner/../../m.data", {}, "outside"),
-        ("{folder}/model/m.data", {}, "outside"),
         ("other.data", {}, "is missing"),
-        ("", {}, "outside"),
         ("m.data", {"offset": "16"}, "ends at byte 24, before byte 32"),
         ("m.data", {"length": "8"}, "holds 8 bytes"),
         ("m.data", {"offset": "-8"}, "does not say where"),
@@ -90,7 +86,7 @@ def test_a_model_whose_constants_are_all_beside_it_is_read(tmp_path: Path) -> No
 def test_constants_elsewhere_are_refused(tmp_path: Path, location: str, entries: dict[str, str], said: str) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "m.data").write_bytes(b"\0" * 24)
-    path = _external_shape(tmp_path / "model", location.format(folder=tmp_path), **entries)
+    path = _external_shape(tmp_path / "model", location, **entries)
     with pytest.raises(ModelError, match=f"constant 's'.*{said}") as caught:
         load_onnx(path)
     assert caught.value.where in (str(path), str(path.parent / "m.data"))

@@ -11,11 +11,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from exported_forms import EXPORTED
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from written_forms import EQUAL, IMAGE, Form, node, one, value
 
 from edgeplan.chapters.cold_start.plan import read_model
 from edgeplan.graph.names import free
+from edgeplan.graph.onnx.prepare import Preparation, load_prepared, prepare_file
 from edgeplan.graph.steps import Lowered
 from edgeplan.runtime.bands import Region, banded
 from edgeplan.runtime.dnnl import Dnnl
@@ -114,6 +115,19 @@ def test_a_model_may_have_the_names_that_are_given_here(dnnl: Dnnl, tmp_path: Pa
             found = SequentialSession(dnnl, default_program(dnnl, path, graph, NCHW), tmp_path).run(inputs)
             for output, right in zip(graph.outputs, session.run(None, inputs), strict=True):
                 np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=1e-4, err_msg=f"{other} as {role}")
+
+
+@pytest.mark.parametrize("name", ["h:single", "h:half"])
+def test_casts_that_round_write_tensors_of_their_own(dnnl: Dnnl, tmp_path: Path, name: str) -> None:
+    nodes = (node("Cast", "x", "h", "h", to=TensorProto.FLOAT16), node("Relu", "h", "r", "r"), node("Cast", "r", to=1))
+    path, inputs = tmp_path / "form.onnx", {"x": np.random.default_rng(3).standard_normal(IMAGE).astype(np.float32)}
+    onnx.save(_beside(Form(nodes, {"x": IMAGE}, {}), name, "inner"), path)
+    wanted = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, inputs)
+    made = prepare_file(path, Preparation(), tmp_path / "prepared.onnx")
+    graph = load_prepared(made, Preparation())
+    found = SequentialSession(dnnl, default_program(dnnl, made, graph, NCHW), tmp_path).run(inputs)
+    for output, right in zip(graph.outputs, wanted, strict=True):
+        np.testing.assert_allclose(found[output], right, rtol=1e-3, atol=1e-4)
 
 
 def _divided(lowered: Lowered, layouts: Mapping[str, str]) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.onnx import prepare
+from edgeplan.graph.onnx import outside
 from edgeplan.graph.onnx.prepare import Preparation, needs_preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 
@@ -69,7 +69,7 @@ def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
     """Weights beside the model, too: they are of this model alone, and nothing else is left in the folder."""
-    monkeypatch.setattr(prepare, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(outside, "_MOST_BYTES", most_bytes)
     target = tmp_path / "made/prepared.onnx"
     value = np.arange(4096, dtype=np.float32)
     for factor in (1.0, 2.0):
@@ -84,15 +84,40 @@ def test_a_prepared_model_takes_the_place_of_an_earlier_one_as_a_whole(
         assert (target.parent / "prepared.onnx.data").stat().st_size < 2 * value.nbytes
 
 
-@pytest.mark.parametrize("first", ["N", "batch_size", -1, None])
+_NO_NAMES = ["unk__316", "s0", "x_dynamic_axes_1", "p2o.DynamicDimension.0", "?", -1, None]
+
+
+@pytest.mark.parametrize("first", ["N", "B", "batch_size", "num_batches", *_NO_NAMES])
 def test_an_open_first_axis_is_a_batch_of_one_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any) -> None:
     path = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]))
     assert load_onnx(path).shape("x") == (1, 3, 4, 4)
-    assert "--batch" in caplog.text
+    assert "is 1 (a batch: --batch)" in caplog.text
     caplog.clear()
     path = _prepared(_relu(tmp_path / "m.onnx", [first, 3, 4, 4]), batch=5)
     assert load_onnx(path).shape("x") == (5, 3, 4, 4)
-    assert not caplog.text
+    assert "is 5" in caplog.text
+    assert "--batch" not in caplog.text
+
+
+@pytest.mark.parametrize("first", ["seq", "sequence_length", "time", "frames", "num_nodes", "D", "samples"])
+def test_a_first_axis_of_another_name_is_no_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture, first: str) -> None:
+    """Positions have no batch, and what is time-major has its batch second."""
+    nodes = [helper.make_node("Add", ["x", "p"], ["h"]), helper.make_node("Add", ["h", "t"], ["y"])]
+    given: dict[str, tuple[int, list[Any] | None]] = {
+        "x": (1, ["batch", first]), "p": (1, [first]), "t": (1, [1, "batch", first]),
+    }  # fmt: skip
+    path = _saved(tmp_path / "m.onnx", nodes, given)
+    for batch in (None, 8):
+        with pytest.raises(ModelError, match=f"leaves {first} open"):
+            _prepared(path, batch=batch)
+    graph = load_onnx(_prepared(path, "p=7", batch=8))
+    assert [graph.shape(name) for name in ("x", "p", "t")] == [(8, 7), (7,), (1, 8, 7)]
+    assert "'batch' is 8" in caplog.text
+    assert f"'{first}' is 7" in caplog.text
+    alone = _relu(tmp_path / "alone.onnx", [first, "batch", 4])
+    with pytest.raises(ModelError, match=f"leaves {first} open"):
+        _prepared(alone, batch=4)
+    assert load_onnx(_prepared(alone, "x=3,4,4", batch=4)).shape("x") == (3, 4, 4)
 
 
 def test_other_open_axes_are_asked_for_by_name(tmp_path: Path) -> None:
@@ -270,18 +295,6 @@ def test_half_precision_is_taken_as_single_and_said(tmp_path: Path, caplog: pyte
     x = np.ones((1, 4), np.float32)
     rounded = (x @ weights.astype(np.float32)).astype(np.float16)  # by the cast, which is the model's last operator
     np.testing.assert_allclose(_outputs(made, {"x": x})[0], rounded, rtol=1e-6)
-
-
-def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
-    weights = np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
-    path = _saved(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (1, ["N", 4])}, {"w": weights})
-    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    made = _prepared(path)
-    x = np.ones((1, 4), np.float32)
-    np.testing.assert_allclose(_outputs(made, {"x": x})[0], x @ weights, rtol=1e-6)
-    (tmp_path / "w.bin").unlink()
-    with pytest.raises(ModelError, match="missing"):
-        _prepared(path)
 
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def made(
         [helper.make_tensor_value_info(output, kind, None)],
         [numpy_helper.from_array(np.asarray(v), name) for name, v in (constants or {}).items()],
     )
-    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8 if opset > 6 else 3)
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def write(model: onnx.ModelProto, path: Path) -> Path:

@@ -21,11 +21,7 @@ Array = npt.NDArray[Any]
 
 
 def model_apart(folder: Path, given: Path | None) -> Path:
-    """Find the ONNX file that a plan was made from (`PlanFolder.require_model`).
-
-    Raises:
-        ModelError: it is not found, or is another one by now.
-    """
+    """Find the ONNX file that a plan was made from (`PlanFolder.require_model`)."""
     return Path(_asked("model", str(folder), str(given or "")))
 
 
@@ -36,9 +32,6 @@ def reference_apart(model: Path, inputs: Mapping[str, Array], found: Sequence[Ma
         model: the ONNX file.
         inputs: arrays by name.
         found: outputs of each run by name, all of the same ones.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run the model.
     """
     with tempfile.TemporaryDirectory(prefix="edgeplan-reference-") as folder:
         files = [Path(folder) / f"{number}.npz" for number in range(1 + len(found))]

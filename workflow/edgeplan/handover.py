@@ -38,10 +38,6 @@ class HandoverSession(Session):
     Attributes:
         handed_over: number of the first inference, from 1 on, that the later plan answered for good; 0: none yet.
         stayed_because: why the host answers all inferences; "" while that is open, or where it does not.
-
-    Raises:
-        FormatError: the later plan is of another model.
-        EdgeplanError: see what `host` raises.
     """
 
     def __init__(self, plan: PlanFolder, host: Callable[[], Session], later: Callable[[PlanFolder], Session]) -> None:
@@ -175,11 +171,7 @@ class HandoverSession(Session):
 
 
 def later_plan_of(plan: PlanFolder) -> PlanFolder:
-    """Read the plan that takes over from a cold start.
-
-    Raises:
-        FormatError: it is of another model, or damaged.
-    """
+    """Read the plan that takes over from a cold start."""
     found = read_folder(plan.path / LATER_NAME)
     if found.made_for.model_sha256 != plan.made_for.model_sha256:
         what = "the later plan is of another model than the first"

@@ -42,22 +42,14 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines; control characters but the ends of lines are escaped.
-
-    Raises:
-        OSError: the output is closed or full; see `ending`.
-    """
+    """Print lines; control characters but the ends of lines are escaped."""
     stream = sys.stderr if err else sys.stdout
     if stream is not None:  # closed by the caller: nobody wants it
         print(escaped(text, "\n"), file=stream, flush=True)
 
 
 def show(*parts: RenderableType) -> None:
-    """Print what rich renders, in colours on a terminal. Names in it have to be `escaped` before.
-
-    Raises:
-        OSError: see `say`.
-    """
+    """Print what rich renders, in colours on a terminal. Names in it have to be `escaped` before."""
     from rich.console import Console  # noqa: PLC0415  errors should not wait for it
 
     if sys.stdout is None:
@@ -87,13 +79,14 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:  # prints warnings where nobody has set up logging
         logging.lastResort.setFormatter(formatter())
-    compiling = logging.getLogger("edgeplan.support.machine_code")  # why nothing happens for half a minute
-    if not compiling.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(formatter())
-        compiling.addHandler(handler)
-        compiling.setLevel(logging.INFO)
-        compiling.propagate = False
+    # why nothing happens for half a minute, and what is taken for granted of a model
+    for told in map(logging.getLogger, ("edgeplan.support.machine_code", "edgeplan.graph.onnx.prepare")):
+        if not told.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(formatter())
+            told.addHandler(handler)
+            told.setLevel(logging.INFO)
+            told.propagate = False
 
 
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:

@@ -10,10 +10,11 @@ import pytest
 from depth import by_day
 from edgeplan.chapters.cold_start.measuring.artefacts import ArtefactStore, ColdModel
 from edgeplan.chapters.cold_start.measuring.runs import ColdSettings, PlannedRun, measure
-from edgeplan.engines.cold import Artefact, model_files
+from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import SETTINGS
 from edgeplan.errors import ModelError
 from edgeplan.graph.builder import GraphBuilder
+from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, RunJob

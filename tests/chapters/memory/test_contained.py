@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from edgeplan.chapters.memory.budget import MIB
-from edgeplan.chapters.memory.contained import CASE, RATIO_CASE, contained
+from edgeplan.chapters.memory.contained import contained
 from edgeplan.chapters.memory.plan import Planner, RunCores
 from edgeplan.cli.memory import summary
 from edgeplan.graph.builder import GraphBuilder
@@ -66,13 +66,10 @@ def test_a_budget_is_held_where_the_group_pays_for_the_library(planner: Planner,
 @pytest.mark.long
 @pytest.mark.usefixtures("groups")
 def test_runs_in_containers_are_rows_and_kills_count(planner: Planner, tmp_path: Path) -> None:
-    rows = pd.DataFrame(contained(planner, tmp_path, 40 * MIB, 0.3, turns=2))
-    runs, ratios = rows[rows["case"] == CASE], rows[rows["case"] == RATIO_CASE]
+    runs = pd.DataFrame(contained(planner, tmp_path, 40 * MIB, 0.3))
     assert runs.groupby("setting").size().to_dict() == {"least": 3, "30 %": 3}
     assert ((runs["failures"] == 0) & (runs["major_faults"] == 0)).sum() >= 5
     assert (runs["peak"] <= runs["budget"]).all()
-    assert (ratios["failures"] == 0).all()
-    assert (ratios["pause_ms"] > 0).all()
     planner.hold_total()
     made = planner.write(64 * MIB, Mode.back_to_back, tmp_path / "plan")
     killed = planner.prover(made.run.files).contained(made.folder, 12 * MIB)

@@ -18,13 +18,7 @@ from edgeplan.workspace import shipped_folder
 
 
 def check_params(path: Path, devices: Path = DEVICE_FOLDER, pairs: Path = PAIR_FOLDER) -> ChapterParams:
-    """Read params.yaml and the file of every device and every pair that it names.
-
-    Raises:
-        ParamsError: a key is misspelt or missing, or a value is out of range.
-        DeviceError: a device has no file in the folder `devices`, or a pair in the folder `pairs`, or one that does not fit;
-            nothing is shipped of a prior device.
-    """
+    """Read params.yaml and the file of every device and every pair that it names."""
     params = load_params(path)
     for place, name in _named(
         params, (DEVICES, *(targets for chapter in CHAPTERS.values() for targets in chapter.named_devices))
@@ -51,11 +45,7 @@ def _file(what: str, name: str, folder: Path, where: str) -> Path:
 
 
 def refuse_overlay(config: Mapping[str, Any], path: Path) -> None:
-    """Refuse values that Snakemake was given beside params.yaml: the stages read that file alone, and would not see them.
-
-    Raises:
-        ParamsError: a section of `config` differs from that of the file.
-    """
+    """Refuse values that Snakemake was given beside params.yaml: the stages read that file alone, and would not see them."""
     written = yaml.safe_load(path.read_bytes())
     differing = sorted(key for key in {*config, *written} if config.get(key) != written.get(key))
     if differing:

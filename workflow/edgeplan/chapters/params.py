@@ -20,11 +20,7 @@ Params: type[ChapterParams] = create_model("Params", __base__=tuple(chapter.sett
 
 
 def load_params(path: Path) -> ChapterParams:
-    """Read params.yaml, and validate every value of it.
-
-    Raises:
-        ParamsError: a key is misspelt or missing, or a value is out of range.
-    """
+    """Read params.yaml, and validate every value of it."""
     params = read_yaml(path, Params, ParamsError, "params file")
     for name, section in params:
         # settings have defaults for those who use the package without the file; the file says everything
@@ -36,12 +32,7 @@ def load_params(path: Path) -> ChapterParams:
 
 
 def params_on(params: ChapterParams, device: Path) -> ChapterParams:
-    """Return the params with the values that a device's file has of its own (`DeviceFile.settings`).
-
-    Raises:
-        DeviceError: there is no such device file, or it does not fit.
-        ParamsError: it names a section or a key that params.yaml has not, or a value is out of range.
-    """
+    """Return the params with the values that a device's file has of its own (`DeviceFile.settings`)."""
     own = load_device(device).settings
     if not own:
         return params

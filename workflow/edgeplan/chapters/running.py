@@ -49,9 +49,6 @@ def run_stage(name: str, target: Mapping[str, str]) -> None:
     Args:
         name: of the stage.
         target: names by wildcard ("device", "pair").
-
-    Raises:
-        SystemExit: an error that a user can mend, told in the log and in `ERROR`, with its exit code.
     """
     terminal = logging.StreamHandler()
     terminal.setFormatter(formatter())
@@ -116,11 +113,7 @@ def _require_target(stage: Stage, target: Mapping[str, str]) -> None:
 
 
 def _require(paths: Iterable[str]) -> None:
-    """Refuse inputs of which one is missing, and name the first one and the command that makes it.
-
-    Raises:
-        StoreError: one is missing.
-    """
+    """Refuse inputs of which one is missing, and name the first one and the command that makes it."""
     missing = next((path for path in paths if not Path(path).exists()), None)
     if missing is not None:
         maker = next(((stage, match) for stage in STAGES for match in [_makes(stage, missing)] if match is not None), None)
@@ -140,11 +133,7 @@ def _makes(stage: Stage, path: str) -> Mapping[str, str] | None:
 
 
 def _require_wired(stage: Stage) -> None:
-    """Refuse to build for DVC what it would note as made by the code that `make wire` has seen, where the code is another.
-
-    Raises:
-        ParamsError: it is.
-    """
+    """Refuse to build for DVC what it would note as made by the code that `make wire` has seen, where the code is another."""
     if code_digest(stage) != noted_code().get(stage.name):
         raise ParamsError(
             f"the code of stage {stage.name} is not the one that {CODE} names, by which DVC tells what is current",
@@ -168,9 +157,6 @@ def arguments(
         sections: of params.yaml that the stage depends on; each may be asked for alone.
         paths: what the stage reads and writes.
         wildcards: names of its target, where no path has that name.
-
-    Raises:
-        ParamsError: the function asks for something that the stage does not declare.
     """
     known: dict[str, Any] = {"params": params}
     known |= {**wildcards, **{name: getattr(params, name) for name in sections if hasattr(params, name)}}
@@ -192,9 +178,6 @@ def held(*, wait: bool) -> Iterator[None]:
 
     Args:
         wait: for another run to end.
-
-    Raises:
-        BusyError: another run holds it, and nobody waits.
     """
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as lock:

@@ -93,11 +93,7 @@ class Modules:
         return f"{self._architecture}; {self._identity}"
 
     def function(self, asked: ProgramSource, name: str) -> Any:
-        """Return a kernel of a source.
-
-        Raises:
-            DeviceError: it cannot be compiled or loaded.
-        """
+        """Return a kernel of a source."""
         if asked in self._places:
             asked, number = self._places[asked]
             name = merged_name(name, number)
@@ -116,11 +112,7 @@ class Modules:
         self._places.update({source: (whole, number) for number, source in enumerate(sources)})
 
     def load(self, asked: ProgramSource, code: bytes) -> None:
-        """Load machine code of a source that an earlier process compiled.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Load machine code of a source that an earlier process compiled."""
         with self._lock:
             earlier = self._loaded.get(asked)
             self._loaded[asked] = self._driver.call("cuModuleLoadData", code)
@@ -129,19 +121,11 @@ class Modules:
                 self._replaced.append(earlier)  # kernels that were made from it may still run
 
     def compile(self, asked: ProgramSource) -> None:
-        """Compile a source, whatever was kept of it, and load it.
-
-        Raises:
-            DeviceError: it cannot be compiled or loaded.
-        """
+        """Compile a source, whatever was kept of it, and load it."""
         self.load(asked, self._fresh(asked))
 
     def code_of(self, asked: ProgramSource) -> bytes:
-        """Return the machine code of a source, compiled now if it was not.
-
-        Raises:
-            DeviceError: it cannot be compiled.
-        """
+        """Return the machine code of a source, compiled now if it was not."""
         with self._lock:
             if asked not in self.codes:
                 self.codes[asked] = self._fresh(asked)

@@ -16,11 +16,7 @@ _LOCK = threading.Lock()
 
 
 def gpu_name(driver: Driver, device: int) -> str:
-    """Return the name of a GPU, such as "NVIDIA H200".
-
-    Raises:
-        DeviceError: the driver does not tell.
-    """
+    """Return the name of a GPU, such as "NVIDIA H200"."""
     return bytes(driver.call("cuDeviceGetName", 96, device)).split(b"\0")[0].decode(errors="replace")
 
 
@@ -34,9 +30,6 @@ class GpuContext:
         is_slice: whether it is a green context.
         version: of the driver.
         modules: kernels loaded into it.
-
-    Raises:
-        DeviceError: there is no such GPU, or it has no such slices.
     """
 
     def __init__(self, driver: Driver, device: int, multiprocessors: int) -> None:
@@ -66,9 +59,6 @@ class GpuContext:
             driver: calls the CUDA driver.
             device: number of the GPU, as nvidia-smi lists them.
             multiprocessors: of the slice; 0: the whole GPU.
-
-        Raises:
-            DeviceError: there is no such GPU, or it has no such slices.
         """
         with _LOCK:
             key = device, multiprocessors
@@ -78,37 +68,21 @@ class GpuContext:
             return found
 
     def enter(self) -> None:
-        """Make it current for the calling thread.
-
-        Raises:
-            DeviceError: the driver refuses.
-        """
+        """Make it current for the calling thread."""
         self.driver.call("cuCtxSetCurrent", self._current)
 
     def use(self) -> None:
-        """Begin one use, in the calling thread.
-
-        Raises:
-            DeviceError: the driver refuses.
-        """
+        """Begin one use, in the calling thread."""
         self.enter()
         self._users += 1
 
     def attribute(self, name: str) -> int:
-        """Return a number of the GPU by the end of its name (CU_DEVICE_ATTRIBUTE_...).
-
-        Raises:
-            DeviceError: the driver does not tell.
-        """
+        """Return a number of the GPU by the end of its name (CU_DEVICE_ATTRIBUTE_...)."""
         attribute = getattr(self.driver.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self.driver.call("cuDeviceGetAttribute", attribute, self._device))
 
     def stream(self) -> Any:
-        """Make a queue of its own.
-
-        Raises:
-            DeviceError: the driver refuses.
-        """
+        """Make a queue of its own."""
         flag = self.driver.api.CUstream_flags.CU_STREAM_NON_BLOCKING
         if self._green is None:
             return self.driver.call("cuStreamCreate", flag)

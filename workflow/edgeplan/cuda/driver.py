@@ -40,11 +40,7 @@ class Driver:
         self.api, self.nvrtc = _bindings()
 
     def call(self, function: str, *given: Any) -> Any:
-        """Call a function of the driver; return what it returns behind its error: nothing, one value, or several.
-
-        Raises:
-            DeviceError: the driver reports an error, or is too old to have the function.
-        """
+        """Call a function of the driver; return what it returns behind its error: nothing, one value, or several."""
         try:
             error, *found = getattr(self.api, function)(*given)
         except (AttributeError, RuntimeError) as lacking:  # cuda-bindings looks a function up when it is called first
@@ -58,11 +54,7 @@ class Driver:
         return found[0] if len(found) == 1 else tuple(found) or None
 
     def done(self, stream: Any) -> bool:
-        """Tell whether all that was enqueued has run.
-
-        Raises:
-            DeviceError: the driver reports an error.
-        """
+        """Tell whether all that was enqueued has run."""
         (error,) = self.api.cuStreamQuery(stream)
         if int(error) == int(self.api.CUresult.CUDA_ERROR_NOT_READY):
             return False
@@ -71,11 +63,7 @@ class Driver:
         return True
 
     def compiled(self, name: str, text: str, options: list[str]) -> bytes:
-        """Compile a source to machine code.
-
-        Raises:
-            DeviceError: NVRTC refuses it, or its options.
-        """
+        """Compile a source to machine code."""
         made = self._compiler("nvrtcCreateProgram", name, text.encode(), name.encode(), 0, [], [])
         try:
             given = [option.encode() for option in options]
@@ -112,11 +100,7 @@ class Driver:
 
 @cache
 def _bindings() -> tuple[Any, Any]:
-    """Import cuda-bindings, and initialise the driver.
-
-    Raises:
-        DeviceError: they, the driver or the compiler are not installed.
-    """
+    """Import cuda-bindings, and initialise the driver."""
     try:
         api, nvrtc = import_module("cuda.bindings.driver"), import_module("cuda.bindings.nvrtc")
     except ImportError as error:

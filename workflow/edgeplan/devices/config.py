@@ -22,11 +22,7 @@ DEVICE_FOLDER = Path("config/devices")
 
 
 def refuse_cores(cores: Iterable[int], where: str, else_do: str) -> None:
-    """Refuse cores that do not exist, and those that an affinity or a cpuset withholds from this process.
-
-    Raises:
-        DeviceError: a core does not exist here, or may not be used by this process.
-    """
+    """Refuse cores that do not exist, and those that an affinity or a cpuset withholds from this process."""
     count, usable = os.cpu_count() or 1, cpus.allowed()
     if wrong := [core for core in cores if core not in usable]:
         raise DeviceError(
@@ -128,9 +124,6 @@ class DeviceFile(BaseModel):
 
         Args:
             what: works so, as a subject with its verb.
-
-        Raises:
-            DeviceError: the device is a board.
         """
         if self.board is not None:
             raise DeviceError(
@@ -140,19 +133,11 @@ class DeviceFile(BaseModel):
             )
 
     def load_engine(self) -> Engine:
-        """Return the engine, set up as the file says.
-
-        Raises:
-            DeviceError: the engine is unknown or not installed.
-        """
+        """Return the engine, set up as the file says."""
         return engine_class(self.engine)(self._settings)
 
     def engine_version(self) -> str:
-        """Return the version of the engine, and of the driver that the file's options name.
-
-        Raises:
-            DeviceError: the engine is unknown or not installed.
-        """
+        """Return the version of the engine, and of the driver that the file's options name."""
         return engine_class(self.engine).version_for(self._settings)
 
     @property
@@ -160,19 +145,11 @@ class DeviceFile(BaseModel):
         return EngineSettings(threads=self.threads, options=self.options)
 
     def check_cores(self) -> None:
-        """Refuse cores that do not exist, or that this process was not given.
-
-        Raises:
-            DeviceError: a core does not exist here, or may not be used by this process.
-        """
+        """Refuse cores that do not exist, or that this process was not given."""
         refuse_cores(self.cores, f"device {self.name!r}, field cores", "or leave the list empty")
 
     def pin(self) -> None:
-        """Pin this process and its threads to the device's cores, or to spare ones while others use those.
-
-        Raises:
-            DeviceError: a core does not exist here, or may not be used by this process.
-        """
+        """Pin this process and its threads to the device's cores, or to spare ones while others use those."""
         if not self.cores:
             return
         self.check_cores()
@@ -191,11 +168,7 @@ class DeviceFile(BaseModel):
 
 
 def load_device(name_or_path: str | Path) -> DeviceFile:
-    """Read a device by the path of its file, or by its name in the workspace or among the shipped ones.
-
-    Raises:
-        DeviceError: unknown device, or a file that does not fit.
-    """
+    """Read a device by the path of its file, or by its name in the workspace or among the shipped ones."""
     path = workspace().device_path(name_or_path)
     device = read_yaml(path, DeviceFile, DeviceError, "device file")
     if device.name != path.stem:

@@ -42,10 +42,6 @@ def create_device(
 
     Returns:
         The device and its file.
-
-    Raises:
-        DeviceError: a value does not fit, the engine is not installed, a core may not be used, or the file is there.
-        StoreError: the folder is not writable.
     """
     here = workspace()
     path = (here.devices if here.found else DEVICE_FOLDER) / f"{name}.yaml"

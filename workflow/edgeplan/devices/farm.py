@@ -8,11 +8,7 @@ from edgeplan.devices.config import DEVICE_FOLDER, DeviceFile, load_device
 
 
 def device_named(name: str, folder: Path = DEVICE_FOLDER) -> DeviceFile:
-    """Read the file of a device of this workspace.
-
-    Raises:
-        DeviceError: there is none, or it does not fit.
-    """
+    """Read the file of a device of this workspace."""
     return load_device(folder / f"{name}.yaml")
 
 

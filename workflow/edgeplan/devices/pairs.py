@@ -23,11 +23,7 @@ _Device = Annotated[str, Field(pattern=rf"^{DEVICE_NAME.pattern}$")]
 
 
 def processor_class(engine: str) -> type[Processor]:
-    """Return the processor class of an engine.
-
-    Raises:
-        DeviceError: there is no such processor, or it is not installed.
-    """
+    """Return the processor class of an engine."""
     found: type[Processor] = face(PROCESSORS, engine, "processor", "processor")
     return found
 
@@ -99,11 +95,7 @@ class PairFile(_Part):
         return tuple(dict.fromkeys(core for side in self.processors for core in side.cores))
 
     def devices(self) -> tuple[DeviceFile, DeviceFile]:
-        """Read the device files of both processors.
-
-        Raises:
-            DeviceError: unknown device, a file that does not fit, or an engine that is no processor, or cannot be the first.
-        """
+        """Read the device files of both processors."""
         host, other = self.processors
         return self._device(host, here=True), self._device(other, here=False)
 
@@ -126,30 +118,17 @@ class PairFile(_Part):
         return device
 
     def dispatcher(self, numbers: Mapping[str, int]) -> Dispatcher:
-        """Return the dispatcher of the second processor for numbers that are stored; no processor is opened.
-
-        Raises:
-            DeviceError: its device or its class is not there.
-            TypeError, ValueError: the numbers are of another kind of processor.
-        """
+        """Return the dispatcher of the second processor for numbers that are stored; no processor is opened."""
         return processor_class(self.devices()[1].engine).dispatcher(numbers)
 
     def check_cores(self) -> None:
-        """Refuse cores that this process may not use.
-
-        Raises:
-            DeviceError: a core does not exist here, or may not be used.
-        """
+        """Refuse cores that this process may not use."""
         for side in self.processors:
             refuse_cores(side.cores, f"pair {self.name!r}, field {side.name}.cores", "a pair of cores takes two")
 
 
 def load_pair(name_or_path: str | Path) -> PairFile:
-    """Read a pair by the path of its file, or by its name in the workspace or among the shipped ones.
-
-    Raises:
-        DeviceError: unknown pair, a file that does not fit, or a device that is not there.
-    """
+    """Read a pair by the path of its file, or by its name in the workspace or among the shipped ones."""
     path = workspace().pair_path(name_or_path)
     pair = read_yaml(path, PairFile, DeviceError, "pair file")
     if pair.name != path.stem:

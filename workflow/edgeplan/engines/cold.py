@@ -9,8 +9,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import external_file, external_locations
-from edgeplan.graph.model_file import read_model
+from edgeplan.graph.model_file import model_files
 from edgeplan.support.lazy import lazily
 
 onnx = lazily("onnx")  # preparing alone needs it
@@ -57,15 +56,6 @@ def as_it_is(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, t
     """
     del inputs, folder, threads
     return Artefact(main=model, files=model_files(model))
-
-
-def model_files(model: Path) -> tuple[Path, ...]:
-    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder.
-
-    Raises:
-        ModelError: one of them cannot be read, or lies elsewhere.
-    """
-    return (model, *(external_file(model, name, 0, "a tensor") for name in external_locations(read_model(model))))
 
 
 def model_outputs(model: Path) -> dict[str, tuple[int, ...]]:

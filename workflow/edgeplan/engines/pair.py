@@ -23,11 +23,6 @@ def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
     Args:
         plan: the plan folder.
         profiling: whether the GPU tells when its kernels ran.
-
-    Raises:
-        FormatError: the plan is for another machine, library or driver, or a file of it is damaged.
-        ModelError: the weights cannot be read.
-        DeviceError: a processor is not there, or fails, or they cannot wait for each other as the plan says.
     """
     schedule = plan.scheduled(PairSchedule)
     with ExitStack() as stack:
@@ -47,11 +42,7 @@ def open_pair(plan: PlanFolder, *, profiling: bool = True) -> PairSession:
 
 
 def open_processors(specs: Sequence[ProcessorSpec], stack: ExitStack, *, profiling: bool = False) -> tuple[Host, Processor]:
-    """Open the processors of a pair in the order of lanes; they are closed with the stack. One alone stands for both.
-
-    Raises:
-        DeviceError: one is not there, or the first one does not compute in the calling thread.
-    """
+    """Open the processors of a pair in the order of lanes; they are closed with the stack. One alone stands for both."""
     found: list[Processor] = []
     for spec in specs:
         kind: type[Processor] = face(PROCESSORS, spec.engine, "processor", "processor")

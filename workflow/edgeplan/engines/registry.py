@@ -83,11 +83,7 @@ _OWNERS: Mapping[str, Description] = _Registered(
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the engine of that name.
-
-    Raises:
-        DeviceError: there is no such engine, or it is not installed.
-    """
+    """Return the engine of that name."""
     found: type[Engine] = face(ENGINES, name, "engine", "session")
     return found
 
@@ -100,9 +96,6 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
         name: name of a description.
         kind: what it describes, for messages.
         attribute: `session` or `processor`.
-
-    Raises:
-        DeviceError: there is no such description, or its package is not installed.
     """
     if name not in registered:
         raise DeviceError(f"unknown {kind} {name!r}", next_step=f"known {kind}s: " + ", ".join(registered))
@@ -118,22 +111,14 @@ def face(registered: Mapping[str, Description], name: str, kind: str, attribute:
 
 
 def setting(name: str) -> Setting:
-    """Return the setting of that name.
-
-    Raises:
-        DeviceError: there is no such setting.
-    """
+    """Return the setting of that name."""
     if name not in SETTINGS:
         raise DeviceError(f"unknown setting {name!r}", next_step="known settings: " + ", ".join(SETTINGS))
     return SETTINGS[name]
 
 
 def version_of(name: str) -> str:
-    """Return the version of a setting's engine, without importing it; "" where it is not installed.
-
-    Raises:
-        DeviceError: there is no such setting.
-    """
+    """Return the version of a setting's engine, without importing it; "" where it is not installed."""
     found = setting(name).engine
     with suppress(PackageNotFoundError):
         return version(found)
@@ -147,9 +132,6 @@ def engine_protocol(face: str, engine: str) -> Protocol:
     Args:
         face: "measure", "mapping" or "cold".
         engine: its name.
-
-    Raises:
-        DeviceError: the engine names none.
     """
     described = None if engine in _own() else _brought().get(engine)
     if described is not None and face in described.protocols:
@@ -158,19 +140,11 @@ def engine_protocol(face: str, engine: str) -> Protocol:
 
 
 def owner(name: str) -> Description:
-    """Return the engine that a setting is of.
-
-    Raises:
-        DeviceError: there is no such setting.
-    """
+    """Return the engine that a setting is of."""
     setting(name)
     return _OWNERS[name]
 
 
 def setting_protocol(name: str) -> Protocol:
-    """Return the protocol by which cold starts of a setting are timed.
-
-    Raises:
-        DeviceError: there is no such setting, or its engine names no protocol.
-    """
+    """Return the protocol by which cold starts of a setting are timed."""
     return engine_protocol("cold", owner(name).name)

@@ -61,11 +61,6 @@ def write_gpu_folder(
 
     Returns:
         What the folder executes.
-
-    Raises:
-        ModelError: weights cannot be read.
-        DeviceError: the driver does not give the code of a kernel.
-        StoreError: the folder cannot be written.
     """
     steps = [model.step(index, choice.kernel) for index, choice in enumerate(choices)]
     made_for = MadeFor(

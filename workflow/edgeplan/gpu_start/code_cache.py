@@ -91,11 +91,7 @@ class CodeCache:
 
 
 def write_codes(path: Path, identity: str, codes: Mapping[ProgramSource, bytes]) -> None:
-    """Write the machine code of sources for a processor, atomically.
-
-    Raises:
-        OSError, StoreError: it cannot be written.
-    """
+    """Write the machine code of sources for a processor, atomically."""
     entries = tuple(_Entry(code_key(identity, s), len(code), str(sha256(code).hexdigest())) for s, code in codes.items())
     head = msgspec.json.encode(_Head(_FORMAT, entries)) + b"\n"
     write_atomically(path, lambda temporary: temporary.write_bytes(b"".join((head, *codes.values()))))

@@ -97,9 +97,6 @@ def gpu_model(dnnl: Dnnl, model: Path, graph: Graph, device: DeviceSpec, numbers
         graph: its graph.
         device: that it is planned for.
         numbers: of the device.
-
-    Raises:
-        ModelError: an operator has no steps or no kernel, or weights cannot be read.
     """
     program = program_of(dnnl, model, graph, 1)
     kernels = _worth_compiling([_kernels(program, step, numbers) for step in program.steps])

@@ -45,9 +45,6 @@ def open_gpu(spec: DeviceSpec, *, profiling: bool = False) -> OpenedGpu:
     Args:
         spec: the device; its vectors are those of its options where it names none.
         profiling: whether the processor is to note when kernels run.
-
-    Raises:
-        DeviceError: an option does not fit, the device is not there, or its engine runs no such plans.
     """
     began = time.perf_counter()
     kind = gpu_class(spec.engine)
@@ -58,11 +55,7 @@ def open_gpu(spec: DeviceSpec, *, profiling: bool = False) -> OpenedGpu:
 
 
 def gpu_class(engine: str) -> type[DispatchingProcessor]:
-    """Return the processor of an engine that cold starts on a GPU are planned for.
-
-    Raises:
-        DeviceError: the engine has none.
-    """
+    """Return the processor of an engine that cold starts on a GPU are planned for."""
     kind: type[Processor] = face(PROCESSORS, engine, "processor", "processor")
     if not issubclass(kind, DispatchingProcessor):
         raise DeviceError(
@@ -74,13 +67,7 @@ def gpu_class(engine: str) -> type[DispatchingProcessor]:
 
 
 def open_gpu_start(plan: PlanFolder) -> GpuSession:
-    """Open a plan folder of a cold start on a GPU, with the processor that it names; that is closed with the session.
-
-    Raises:
-        FormatError: the plan is for another machine, device or driver, or damaged.
-        ModelError: weights are missing or damaged.
-        DeviceError: the device is not there, or fails.
-    """
+    """Open a plan folder of a cold start on a GPU, with the processor that it names; that is closed with the session."""
     machine = fingerprint()
     return GpuSession(plan, open_gpu(cast("GpuProgram", plan.program).device).processor, machine)
 

@@ -67,11 +67,6 @@ class GpuSession(Session):
         program: what is executed.
         cold_ms: time from the making of this session to the first outputs; 0 before them.
         code_problem: why kernels were compiled although the plan keeps their code; "" if none was.
-
-    Raises:
-        FormatError: the plan is for another machine, device or driver, or damaged.
-        ModelError: weights are missing or damaged.
-        DeviceError: the device has not enough memory.
     """
 
     def __init__(self, plan: PlanFolder, processor: DispatchingProcessor, machine: str) -> None:

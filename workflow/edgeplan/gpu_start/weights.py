@@ -33,9 +33,6 @@ class WeightFiles:
     Args:
         program: whose weights are read.
         folder: of the plan.
-
-    Raises:
-        ModelError: a file is missing, or another one than was planned.
     """
 
     def __init__(self, program: GpuProgram, folder: Path) -> None:
@@ -62,11 +59,7 @@ class WeightFiles:
         return self._packed, os.fstat(self._packed).st_size
 
     def map_packed(self) -> npt.NDArray[np.uint8]:
-        """Map all packed weights of the plan folder into memory.
-
-        Raises:
-            ModelError: they cannot be mapped.
-        """
+        """Map all packed weights of the plan folder into memory."""
         descriptor, size = self.packed
         try:
             return np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), np.uint8)
@@ -75,21 +68,13 @@ class WeightFiles:
             raise ModelError(f"cannot map the weights: {error}", where=where, next_step=plan_again(GPU_START)) from error
 
     def read_packed(self, weights: PackedWeights) -> Array:
-        """Read packed weights from the plan folder.
-
-        Raises:
-            ModelError: they cannot be read.
-        """
+        """Read packed weights from the plan folder."""
         data = allocate(_FLOAT_BYTES * weights.elements, PAGE_BYTES).data  # a device that shares it uses it in place
         self._fill(self._packed, data, weights.offset, str(self._folder / PACKED_NAME))
         return data.view(np.float32)
 
     def read_raw(self, weights: PackedWeights) -> Mapping[str, npt.NDArray[Any]]:
-        """Read the weights of a step as the model holds them: role -> values.
-
-        Raises:
-            ModelError: they cannot be read.
-        """
+        """Read the weights of a step as the model holds them: role -> values."""
         return {place.role: self._values(place) for place in weights.places}
 
     def _values(self, place: WeightPlace) -> npt.NDArray[Any]:

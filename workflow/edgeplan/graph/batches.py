@@ -17,11 +17,7 @@ _ALONG_AXIS = frozenset({"Concat", "Split", "Softmax"})
 
 
 def batched(graph: Graph, name: str, batch: int) -> Graph:
-    """Return a graph for one image, for several.
-
-    Raises:
-        ParamsError: it reads no single image, or has an operator that says how many images there are.
-    """
+    """Return a graph for one image, for several."""
     fixed = sorted({op.op_type for op in graph.operators if not _is_free(op, graph)})
     made = {tensor for op in graph.operators for tensor in op.outputs} | set(graph.inputs)
     if fixed or any(graph.shape(tensor)[:1] != (1,) for tensor in made):

@@ -253,11 +253,7 @@ def block_length(given: Sequence[int]) -> int:
 
 
 def span_bytes(given: Sequence[int], operand: int) -> int:
-    """Return the bytes that a kernel may touch of an operand, from its address on.
-
-    Raises:
-        ValueError: the block is none, or touches what lies before the address.
-    """
+    """Return the bytes that a kernel may touch of an operand, from its address on."""
     if not len(given) == block_length(given) > 0:
         raise ValueError("a block of another length")
     rank = given[AT_RANK]

@@ -16,9 +16,6 @@ def check_graph(graph: Graph, source: str) -> None:
     Args:
         graph: the graph; its operators are sorted.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: a shape is not known, an operator does not fit what it reads, or is of a form that no kernel stands for.
     """
     known = set(graph.inputs)
     for op in graph.operators:

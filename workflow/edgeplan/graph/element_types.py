@@ -35,11 +35,7 @@ _OTHER_FLOATS = frozenset({FLOAT16, "bfloat16", "float64"})
 
 
 def require_float32(graph: Graph, source: str) -> None:
-    """Refuse a model whose numbers are of another type as a whole; integers and truth values may stand beside any.
-
-    Raises:
-        ModelError: none of its numbers are float32.
-    """
+    """Refuse a model whose numbers are of another type as a whole; integers and truth values may stand beside any."""
     names = (name for op in graph.operators for name in (*op.inputs, *op.outputs, *op.weights))
     found = {graph.tensors[name].dtype for name in names} & {FLOAT32, *_OTHER_FLOATS}
     if types := whole_type(found):

@@ -1,7 +1,8 @@
 """Files beside a model that hold its tensors (ONNX's external data): which they are, and where in them a tensor lies.
 
 A model is untrusted, so what it names must lie in its folder. The files themselves may be symbolic links within that folder,
-or to the folder where the model, a link too, really lies: so the cache of huggingface_hub keeps both.
+or to the folder where the model, a link too, really lies: so the cache of huggingface_hub keeps both. Hard links are files as
+any other: package managers and caches install by them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from edgeplan.errors import ModelError
 from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind
@@ -19,8 +20,15 @@ from edgeplan.support.lazy import lazily
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 else:
     onnx = lazily("onnx")
+
+Kind = TypeVar("Kind", bound="Message")
+#: Messages of ONNX that tensors lie in, at whatever depth.
+_HOLDERS = frozenset(
+    {"GraphProto", "NodeProto", "AttributeProto", "FunctionProto", "SparseTensorProto", "TensorProto", "TrainingInfoProto"}
+)
 
 _BESIDE = "keep the external data beside the model, under the names it had when the model was saved"
 _AGAIN = "the file may be truncated: copy or export the model again, with its external data"
@@ -53,6 +61,13 @@ def external(entries: Mapping[str, str]) -> External | None:
     return External(entries["location"], offset, length if given else None)
 
 
+def require_inside(model: Path, location: str, what: str) -> None:
+    """Refuse external data outside the model's folder by the name that the model has for the file."""
+    inside = Path(os.path.normpath(location))  # `..` behind a folder that is a link leads elsewhere: `external_file` sees that
+    if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
+        raise ModelError(f"{what} lies in {location!r}, outside the model's folder", where=str(model), next_step=_BESIDE)
+
+
 def external_file(model: Path, location: str, needed: int, what: str) -> Path:
     """Return the file of external data.
 
@@ -61,14 +76,9 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
         location: path of the other, as the model names it.
         needed: bytes that it must hold at least.
         what: whose data they are, for messages: "weight 'w'".
-
-    Raises:
-        ModelError: it is missing, outside the model's folder, too short, or not readable.
     """
+    require_inside(model, location, what)
     lies = f"{what} lies in {location!r}"
-    inside = Path(os.path.normpath(location))  # `..` behind a folder that is a link leads elsewhere: that is refused below
-    if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
-        raise ModelError(f"{lies}, outside the model's folder", where=str(model), next_step=_BESIDE)
     path = model.parent / location
     try:
         real, roots = path.resolve(), {model.parent.resolve(), model.resolve().parent}
@@ -96,13 +106,26 @@ def external_file(model: Path, location: str, needed: int, what: str) -> Path:
     return path
 
 
-def external_locations(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the files of external data that a model names, sorted."""
-    return tuple(
-        sorted({entry.value for tensor in _tensors(model) for entry in tensor.external_data if entry.key == "location"})
-    )
+def everything(message: Message, kind: type[Kind]) -> Iterator[Kind]:
+    """Yield all messages of a kind in an ONNX message: of its graph, branches, bodies, functions and attributes."""
+    if isinstance(message, kind):
+        yield message
+    if message.DESCRIPTOR.name == "TensorProto":  # looking at its fields would copy the values
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.name in _HOLDERS:
+            for part in value if hasattr(value, "extend") else (value,):
+                yield from everything(part, kind)
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    found = [*model.graph.initializer, *(a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute)]
-    yield from (tensor for tensor in found if tensor.data_location == onnx.TensorProto.EXTERNAL)
+def outside(message: Message) -> Iterator[tuple[onnx.TensorProto, dict[str, str]]]:
+    """Yield the tensors of a message that lie in other files, with what their `external_data` say."""
+    for tensor in everything(message, onnx.TensorProto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield tensor, {entry.key: entry.value for entry in tensor.external_data}
+
+
+def external_locations(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the files of external data that a model names, sorted, each with a tensor that lies there."""
+    found = {entries.get("location"): tensor.name for tensor, entries in outside(model)}
+    return dict(sorted((location, name) for location, name in found.items() if isinstance(location, str)))

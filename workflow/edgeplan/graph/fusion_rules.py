@@ -207,9 +207,5 @@ class FusionRules(BaseModel):
 
 
 def read_rules(path: Path) -> FusionRules:
-    """Read rules that `FusionRules.write` wrote.
-
-    Raises:
-        FormatError: missing, not JSON, another format version, or a field that does not fit (named in the message).
-    """
+    """Read rules that `FusionRules.write` wrote."""
     return read_json(path, FusionRules, "fusion rules")

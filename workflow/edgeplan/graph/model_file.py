@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeplan.errors import ModelError
-from edgeplan.graph.external_data import external_locations
+from edgeplan.graph.external_data import external_file, external_locations, require_inside
 from edgeplan.graph.file_kinds import HEAD_BYTES, file_kind, folder_kind, foreign_graph
 from edgeplan.support.files import files_sha256
 from edgeplan.support.lazy import lazily
@@ -26,12 +26,7 @@ _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Return the message of an ONNX file, without external data.
-
-    Raises:
-        ModelError: there is no file, it cannot be read, or it is no ONNX model; where it is known what it is instead, that
-            is said.
-    """
+    """Return the message of an ONNX file, without external data."""
     content = _content(path)
     try:
         model = onnx.load_model_from_string(content)
@@ -42,20 +37,22 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise ModelError(f"not a readable ONNX model: {reason}", where=str(path), next_step=_DAMAGED) from error
     if not model.graph.node and (found := foreign_graph(content[:_LOOKED_AT_BYTES], path)):
         raise _no_model(found.what, path, found.next_step)
+    for location, name in external_locations(model).items():
+        require_inside(path, location, f"constant {name!r}")
     return model
 
 
-def model_sha256(model: Path) -> str:
-    """SHA-256 of a model: of its file, followed by its external data files in the order of their names.
+def model_files(model: Path) -> tuple[Path, ...]:
+    """Return the ONNX file and the files of external data that it names, in the order of their names; all lie in its folder."""
+    return (model, *(external_file(model, location, 0, "a tensor") for location in external_locations(read_model(model))))
 
-    Raises:
-        ModelError: a file cannot be read.
-    """
+
+def model_sha256(model: Path) -> str:
+    """SHA-256 of a model: of its file, followed by its external data files in the order of their names."""
     try:
-        return files_sha256((model, *(model.parent / name for name in external_locations(read_model(model)))))
+        return files_sha256(model_files(model))
     except OSError as error:
-        what, keep = f"cannot read the model: {error.strerror}", "keep external data beside the model"
-        raise ModelError(what, where=str(error.filename), next_step=keep) from error
+        raise cannot_read(Path(error.filename), error) from error
 
 
 def cannot_read(path: Path, error: OSError) -> ModelError:

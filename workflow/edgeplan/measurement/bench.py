@@ -91,10 +91,6 @@ class Bench:
         rows: folder of the device's row store.
         measurer: the measurer; without, that of the device.
         quiet_seconds: for how long the references are timed alone, where no stored row tells how fast they are.
-
-    Raises:
-        DeviceError: the engine is not installed.
-        StoreError: only stored rows are allowed and there are none for this device.
     """
 
     def __init__(
@@ -199,11 +195,6 @@ class Bench:
             subjects: what to time; duplicates are measured once.
             repeat: 0 for the first measurement of a subject; k asks for a k-th, measured afresh.
             description: shown beside the progress bar.
-
-        Raises:
-            BusyError: another process has held the machine for an hour.
-            NoiseError: noise is refused, and too much of what the stage measured stayed noisy.
-            StoreError: rows could not be stored, or are missing and only stored ones are allowed.
         """
         self._measure(subjects, repeat, description, least=len(subjects))
         return [self._known(s, repeat) for s in subjects]

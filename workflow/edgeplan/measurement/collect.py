@@ -63,10 +63,6 @@ def collect(device: str, source: Path, rows: Path) -> list[Collected]:
         device: its name.
         source: `data/rows/<device>` of the other machine, or a tar archive of it.
         rows: folder of all rows here.
-
-    Raises:
-        FormatError: a row is of another device, damaged, or under a key that is not its own.
-        StoreError: they cannot be written.
     """
     with ScratchFolder("collect") as scratch:
         folder = source if source.is_dir() else _unpacked(source, Path(scratch))

@@ -71,12 +71,7 @@ def _spread(values: list[float]) -> float:
 
 
 def check_device(name: str, seconds: float) -> DeviceCheck:
-    """Watch the machine for so many seconds.
-
-    Raises:
-        DeviceError: unknown device, engine not installed, or a core that does not exist.
-        BusyError: another process is measuring.
-    """
+    """Watch the machine for so many seconds."""
     device = load_device(name)
     return watch(device, seconds) if device.board is None else _watch_there(device, seconds)
 
@@ -96,12 +91,7 @@ def _watch_there(device: DeviceFile, seconds: float) -> DeviceCheck:
 
 
 def watch(device: DeviceFile, seconds: float) -> DeviceCheck:
-    """Watch this machine for so many seconds.
-
-    Raises:
-        DeviceError: engine not installed, or a core that does not exist.
-        BusyError: another process is measuring.
-    """
+    """Watch this machine for so many seconds."""
     engine = device.load_engine()
     version = device.engine_version()
     device.check_cores()  # a wrong file is told whatever else is measuring

@@ -50,11 +50,7 @@ class Gate:
         self._before = GateLook(None, 0, throttled=False)
 
     def wait(self) -> None:
-        """Wait until the board is fit.
-
-        Raises:
-            NoiseError: it stays unfit.
-        """
+        """Wait until the board is fit."""
         end = time.monotonic() + self._settings.wait_seconds
         told = ""
         while True:

@@ -44,9 +44,6 @@ class Local:
 
         A device file whose processor is not the host's may name the machine that its rows were begun on: the engine's version
         names the card, and what the host is changes little of it.
-
-        Raises:
-            DeviceError: another machine is named, and the host is what is measured.
         """
         here, facts = fingerprint(), environment()
         named = self._device.fingerprint or here

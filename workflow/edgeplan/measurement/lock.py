@@ -46,9 +46,6 @@ def machine_lock(timeout_seconds: float = WAIT_SECONDS, *, name: str = "", quiet
         timeout_seconds: how long to wait for another process that holds it.
         name: for whom this process measures, told to those who wait; "" for itself.
         quiet: whether to wait without a word.
-
-    Raises:
-        BusyError: another process still holds it.
     """
     global _held  # noqa: PLW0603  a process holds the machine once, whoever in it asks
     if _held:
@@ -81,11 +78,7 @@ def is_held() -> bool:
 
 
 def after_measurements(timeout_seconds: float = WAIT_SECONDS) -> None:
-    """Wait until no other process measures, for work that loads the cores and takes no time of anything.
-
-    Raises:
-        BusyError: another process still measures.
-    """
+    """Wait until no other process measures, for work that loads the cores and takes no time of anything."""
     with machine_lock(timeout_seconds):
         """It is free."""
 

@@ -70,28 +70,16 @@ class Measurer(Protocol):
     """
 
     def describe(self) -> MachineFacts:
-        """Return the facts about the measured machine that decide its rows.
-
-        Raises:
-            DeviceError: the engine is not installed there, or the machine cannot be reached.
-        """
+        """Return the facts about the measured machine that decide its rows."""
 
     def held(self) -> AbstractContextManager[None]:
-        """Hold the machine while batches are measured.
-
-        Raises:
-            BusyError: another process has held it for an hour.
-        """
+        """Hold the machine while batches are measured."""
 
     def nominal(self, reference_runs: int, seconds: float | None = None) -> ReferenceTimes:
         """Time the references until their least times are known, for these seconds, or as long as is usual."""
 
     def measure(self, batch: Batch) -> list[Measurement]:
-        """Measure a batch: one measurement for each subject, in order, under its name in the store.
-
-        Raises:
-            DeviceError: the machine cannot measure it.
-        """
+        """Measure a batch: one measurement for each subject, in order, under its name in the store."""
 
     def conditions(self) -> MeasuringConditions:
         """Return the conditions that the last batch was measured in."""

@@ -68,11 +68,7 @@ class NoisePolicy:
             log.warning("%s: they are kept with their noise, which weighs them and widens intervals", self._spread)
 
     def judge(self) -> list[Measurement]:
-        """Say how much of what is refused stayed noisy; gives what of that is kept now.
-
-        Raises:
-            NoiseError: noise is refused, and too large a share of all that the stage has measured so far stayed noisy.
-        """
+        """Say how much of what is refused stayed noisy; gives what of that is kept now."""
         if not self._noisy or self._settings.on_noise == "keep":
             return []
         share, limit, spread = self._share, self._settings.max_noisy_share, self._spread

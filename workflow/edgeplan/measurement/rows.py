@@ -51,9 +51,6 @@ def row_store(folder: Path, key: str, identity: Mapping[str, Any]) -> RowStore:
         folder: `data/rows/<device>/<stage>`.
         key: digest of everything that decides a row, but the subject.
         identity: the readable form of the key, kept beside the rows.
-
-    Raises:
-        FormatError: a file of rows is damaged or foreign.
     """
 
     def read(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -114,11 +111,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of one Parquet file.
-
-    Raises:
-        FormatError: not Parquet, or of another format version.
-    """
+    """Read the rows of one Parquet file."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:

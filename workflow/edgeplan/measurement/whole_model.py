@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnx.checker import ValidationError
-
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import Engine
 from edgeplan.errors import EdgeplanError, ModelError
@@ -62,18 +60,13 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
         graph: of it, simplified.
         rows: folder of all rows, see `nominal_times`.
         seconds: about how long to take; a model that is run for longer than that takes three blocks of two runs.
-
-    Raises:
-        ModelError: the engine cannot load the model.
-        DeviceError: the engine is not installed, or a core may not be used.
-        BusyError: another process is measuring.
     """
     began, before = time.monotonic(), os.sched_getaffinity(0)
     with machine_lock(), ScratchFolder("measure") as folder:
         try:
             device.pin()
             engine = device.load_engine()
-            file = _named(model, Path(folder))
+            file = named_file(model, Path(folder))
             once = _time_of_one_run(engine, file, graph)
             without_nodes = _without_nodes(engine, file, graph)
             settings = _settings(seconds, once, counted=not without_nodes)
@@ -92,11 +85,7 @@ def measure_file(device: DeviceFile, model: Path, graph: Graph, rows: Path, seco
 
 
 def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
-    """Measure the seconds of a run, the second one.
-
-    Raises:
-        ModelError: the engine cannot load or run it.
-    """
+    """Measure the seconds of a run, the second one."""
     try:
         with engine.load(file, graph) as session:
             session.run()
@@ -111,14 +100,6 @@ def _time_of_one_run(engine: Engine, file: Path, graph: Graph) -> float:
             where=str(file),
             next_step="check it with another engine: edgeplan device init NAME --engine E, then --device NAME",
         ) from error
-
-
-def _named(model: Path, folder: Path) -> Path:
-    """Return the file with names that an engine's report is understood by, or as it is."""
-    try:
-        return named_file(model, folder)
-    except (OSError, ValueError, ValidationError):  # what is wrong with it the engine will say
-        return model
 
 
 def _without_nodes(engine: Engine, file: Path, graph: Graph) -> str:

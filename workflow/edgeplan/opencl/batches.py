@@ -71,21 +71,13 @@ def of_images(
 
 
 def cut_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy rows of an image to a tensor of their own.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy rows of an image to a tensor of their own."""
     settings = MappingProxyType({"axis": _ROWS, "start": step.integer("start")})
     return split(structs.replace(step, kind="split", settings=settings), shapes, layouts, numbers)
 
 
 def paste_rows(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy rows to their place in an image.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy rows to their place in an image."""
     chain = LaunchChain(numbers)
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     chain.in_blocks(target)  # one image

@@ -90,11 +90,7 @@ class Programs:
         self._folder = remembered()
 
     def try_apart(self, variants: Iterable[ProgramSource]) -> None:
-        """Build in another process what was never built on this device.
-
-        Raises:
-            DeviceError: the driver refuses a variant, crashes or hangs.
-        """
+        """Build in another process what was never built on this device."""
         new = [one for one in dict.fromkeys(variants) if one not in self._built and not self._known(one)]
         if not new or not self._apart:
             return
@@ -112,11 +108,7 @@ class Programs:
             raise self._refused(new[found.built], found.problem)
 
     def kernel(self, asked: ProgramSource, function: str) -> Any:
-        """Return a kernel object of its own, whose arguments can be set.
-
-        Raises:
-            DeviceError: the driver refuses the variant, crashes or hangs.
-        """
+        """Return a kernel object of its own, whose arguments can be set."""
         cl = pyopencl()
         if asked not in self._built:
             self.try_apart([asked])
@@ -127,22 +119,14 @@ class Programs:
         return cl.Kernel(self._built[asked], function)
 
     def build(self, asked: ProgramSource) -> None:
-        """Build a source in this process, which generates code when a kernel first runs.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Build a source in this process, which generates code when a kernel first runs."""
         try:
             self._built[asked] = _build(self._context, asked)
         except pyopencl().Error as error:
             raise self._refused(asked, reason(error)) from error
 
     def binary(self, asked: ProgramSource) -> bytes:
-        """Return the binary of a source that was built, for `load`: with the code that was generated when kernels ran.
-
-        Raises:
-            DeviceError: the driver does not give it.
-        """
+        """Return the binary of a source that was built, for `load`: with the code that was generated when kernels ran."""
         cl = pyopencl()
         try:
             (found,) = self._built[asked].get_info(cl.program_info.BINARIES)
@@ -151,11 +135,7 @@ class Programs:
         return bytes(found)
 
     def load(self, asked: ProgramSource, binary: bytes) -> None:
-        """Take the binary of a source that an earlier process compiled.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Take the binary of a source that an earlier process compiled."""
         cl = pyopencl()
         try:
             with warnings.catch_warnings():

@@ -90,11 +90,7 @@ class LaunchChain:
         return made
 
     def in_blocks(self, tensor: DeviceTensor) -> bool:
-        """Tell whether an image has the bytes of one in blocks.
-
-        Raises:
-            LackingError: it is no image, or several.
-        """
+        """Tell whether an image has the bytes of one in blocks."""
         if len(tensor.shape) != _RANK or tensor.shape[0] != 1:
             raise LackingError(f"this of a tensor {tensor.shape}")
         return same_bytes(tensor.shape, tensor.layout, BLOCKED, self.numbers.block)
@@ -110,11 +106,7 @@ class LaunchChain:
 
 
 def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy each input to its place in the output, in order: a block that two share is written by both.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy each input to its place in the output, in order: a block that two share is written by both."""
     if step.weights:
         raise LackingError("constants that are joined with activations")
     chain, axis = LaunchChain(numbers), step.integer("axis")
@@ -131,11 +123,7 @@ def concat(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers)
 
 
 def split(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy each output from its place in the input.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy each output from its place in the input."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
     source = activation(step, "input:0", shapes, layouts)
     targets = [activation(step, f"output:{index}", shapes, layouts) for index in range(len(step.outputs))]
@@ -210,11 +198,7 @@ def _row_part(chain: LaunchChain, source: DeviceTensor, target: DeviceTensor, ax
 
 
 def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy channels of several groups, in turn.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy channels of several groups, in turn."""
     chain, groups = LaunchChain(numbers), step.integer("groups")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     chain.in_blocks(source)  # an image, in blocks or not
@@ -226,11 +210,7 @@ def shuffle(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy the same values in row-major order, whatever the two layouts.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy the same values in row-major order, whatever the two layouts."""
     chain = LaunchChain(numbers)
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     before, after = (is_blocked(one, numbers.block) for one in (source, target))
@@ -247,11 +227,7 @@ def reshape(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers
 
 
 def transpose(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Copy axes in another order, between row-major tensors.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Copy axes in another order, between row-major tensors."""
     chain, permutation = LaunchChain(numbers), step.sizes("permutation")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.plain(source)

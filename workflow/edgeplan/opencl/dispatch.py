@@ -84,9 +84,6 @@ def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumber
         layouts: layout of every activation.
         numbers: numbers of the device.
         leading: of a fully connected step: columns of the tensor that its output is a range of; 0 for those of the output.
-
-    Raises:
-        DeviceError: there are no kernels for it.
     """
     known = KINDS.get(step.kind)
     as_one = (

@@ -49,11 +49,7 @@ class GpuNumbers(DeviceNumbers):
 
 
 def device_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
-    """Return the numbers of a device as they are stored.
-
-    Raises:
-        TypeError, ValueError: they are of no device.
-    """
+    """Return the numbers of a device as they are stored."""
     return (GpuNumbers if "tiled" in numbers else DeviceNumbers)(**numbers)
 
 

@@ -50,11 +50,7 @@ class OpenclOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> OpenclOptions:
-        """Return options as device files write them, as text.
-
-        Raises:
-            DeviceError: an unknown option, or a value that does not fit.
-        """
+        """Return options as device files write them, as text."""
         if unknown := sorted(given.keys() - set(_KEYS)):
             raise DeviceError(f"unknown option {unknown[0]!r}", where=_WHERE, next_step=f"known: {', '.join(_KEYS)}")
         vector, cores = given.get("vector", "0"), given.get("cores", "")
@@ -71,11 +67,7 @@ class OpenclOptions:
 
 @cache
 def pyopencl() -> Any:
-    """Import pyopencl, the Python binding of OpenCL.
-
-    Raises:
-        DeviceError: it is not installed.
-    """
+    """Import pyopencl, the Python binding of OpenCL."""
     try:
         import pyopencl  # noqa: PLC0415  an extra
     except ImportError as error:
@@ -126,11 +118,7 @@ _STARTED = _Started()
 
 
 def find_device(options: OpenclOptions) -> Any:
-    """Return the first OpenCL device (of pyopencl) that options name.
-
-    Raises:
-        DeviceError: there is no platform or no such device, or PoCL already runs on another number of cores.
-    """
+    """Return the first OpenCL device (of pyopencl) that options name."""
     cl, count = pyopencl(), max(1, len(options.cores))
     if _STARTED.cores and len(options.cores) and _STARTED.cores != count:
         raise DeviceError(

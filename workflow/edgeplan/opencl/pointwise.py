@@ -42,11 +42,7 @@ class _Operation:
 
 
 def dispatch(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Return the kernels of a step of kind eltwise, binary or scale.
-
-    Raises:
-        LackingError: there are none.
-    """
+    """Return the kernels of a step of kind eltwise, binary or scale."""
     source, out = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     own, packing = _own(step, shapes, layouts, numbers.block)
     operations = [*own, *(_behind(step, index, post, shapes, layouts) for index, post in enumerate(step.post_ops))]

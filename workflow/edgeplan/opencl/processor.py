@@ -41,11 +41,7 @@ class OpenclDispatcher(Dispatcher):
         return dispatcher.refusal(step, shapes, layouts, self.device)
 
     def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatch:
-        """Return the dispatcher's choice; see `Dispatcher`.
-
-        Raises:
-            DeviceError: there are no kernels for it.
-        """
+        """Return the dispatcher's choice; see `Dispatcher`."""
         return dispatcher.dispatch(step, shapes, layouts, self.device)
 
     def of_parts(
@@ -101,12 +97,7 @@ class DispatchingProcessor(Processor):
         return dispatcher.refusal(step, lowered.shapes, layouts, self.device_numbers)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
-        """Dispatch a step, build its kernels, read and pack its weights, and set all arguments.
-
-        Raises:
-            ModelError: the weights cannot be read, or the step is refused.
-            DeviceError: a kernel cannot be built, or memory does not suffice.
-        """
+        """Dispatch a step, build its kernels, read and pack its weights, and set all arguments."""
         program, step = executable.program, executable.program.steps[index]
         if is_view(program, step, self.device_numbers.block):
             return Kernel("reshape.view", ())
@@ -147,9 +138,6 @@ class DispatchingProcessor(Processor):
 
         Args:
             options: of the device file.
-
-        Raises:
-            DeviceError: an option does not fit, or there is no such device.
         """
 
     @classmethod
@@ -162,9 +150,6 @@ class DispatchingProcessor(Processor):
             block: channels of a block of activations.
             vector: floats of a vector of the kernels that were planned; 0: as the options say.
             profiling: whether it is to note when kernels begin and end (`spans`).
-
-        Raises:
-            DeviceError: an option does not fit, or there is no such device.
         """
 
     @property
@@ -178,27 +163,15 @@ class DispatchingProcessor(Processor):
 
     @abstractmethod
     def compile(self, asked: ProgramSource) -> None:
-        """Compile a source for `command`, whatever earlier processes kept of it. Some drivers go on when a kernel first runs.
-
-        Raises:
-            DeviceError: the compiler refuses it.
-        """
+        """Compile a source for `command`, whatever earlier processes kept of it. Some drivers go on at the first run."""
 
     @abstractmethod
     def code_of(self, asked: ProgramSource) -> bytes:
-        """Return the machine code of a source that was compiled, for `load`: whole once its kernels have run.
-
-        Raises:
-            DeviceError: the driver does not give it.
-        """
+        """Return the machine code of a source that was compiled, for `load`: whole once its kernels have run."""
 
     @abstractmethod
     def load(self, asked: ProgramSource, code: bytes) -> None:
-        """Take machine code of an earlier process for a source, for `command`.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Take machine code of an earlier process for a source, for `command`."""
 
     def merged(self, sources: Sequence[ProgramSource]) -> ProgramSource | None:
         """Return one program with the kernels of several sources, which `code_of`, `compile` and `load` take as any other.
@@ -226,37 +199,22 @@ class DispatchingProcessor(Processor):
 
     @abstractmethod
     def own_memory(self, size: int) -> Any:
-        """Return zeroed memory of the device alone, as kernels are given it; it is freed with the processor.
-
-        Raises:
-            DeviceError: the device has not so much.
-        """
+        """Return zeroed memory of the device alone, as kernels are given it; it is freed with the processor."""
 
     @abstractmethod
     def upload(self, values: npt.NDArray[np.float32]) -> Any:
         """Return memory of the device that holds values, as kernels are given it, once they are there.
 
         The values stay as they are: a device that shares the host's memory reads them in place. Any thread may call it.
-
-        Raises:
-            DeviceError: the device has not so much memory.
         """
 
     @abstractmethod
     def reserve(self, size: int) -> Any:
-        """Return memory of the device alone, its content undefined, for `fill` and `part_of`; it is freed with the processor.
-
-        Raises:
-            DeviceError: the device has not so much.
-        """
+        """Return memory of the device alone, its content undefined, for `fill` and `part_of`; freed with the processor."""
 
     @abstractmethod
     def fill(self, memory: Any, values: npt.NDArray[Any]) -> None:
-        """Copy values to memory from `reserve`, and return once they are there. Any thread may call it.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Copy values to memory from `reserve`, and return once they are there. Any thread may call it."""
 
     @abstractmethod
     def part_of(self, memory: Any, offset: int, size: int) -> Any:
@@ -264,43 +222,23 @@ class DispatchingProcessor(Processor):
 
     @abstractmethod
     def enqueue_write(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Have the queue copy values of the host to a place in memory from `own_memory`; they stay until it has finished.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Have the queue copy values of the host to a place in memory from `own_memory`; they stay until it has finished."""
 
     @abstractmethod
     def enqueue_read(self, memory: Any, offset: int, values: npt.NDArray[Any]) -> None:
-        """Have the queue copy a place in memory from `own_memory` to an array of the host, filled once it has finished.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Have the queue copy a place in memory from `own_memory` to an array of the host, filled once it has finished."""
 
     def command(self, launch: Launch, arguments: Sequence[Any]) -> object:
-        """Return a launch with its arguments in place: memory as the processor gave it, numbers of 32 bits.
-
-        Raises:
-            DeviceError: the kernel cannot be built.
-        """
+        """Return a launch with its arguments in place: memory as the processor gave it, numbers of 32 bits."""
         return self._command(launch, arguments)
 
     @abstractmethod
     def _memories_of(self, executable: Executable, weights: npt.NDArray[np.float32], workspace: int) -> Mapping[Memory, Any]:
-        """Return the memory that kernels are given: packed weights, and so many elements between the launches of a step.
-
-        Raises:
-            DeviceError: memory does not suffice.
-        """
+        """Return the memory that kernels are given: packed weights, and so many elements between the launches of a step."""
 
     @abstractmethod
     def _command(self, launch: Launch, arguments: Sequence[Any]) -> object:
-        """Return a launch of a kernel with its arguments in place.
-
-        Raises:
-            DeviceError: the kernel cannot be built.
-        """
+        """Return a launch of a kernel with its arguments in place."""
 
 
 def _arguments(program: Program, step: Step, launch: Launch, memories: Mapping[Memory, Any]) -> list[Any]:

@@ -18,11 +18,7 @@ _BATCH_AXES = 2
 
 
 def matmul(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Launch products of matrices where they lie, by the strides of views (`runtime.views`).
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Launch products of matrices where they lie, by the strides of views (`runtime.views`)."""
     if step.weights or step.post_ops:
         raise LackingError("products with constants, or with more behind them")
     tensors = [activation(step, role, shapes, layouts) for role in ("input:0", "input:1", "output")]
@@ -71,11 +67,7 @@ def _strides(sizes: Shape, steps: Shape, leading: Shape) -> tuple[int, int, int,
 
 
 def layer_norm(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Launch kernels of rows along the last axis of a row-major tensor.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Launch kernels of rows along the last axis of a row-major tensor."""
     source, target = (activation(step, role, shapes, layouts) for role in ("input:0", "output"))
     if is_blocked(source, numbers.block) or is_blocked(target, numbers.block) or step.post_ops:
         raise LackingError("normalised rows of images in blocks, or with more behind them")

@@ -106,11 +106,7 @@ def activation(step: Step, role: str, shapes: Shapes, layouts: Layouts) -> Devic
 
 
 def is_blocked(tensor: DeviceTensor, block: int) -> bool:
-    """Tell whether a tensor's bytes are those of blocks, and of no row-major tensor.
-
-    Raises:
-        LackingError: of several images.
-    """
+    """Tell whether a tensor's bytes are those of blocks, and of no row-major tensor."""
     if same_bytes(tensor.shape, tensor.layout, NCHW, block):
         return False
     if tensor.shape[0] != 1:
@@ -119,11 +115,7 @@ def is_blocked(tensor: DeviceTensor, block: int) -> bool:
 
 
 def walked(out: DeviceTensor, others: Sequence[tuple[Shape, str]], block: int) -> tuple[Space, list[Strides]]:
-    """Return the space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape.
-
-    Raises:
-        LackingError: there are more axes than kernels have.
-    """
+    """Return the space of an output, with the strides of it and of operands (shape, layout) that are broadcast to its shape."""
     tensors = [out, *(DeviceTensor(Memory.arena, 0, shape, layout) for shape, layout in others)]
     if any(is_blocked(one, block) for one in tensors):
         if any(len(one.shape) != _RANK or one.shape[0] != 1 for one in tensors):
@@ -164,11 +156,7 @@ def plain_strides(shape: Shape, out: Shape) -> list[int]:
 
 
 def rows(out: Shape, strides: list[list[int]], block: int) -> tuple[Space, list[Strides]]:
-    """Return the space of a row-major output, and the strides of operands in it; axes that follow each other are one.
-
-    Raises:
-        LackingError: there are more axes than kernels have.
-    """
+    """Return the space of a row-major output, and the strides of operands in it; axes that follow each other are one."""
     axes = [(size, tuple(one[axis] for one in strides)) for axis, size in enumerate(out) if size > 1]
     merged: list[tuple[int, tuple[int, ...]]] = []
     for size, steps in axes:

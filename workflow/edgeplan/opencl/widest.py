@@ -51,9 +51,6 @@ def widest(device: Any, options: OpenclOptions, widths: Sequence[int], block: in
 
     Returns:
         Floats of a vector.
-
-    Raises:
-        DeviceError: no width works.
     """
     return _widest(identity(device), describe(device), options, tuple(sorted(widths, reverse=True)), block)
 

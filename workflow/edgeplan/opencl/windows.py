@@ -16,11 +16,7 @@ _RESIZING = ("nearest", "linear")
 
 
 def pool(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Launch windows over an image in blocks.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Launch windows over an image in blocks."""
     source, sizes = shapes[step.inputs[0]], [step.sizes(key) for key in ("kernel", "strides", "dilations")]
     if any(len(size) != len(source) - 2 for size in sizes) or len(source) != 4:  # an image
         raise LackingError(f"pooling of a tensor {source}")
@@ -30,11 +26,7 @@ def pool(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -
 
 
 def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Normalise each value by the squares of near channels.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Normalise each value by the squares of near channels."""
     half = (step.integer("size") - 1) // 2
     if half > numbers.block:
         raise LackingError(f"normalisation over {step.integer('size')} channels")
@@ -43,11 +35,7 @@ def lrn(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) ->
 
 
 def resize(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Dispatch a change of height and width, by the centres of pixels.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Dispatch a change of height and width, by the centres of pixels."""
     if step.text("algorithm") not in _RESIZING:
         raise LackingError(f"a change of size that is {step.text('algorithm')}")
     linear = _RESIZING.index(step.text("algorithm"))
@@ -73,11 +61,7 @@ def _in_blocks(
 
 
 def softmax(step: Step, shapes: Shapes, layouts: Layouts, numbers: DeviceNumbers) -> Dispatch:
-    """Build the softmax of each row along an axis of a row-major tensor.
-
-    Raises:
-        LackingError: there is no kernel.
-    """
+    """Build the softmax of each row along an axis of a row-major tensor."""
     chain, axis = LaunchChain(numbers), step.integer("axis")
     source, target = activation(step, "input:0", shapes, layouts), activation(step, "output", shapes, layouts)
     source = chain.plain(source)

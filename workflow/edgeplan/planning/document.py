@@ -193,11 +193,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def plan_of(text: bytes | str, where: str) -> Plan:
-    """Return a plan from its JSON.
-
-    Raises:
-        FormatError: not JSON, of another format version, or not fitting; it names the field.
-    """
+    """Return a plan from its JSON."""
     try:
         return Plan.model_validate_json(text)
     except ValidationError as error:
@@ -213,9 +209,6 @@ def check_fits(plan: Plan, target: Target, steps: tuple[str, ...], where: str = 
         target: the target that is there.
         steps: names of the steps that the model has here; () to leave them unchecked.
         where: the plan's path, for the message.
-
-    Raises:
-        FormatError: names every difference.
     """
     pairs = [(part.name, getattr(plan, part.name), getattr(target, part.name)) for part in fields(Target)[1:]]
     differences = [f"{name} is {there}, the plan is for {planned}" for name, planned, there in pairs if planned != there]

@@ -69,11 +69,7 @@ def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
 
 
 def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
-    """Return the profile with those candidates that `keep` accepts.
-
-    Raises:
-        FormatError: a step is left without any.
-    """
+    """Return the profile with those candidates that `keep` accepts."""
     layers = tuple(replace(layer, candidates=tuple(filter(keep, layer.candidates))) for layer in profile.layers)
     for layer in layers:
         if not layer.candidates:

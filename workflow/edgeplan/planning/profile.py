@@ -210,11 +210,7 @@ class Profile:
 
 
 def check(profile: Profile) -> Profile:
-    """Return the profile if it is complete and consistent.
-
-    Raises:
-        FormatError: a cost is missing, negative or not finite, a step has no candidate, or the cores make no sense.
-    """
+    """Return the profile if it is complete and consistent."""
     where = f"{profile.model}, layout {profile.layout}"
     _check_factors(profile, where)
     if profile.big_cores < 1 or profile.little_cores < 0:

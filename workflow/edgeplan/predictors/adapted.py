@@ -187,11 +187,7 @@ class AdaptedPredictor(DevicePredictor):
 
     @staticmethod
     def load(folder: Path) -> AdaptedPredictor:
-        """Read an adapted predictor from its folder.
-
-        Raises:
-            FormatError: a file is missing, damaged, of another format version, or made with other features.
-        """
+        """Read an adapted predictor from its folder."""
         document = read_json(folder / ADAPTED, _Document, "the list of an adapted predictor's members")
         card = read_json(folder / _CARD, Card, "the card of the predictors")
         members = []

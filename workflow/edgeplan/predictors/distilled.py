@@ -43,11 +43,7 @@ def save_distilled(predictor: DevicePredictor, folder: Path, tolerance: float) -
 
 
 def load_distilled(folder: Path) -> DevicePredictor:
-    """Read predictors that `save_distilled` wrote.
-
-    Raises:
-        FormatError: a file is missing, damaged, or made with other features.
-    """
+    """Read predictors that `save_distilled` wrote."""
     card = read_json(folder / CARD, Card, "the card of the predictors")
     path = folder / TREES
     check_features(card, str(folder / CARD), _AGAIN)
@@ -126,11 +122,7 @@ def _encoded(forest: Forest, width: int) -> bytes:
 
 
 def _decoded(stored: Mapping[str, npt.NDArray[Any]], width: int) -> Forest:
-    """Return the numbers that `_encoded` encoded, to the half precision of leaves.
-
-    Raises:
-        KeyError, IndexError, ValueError, TypeError: the arrays are no forest.
-    """
+    """Return the numbers that `_encoded` encoded, to the half precision of leaves."""
     feature, trees = stored["feature"].astype(np.int16), int(stored["trees"])
     inner, leaves = np.flatnonzero(feature >= 0), np.flatnonzero(feature < 0)
     column = feature[inner]

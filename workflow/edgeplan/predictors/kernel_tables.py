@@ -43,11 +43,7 @@ class ModelKernels:
 
 
 def kernel_table(graph: Graph, kernels: Sequence[Kernel]) -> ModelKernels:
-    """Return the kernel table of a graph that was split into kernels.
-
-    Raises:
-        ModelError: the kernels do not cover the graph, or wait for each other in a circle.
-    """
+    """Return the kernel table of a graph that was split into kernels."""
     ordered = _topological(graph, kernels)
     writer = {output: i for i, kernel in enumerate(ordered) for output in kernel.outputs}
     tensors = dict.fromkeys((*graph.inputs, *(t for k in ordered for t in (*k.inputs, *k.outputs))))

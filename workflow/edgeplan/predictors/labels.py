@@ -74,9 +74,6 @@ def read_labels(rows: pd.DataFrame, numbers: Mapping[str, int] = _NOT_DISPATCHED
         rows: the table.
         numbers: numbers of the device that launches follow from; none where kernels are not dispatched.
         version: how the features count work.
-
-    Raises:
-        FormatError: no row holds a latency.
     """
     frame = rows[np.isfinite(rows["latency_us"]) & (rows["latency_us"] > 0)].reset_index(drop=True)
     if frame.empty:

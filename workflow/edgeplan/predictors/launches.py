@@ -46,11 +46,7 @@ _ASKED = tuple(n for n in NUMBERS if n not in {*CONTEXT, "bias", "residual", "ot
 
 
 def checked_numbers(numbers: Mapping[str, int]) -> DeviceNumbers:
-    """Return the numbers of a device that launches follow from.
-
-    Raises:
-        ValueError: they are of no device, or of a dispatcher with other rules.
-    """
+    """Return the numbers of a device that launches follow from."""
     try:
         found = device_numbers(numbers)
     except TypeError as error:

@@ -28,11 +28,7 @@ def width_of(card: Card) -> int:
 
 
 def check_features(card: Card, where: str, next_step: str) -> None:
-    """Refuse predictors that learnt from other features than those that are computed here.
-
-    Raises:
-        FormatError: of the configurations, or of the launches of kernels.
-    """
+    """Refuse predictors that learnt from other features than those that are computed here."""
     launched, what = bool(card.dispatch_numbers), ""
     if card.launch_version != LAUNCH_VERSION * launched:
         what = f"launches of version {card.launch_version}, and {LAUNCH_VERSION * launched} is computed here"
@@ -66,11 +62,7 @@ def digest_of(card: Card, texts: Mapping[str, str]) -> str:
 
 
 def pack(card: Card, texts: Mapping[str, str], where: str) -> Forest:
-    """Pack the trees of all text models, in the order of `card.files()`; `where` is named in errors.
-
-    Raises:
-        FormatError: a text is no such model.
-    """
+    """Pack the trees of all text models, in the order of `card.files()`; `where` is named in errors."""
     return Forest.pack([parse_ensemble(texts[name], f"{where}, {name}") for name in card.files()])
 
 

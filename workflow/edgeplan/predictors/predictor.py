@@ -65,11 +65,7 @@ class DevicePredictor:
 
     @staticmethod
     def load(folder: Path) -> DevicePredictor:
-        """Read predictors from a folder.
-
-        Raises:
-            FormatError: a file is missing, damaged, of another format version, or made with other features.
-        """
+        """Read predictors from a folder."""
         card = read_json(folder / _CARD, Card, "the card of the predictors")
         retrain = "train the predictors again with this version of edgeplan"
         check_features(card, str(folder / _CARD), retrain)
@@ -99,9 +95,6 @@ class DevicePredictor:
             allow_partial: leave out kernels that cannot be predicted.
             near_kinds: predict kernels of kinds that were not measured, too: bandwidth-bound ones by the bytes that they move,
                 others as those of a near kind, if there is one with a predictor.
-
-        Raises:
-            PredictionError: a kernel has no predictor, unless `allow_partial`.
         """
         tables = KernelTables.of([model])
         near = stand_ins(tables.configs, self._evaluator.kinds if near_kinds else tables.configs.words["kind"])
@@ -136,11 +129,7 @@ class DevicePredictor:
         )
 
     def predict_many(self, tables: KernelTables, *, allow_partial: bool = False) -> BatchPrediction:
-        """Predict the latencies of many models.
-
-        Raises:
-            PredictionError: a kernel has no predictor, unless `allow_partial`.
-        """
+        """Predict the latencies of many models."""
         near = stand_ins(tables.configs, tables.configs.words["kind"])
         layouts, costs = self._kernels(tables, near, every_kind=False)
         bad = np.flatnonzero(np.isnan(costs.kernel_us))

@@ -103,12 +103,7 @@ class Prior:
 
 
 def shipped_prior(names: Sequence[str], folder: Path = SHIPPED) -> Prior | None:
-    """Load the prior of shipped devices; None for no names.
-
-    Raises:
-        DeviceError: nothing is shipped of a device.
-        FormatError: a file does not fit.
-    """
+    """Load the prior of shipped devices; None for no names."""
     predictors, kernels = [], []
     for name in names:
         path = shipped_folder(name, folder) / KERNELS

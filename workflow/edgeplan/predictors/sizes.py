@@ -136,11 +136,7 @@ def packed(at: Places) -> str:
 
 
 def unpacked(text: str) -> Places:
-    """Return the places that `packed` wrote as text (n, AXES).
-
-    Raises:
-        ValueError: the text is no whole number of places.
-    """
+    """Return the places that `packed` wrote as text (n, AXES)."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8).reshape(-1, AXES)
 
 

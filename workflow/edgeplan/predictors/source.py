@@ -91,10 +91,6 @@ def find_predictors(name_or_path: str, results: Path | None = None, *, engine: s
         name_or_path: name of the device, or path of its file.
         results: folder of results to look in, and nowhere else.
         engine: the only engine whose devices serve, by its name; a refusal names those alone.
-
-    Raises:
-        DeviceError: there is no such device.
-        FormatError: it has no predictors, or a file of theirs does not fit.
     """
     found = workspace()
     folder = results or found.results

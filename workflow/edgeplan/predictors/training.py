@@ -65,9 +65,6 @@ def train_predictor(
     Returns:
         The predictors, and held-out kernels: subject, kind, type, config, measured_us, predicted_us, forest_us, split ("test"
         of a 7:1:2 split by subject, "frozen"); no kernels where they are not judged.
-
-    Raises:
-        FormatError: the rows do not fit.
     """
     labels, launched = read_labels(rows, settings.dispatch_numbers, settings.work_on(device)), bool(settings.dispatch_numbers)
     features, terms = known_features(launched=launched)

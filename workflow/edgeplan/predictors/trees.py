@@ -57,11 +57,7 @@ class Ensemble:
 
 
 def parse_ensemble(text: str, where: str) -> Ensemble:
-    """Parse a LightGBM text model (numerical splits, constant leaves).
-
-    Raises:
-        FormatError: not such a text, truncated, or inconsistent.
-    """
+    """Parse a LightGBM text model (numerical splits, constant leaves)."""
     try:
         return _parse(text)
     except (ValueError, KeyError, IndexError, OverflowError) as error:
@@ -198,11 +194,7 @@ class Forest:
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, npt.NDArray[Any]], features: int) -> Forest:
-        """Build a forest from the arrays that `arrays` returns.
-
-        Raises:
-            ValueError: an array is missing, of another type, or an index points outside.
-        """
+        """Build a forest from the arrays that `arrays` returns."""
         forest = Forest(**{name: arrays[name] for name in Forest.__dataclass_fields__})
         nodes, trees = len(forest.feature), len(forest.roots)
         count = len(forest.tree_start) - 1

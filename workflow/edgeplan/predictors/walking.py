@@ -59,11 +59,7 @@ class Walk:
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
-        """Lay out ensemble `number` of a forest whose rows have so many features; None if a word cannot number its nodes.
-
-        Raises:
-            ValueError: its nodes are not trees, or look at further features.
-        """
+        """Lay out ensemble `number` of a forest whose rows have so many features; None if a word cannot number its nodes."""
         trees = forest.roots[forest.tree_start[number] : forest.tree_start[number + 1]].astype(np.int64)
         room = len(forest.feature)
         feature, value, left = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
@@ -92,11 +88,7 @@ class Walk:
         )
 
     def raw(self, rows: Floats) -> Floats:
-        """Return the raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs).
-
-        Raises:
-            ValueError: rows of another number of features.
-        """
+        """Return the raw scores of rows (n, features) on the calling thread, without the interpreter (n, outputs)."""
         if rows.shape[1] != len(self.first) - 1:
             raise ValueError(f"rows of {rows.shape[1]} features, not {len(self.first) - 1}")
         total = np.zeros((len(rows), self.outputs))

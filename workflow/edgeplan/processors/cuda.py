@@ -59,11 +59,7 @@ class CudaOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> CudaOptions:
-        """Return options as device files write them, as text.
-
-        Raises:
-            DeviceError: an unknown option, or a value that is no number.
-        """
+        """Return options as device files write them, as text."""
         if unknown := sorted(given.keys() - {"device", "multiprocessors"}):
             raise DeviceError(f"unknown option {unknown[0]!r}", where=_WHERE, next_step="known: device, multiprocessors")
         for name, value in given.items():
@@ -119,9 +115,6 @@ class CudaProcessor(DispatchingProcessor):
     Attributes:
         driver: calls the CUDA driver.
         stream: the queue.
-
-    Raises:
-        DeviceError: there is no such GPU, or its driver is not there or too old.
     """
 
     def __init__(self, options: CudaOptions, block: int, *, profiling: bool = False) -> None:
@@ -159,11 +152,7 @@ class CudaProcessor(DispatchingProcessor):
 
     @classmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
-        """See `Processor`: the options are those of `CudaOptions`; it computes on no core.
-
-        Raises:
-            DeviceError: an option does not fit, cores are named, or there is no such GPU.
-        """
+        """See `Processor`: the options are those of `CudaOptions`; it computes on no core."""
         if cores:
             raise DeviceError("a GPU computes on no CPU cores", where="the pair file", next_step="leave out its cores")
         return cls(CudaOptions.of(options), block, profiling=profiling)
@@ -171,11 +160,7 @@ class CudaProcessor(DispatchingProcessor):
     # Steps
 
     def empty(self) -> Kernel:
-        """Return a kernel of one work item.
-
-        Raises:
-            DeviceError: it cannot be compiled.
-        """
+        """Return a kernel of one work item."""
         function = self._context.modules.function(translated("empty", ()), "empty")
         return Kernel("empty", (_Command(function, (1, 1, 1), (1, 1, 1), 0),))
 
@@ -282,11 +267,7 @@ class CudaProcessor(DispatchingProcessor):
     # Memory
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate zeroed memory: pinned memory of the host, and a copy of its own for the GPU.
-
-        Raises:
-            DeviceError: either has not so much.
-        """
+        """Allocate zeroed memory: pinned memory of the host, and a copy of its own for the GPU."""
         driver, whole = self.driver, max(size, ALIGNMENT)
         flag = driver.api.CU_MEMHOSTALLOC_PORTABLE | driver.api.CU_MEMHOSTALLOC_DEVICEMAP
         address = int(driver.call("cuMemHostAlloc", whole, flag))
@@ -303,11 +284,7 @@ class CudaProcessor(DispatchingProcessor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Return both copies; nobody may touch the buffer any more.
-
-        Raises:
-            DeviceError: the driver reports an error.
-        """
+        """Return both copies; nobody may touch the buffer any more."""
         _, own = self._memories.pop(buffer.address)
         for weights in self._weights.pop(buffer.address, ()):
             self.driver.call("cuMemFree", weights)
@@ -377,11 +354,7 @@ class CudaProcessor(DispatchingProcessor):
     # Running
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel after all that were enqueued before.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Run a kernel after all that were enqueued before."""
         if self._profiling:
             self._note_clocks()
             begin = self._mark()
@@ -404,11 +377,7 @@ class CudaProcessor(DispatchingProcessor):
         return event
 
     def spans(self) -> Sequence[tuple[int, int]]:
-        """Return when kernels ran by the host's clock, if the processor was made with `profiling`; see `Processor`.
-
-        Raises:
-            DeviceError: the driver does not tell.
-        """
+        """Return when kernels ran by the host's clock, if the processor was made with `profiling`; see `Processor`."""
         if self._base is None:
             return []
         (base, at), timed = self._base, self._timed
@@ -436,11 +405,7 @@ class CudaProcessor(DispatchingProcessor):
         return recording
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until all that was enqueued has run.
-
-        Raises:
-            DeviceError: the GPU reports a failure or does not answer in time, or waits for the host were given up.
-        """
+        """Wait until all that was enqueued has run."""
         if not self._done_within(limit_seconds):
             self.give_up()
             self._done_within(1.0)

@@ -25,9 +25,6 @@ class OnednnProcessor(Host):
 
     Args:
         cores: to compute on; none: one thread, wherever the system puts it.
-
-    Raises:
-        DeviceError: oneDNN is not installed, or a core is not there.
     """
 
     def __init__(self, cores: Sequence[int] = ()) -> None:
@@ -45,11 +42,7 @@ class OnednnProcessor(Host):
 
     @classmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int = 0, *, profiling: bool = False) -> Self:
-        """See `Processor`; it has no options, and never notes times.
-
-        Raises:
-            DeviceError: oneDNN is not installed, or a core is not there.
-        """
+        """See `Processor`; it has no options, and never notes times."""
         del options, block, profiling
         return cls(cores)
 
@@ -76,11 +69,7 @@ class OnednnProcessor(Host):
         return ""
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate pages of memory, zeroed.
-
-        Raises:
-            DeviceError: there is not so much.
-        """
+        """Allocate pages of memory, zeroed."""
         try:
             data = np.frombuffer(mmap.mmap(-1, max(1, size)), np.uint8)
         except (OSError, OverflowError, ValueError) as error:
@@ -90,12 +79,7 @@ class OnednnProcessor(Host):
         return Buffer(data, data.ctypes.data)
 
     def prepare(self, executable: Executable, index: int) -> Kernel:
-        """Return the primitives of a step, of the implementation that the program chose.
-
-        Raises:
-            ModelError: the weights cannot be read.
-            DeviceError: this library does not offer the implementation.
-        """
+        """Return the primitives of a step, of the implementation that the program chose."""
         prepared = PreparedSteps(executable.through(self.dnnl), self.worker, self.threads, (index,))
         return Kernel(executable.program.choices[index].name, prepared)
 
@@ -104,12 +88,7 @@ class OnednnProcessor(Host):
         return Kernel("empty", None)
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel, at once.
-
-        Raises:
-            DeviceError: oneDNN reports a failure.
-            ModelError: an index lies outside its axis.
-        """
+        """Run a kernel, at once."""
         self.ready()
         if kernel.handle is not None:
             _prepared(kernel).run()

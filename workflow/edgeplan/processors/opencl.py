@@ -87,9 +87,6 @@ class OpenclProcessor(DispatchingProcessor):
         profiling: whether the device notes when kernels start and end (`spans`).
         apart: whether what was never built is first built in a process of its own.
         late: whether kernels are made while others run, as in a cold start: none is run once before, and the queue cannot poll.
-
-    Raises:
-        DeviceError: there is no such device, or it cannot build the kernels that are always needed.
     """
 
     def __init__(
@@ -125,22 +122,14 @@ class OpenclProcessor(DispatchingProcessor):
 
     @classmethod
     def open(cls, options: Mapping[str, str], cores: Sequence[int], block: int, *, profiling: bool = False) -> Self:
-        """See `Processor`: the options are those of `OpenclOptions`, the cores those that PoCL computes on.
-
-        Raises:
-            DeviceError: an option does not fit, or there is no such device.
-        """
+        """See `Processor`: the options are those of `OpenclOptions`, the cores those that PoCL computes on."""
         given = {**options, "cores": ",".join(map(str, cores))} if cores else options
         return cls(OpenclOptions.of(given), block, profiling=profiling)
 
     # Steps
 
     def empty(self) -> Kernel:
-        """Return a kernel of one work item.
-
-        Raises:
-            DeviceError: the driver cannot build it.
-        """
+        """Return a kernel of one work item."""
         return Kernel("empty", (_Command(self._programs.kernel(variant("empty", ()), "empty"), (1,), (1,)),))
 
     def _announce(self, executable: Executable, found: Dispatch) -> None:
@@ -270,11 +259,7 @@ class OpenclProcessor(DispatchingProcessor):
     # Memory
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate zeroed memory that the host and kernels share as `capabilities.sharing` says.
-
-        Raises:
-            DeviceError: the device has not so much.
-        """
+        """Allocate zeroed memory that the host and kernels share as `capabilities.sharing` says."""
         cl, limit = self._cl, self._capabilities.memory_bytes
         if size > limit:
             raise DeviceError(
@@ -366,11 +351,7 @@ class OpenclProcessor(DispatchingProcessor):
     # Running
 
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel after all that were enqueued before.
-
-        Raises:
-            DeviceError: the driver refuses it.
-        """
+        """Run a kernel after all that were enqueued before."""
         before = time.perf_counter_ns()
         events = tuple(map(self._launch, self.commands(kernel)))
         if self._profiling:
@@ -381,9 +362,6 @@ class OpenclProcessor(DispatchingProcessor):
 
         The device notes by its own clock when a launch was queued; the host's is ahead of it by at least what it showed just
         before. Clocks drift apart, so each run has its own difference.
-
-        Raises:
-            DeviceError: the device does not tell.
         """
         timed, self._timed = self._timed, []
         found: list[tuple[int, int]] = []
@@ -404,22 +382,14 @@ class OpenclProcessor(DispatchingProcessor):
             raise self._failed("cannot run a kernel", error) from error
 
     def flush(self) -> None:
-        """See to it that what was enqueued is begun.
-
-        Raises:
-            DeviceError: the device reports a failure.
-        """
+        """See to it that what was enqueued is begun."""
         try:
             self._queue.flush()
         except self._cl.Error as error:
             raise self._failed("the device fails", error) from error
 
     def finish(self, limit_seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until all that was enqueued has run.
-
-        Raises:
-            DeviceError: the device reports a failure or does not answer in time, or a kernel has given up waiting for the host.
-        """
+        """Wait until all that was enqueued has run."""
         assert self._waiter is not None  # noqa: S101  not closed
         try:
             done = self._waiter.run(self._queue.finish, limit_seconds)
@@ -446,26 +416,15 @@ class OpenclProcessor(DispatchingProcessor):
         """Have the queue wait until a counter, an int32 in memory from `allocate`, has reached a value.
 
         After about `LIMIT_SECONDS` it gives up, as all waits after it do; `finish` tells.
-
-        Raises:
-            DeviceError: the device does not see the host's stores while it runs.
         """
         self._launch(self._counter_command("wait_for", (counter_address, value)))
 
     def enqueue_signal(self, counter_address: int, value: int) -> None:
-        """Have the queue store a value in a counter once all that was enqueued before has run.
-
-        Raises:
-            DeviceError: the host does not see the device's stores while it runs.
-        """
+        """Have the queue store a value in a counter once all that was enqueued before has run."""
         self._launch(self._counter_command("set_counter", (counter_address, value)))
 
     def enqueue_hand_over(self, own_address: int, own_value: int, other_address: int, other_value: int) -> None:
-        """Hand over by one launch; see `Processor`.
-
-        Raises:
-            DeviceError: the device and the host do not see each other's stores while they run.
-        """
+        """Hand over by one launch; see `Processor`."""
         self._launch(self._counter_command("hand_over", (own_address, own_value), (other_address, other_value)))
 
     def give_up(self) -> None:
@@ -599,9 +558,6 @@ def device_numbers(device: Any, block: int, options: OpenclOptions) -> DeviceNum
         block: channels of a block of activations.
         options: that it was found by. Vectors are as wide as they say; else as the device computes with at once and computes
             right with, 4 floats where it has no vectors.
-
-    Raises:
-        DeviceError: it computes right with no vectors.
     """
     native = int(device.native_vector_width_float)
     fitting = [size for size in VECTORS if size <= min(max(native, VECTORS[0]), block)]

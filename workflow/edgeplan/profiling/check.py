@@ -80,9 +80,6 @@ def measured_ms(jobs: Mapping[Key, RunJob], repeats: int, clock: Clock | None) -
 
     Returns:
         For each job the medians of `total` and of `STAGES`.
-
-    Raises:
-        ColdRunError: a process failed.
     """
     times: dict[Key, list[dict[str, float]]] = {key: [] for key in jobs}
     for _ in range(repeats):

@@ -45,21 +45,13 @@ def measure_disk(files: Sequence[Path], *, lock_timeout_seconds: float = 0.0, pr
         files: files of a model; a large one tells more of the bandwidth.
         lock_timeout_seconds: how long to wait while another process is measuring on this machine.
         probes: how often each part is read.
-
-    Raises:
-        BusyError: another process is measuring on this machine.
-        DeviceError: the file cannot be evicted.
     """
     with machine_lock(lock_timeout_seconds):
         return glance_at_disk(files, probes)
 
 
 def glance_at_disk(files: Sequence[Path], probes: int = 1) -> Disk:
-    """Measure the disk as `measure_disk` does, whatever else is measured on this machine meanwhile.
-
-    Raises:
-        DeviceError: the file cannot be evicted.
-    """
+    """Measure the disk as `measure_disk` does, whatever else is measured on this machine meanwhile."""
     path = max(files, key=lambda file: file.stat().st_size)
     sizes = sorted({max(1, path.stat().st_size // part) for part in _PARTS})
     taken = [[_reading_ms(path, size) for size in sizes if page_cache.evict([path]) == 0.0] for _ in range(probes)]
@@ -93,10 +85,6 @@ def kept_disk(path: Path, files: Sequence[Path], *, lock_timeout_seconds: float 
         path: file that it is kept in; delete it after moving to another disk.
         files: files to read.
         lock_timeout_seconds: see `measure_disk`.
-
-    Raises:
-        BusyError, DeviceError: see `measure_disk`.
-        FormatError: what is kept is damaged.
     """
     if path.is_file():
         try:

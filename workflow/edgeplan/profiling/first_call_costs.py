@@ -69,9 +69,6 @@ def measure_once(
         clock: clock of the machine.
         forks: processes that execute them.
         wanted: signatures and implementations of the candidates whose kernels matter; None for all.
-
-    Raises:
-        ColdRunError: a process failed.
     """
     program = trials.subject.program
     smallest: dict[str, tuple[int, int, int]] = {}

@@ -21,9 +21,6 @@ def require_exact(graph: Graph, source: str) -> None:
     Args:
         graph: the graph that is to be lowered, as `load_onnx` has passed it.
         source: where the graph comes from, for messages.
-
-    Raises:
-        ModelError: names all such operators.
     """
     found = list(_problems(graph))
     if found:

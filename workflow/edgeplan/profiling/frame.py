@@ -46,12 +46,7 @@ def _row(c: Candidate) -> dict[str, Any]:
 
 
 def from_frame(frame: pd.DataFrame, where: str = "profile table") -> tuple[Profile, ...]:
-    """Read the profiles of a table, in its order.
-
-    Raises:
-        FormatError: a column is missing or of the wrong type, steps are not numbered through, or a profile does not fit
-        (`profile.check`).
-    """
+    """Read the profiles of a table, in its order."""
     try:
         groups = frame.groupby(["model", "layout"], sort=False)
         return tuple(check(_profile(group, _widths(frame, _EXECUTE), _widths(frame, _WARM), where)) for _, group in groups)

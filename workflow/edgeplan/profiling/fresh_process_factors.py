@@ -127,9 +127,6 @@ def measure_start(
         starter: starts them.
         cores: cores of the device.
         scratch: folder to write to.
-
-    Raises:
-        ColdRunError: a process failed.
     """
     plain = replace(profile, start_ms=0.0, fresh=Fresh(), contention=Contention())
     cases = {("alone", _MAPPED): replace(plain, big_cores=1) if plain.equal else plain}
@@ -183,9 +180,6 @@ def tried(
     """Measure the optimal plan of each profile over its prediction, started by turns; the least ratio counts as 1.
 
     Only how they differ is asked for: what slows all of them is the load that happens to be beside them.
-
-    Raises:
-        ColdRunError: a process failed.
     """
     jobs, predicted = {}, []
     search = Search(time_limit_s=_TRIED_SECONDS)

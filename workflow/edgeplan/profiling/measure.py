@@ -63,9 +63,6 @@ def measure(
         advance: told the share of the work just done, in thousandths.
         budget: beyond it only the first block at each width is measured; None is unbounded.
         promising: told the rows of the quick look; if it says no, there is no more.
-
-    Raises:
-        NoiseError: noise is refused, and too many rounds stayed disturbed.
     """
     opened = [_Open(g, list(range(len(g.sizes))), samples=[{} for _ in g.sizes]) for g in groups]
     widths, budget = rig.widths, budget or TimeBudget()

@@ -62,10 +62,6 @@ def predicted_profiles(
         predictor: predictor of the device.
         shipped: costs of preparation to take where too few steps of other models have been profiled.
         layouts: home layouts.
-
-    Raises:
-        StoreError: too few steps of other models have been profiled, and nothing is shipped.
-        PredictionError: no candidate of a step has a predictor.
     """
     lowered = lower(graph)
     weights = locate_weights(model, lowered)

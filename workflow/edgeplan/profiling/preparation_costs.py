@@ -101,9 +101,6 @@ class PreparationCosts(BaseModel):
             own: signatures of the steps that the planned model itself has; their rows are left out.
             cores: of the device.
             disturbed: whether rows count that were measured beside other work: then two cores may take longer than one.
-
-        Raises:
-            StoreError: too few steps of other models have been profiled.
         """
         rows = [row for row in store.all_rows() if row.signature not in own and (disturbed or row.others <= DISTURBED)]
         candidates = sum(not row.signature.startswith((START, ONCE)) for row in rows)
@@ -118,11 +115,7 @@ class PreparationCosts(BaseModel):
 
     @staticmethod
     def shipped(device: str, folder: Path = SHIPPED) -> PreparationCosts | None:
-        """Return the costs that the package ships of a device, None if it ships none.
-
-        Raises:
-            FormatError: the file does not fit.
-        """
+        """Return the costs that the package ships of a device, None if it ships none."""
         path = folder / device / FILE_NAME
         return read_json(path, PreparationCosts, "the costs of preparation") if path.is_file() else None
 
@@ -131,11 +124,7 @@ class PreparationCosts(BaseModel):
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def require_classes(self, cores: Cores) -> None:
-        """Refuse cores of a class that nothing is known of.
-
-        Raises:
-            StoreError: there are such.
-        """
+        """Refuse cores of a class that nothing is known of."""
         if missing := [core for core in cores.classes if f"create:{core}" not in self.lines]:
             raise StoreError(
                 f"nothing was profiled on {missing[0]} cores, and the shipped costs of preparation know none",

@@ -76,13 +76,6 @@ def profile_model(
 
     Returns:
         One profile for each home layout, in the order of `layouts`.
-
-    Raises:
-        ModelError: operators that the runtime lacks (all are named, nothing is measured), or a damaged file.
-        NoiseError: noise is refused and the machine is too busy; what was stored before is kept.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        FormatError: a stored file is damaged.
-        StoreError: rows could not be stored.
     """
     known = ModelToProfile.of(dnnl, model, graph, name)
     rows = ProfileStore(None, identity(dnnl.info, settings, cores)) if store is None else store

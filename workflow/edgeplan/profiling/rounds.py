@@ -96,11 +96,7 @@ class ModelToProfile:
 
     @classmethod
     def of(cls, dnnl: Dnnl, path: Path, graph: Graph, name: str = "") -> Self:
-        """Read a model and draw its inputs.
-
-        Raises:
-            ModelError: operators that the runtime lacks, or a damaged file.
-        """
+        """Read a model and draw its inputs."""
         lowered = lower(graph)
         shapes = {name: lowered.shapes[name] for name in lowered.inputs}
         inputs = random_inputs(shapes, 0, lowered.types, lowered.limits)
@@ -193,11 +189,7 @@ class Harness:
             np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
     def run(self, what: Round, warm_runs: int) -> RoundTimes:
-        """Run one round of preparations and executions.
-
-        Raises:
-            FormatError: the model file changed meanwhile.
-        """
+        """Run one round of preparations and executions."""
         times = RoundTimes()
         release_freed()
         collecting = gc.isenabled()

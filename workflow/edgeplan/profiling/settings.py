@@ -113,11 +113,7 @@ class Cores:
 
 
 def planning_device(device: FilePath) -> DeviceFile:
-    """Read the file of a device that executes plans, by its name or from a path.
-
-    Raises:
-        DeviceError: there is none, its engine executes no plans, or is not installed.
-    """
+    """Read the file of a device that executes plans, by its name or from a path."""
     found = load_device(Path(device) if isinstance(device, PathLike) else device)
     if found.engine != "onednn":
         raise DeviceError(
@@ -131,11 +127,7 @@ def planning_device(device: FilePath) -> DeviceFile:
 
 
 def cores_of(device: DeviceFile) -> Cores:
-    """Return the cores a cold start may use on a device: its big and little ones, else all processors as equal ones.
-
-    Raises:
-        DeviceError: one of them does not exist here, or may not be used by this process; or the device is a board.
-    """
+    """Return the cores a cold start may use on a device: its big and little ones, else all processors as equal ones."""
     device.require_local("plans are made and run")
     available = os.sched_getaffinity(0)
     cores = Cores(device.big_cores or tuple(sorted(available)), device.little_cores, device.little_ratio)

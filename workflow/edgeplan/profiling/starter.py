@@ -53,9 +53,6 @@ class Starter:
         Returns:
             For each job the medians of `total` and of `STAGES` over the starts that nobody disturbed, else those of the start
             that was disturbed least; and the share of the jobs that it was so for.
-
-        Raises:
-            ColdRunError: a process failed.
         """
         if self.clock.watch is not None:
             return measured_ms(jobs, self.repeats, self.clock), 0.0

@@ -142,11 +142,7 @@ def identity(info: LibraryInfo, settings: ProfileSettings, cores: Cores) -> dict
 
 
 def alternatives(folders: Iterable[Path], what: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return identities of stored rows that differ from one in the settings of the profile only, those of most blocks first.
-
-    Raises:
-        FormatError: a document does not fit.
-    """
+    """Return identities of stored rows that differ from one in the settings of the profile only, those of most blocks first."""
 
     def rest(identity: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in identity.items() if name != "settings"}
@@ -166,9 +162,6 @@ class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
         folder: `data/rows/<device>/cold_start/profiles`, or the user's own; None keeps rows in memory only.
         what: the identity.
         shared: another folder whose rows of this key are read, e.g. those that the pipeline measured; nothing is written there.
-
-    Raises:
-        FormatError: a file of rows is damaged or foreign.
     """
 
     def __init__(self, folder: Path | None, what: Mapping[str, Any], shared: Path | None = None) -> None:
@@ -201,11 +194,7 @@ class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
         return tuple(row for _, rows in sorted(self.query().items()) for row in rows)
 
     def constants(self) -> Constants | None:
-        """Return what was measured once for all rows of this key; None if nothing was.
-
-        Raises:
-            FormatError: the file does not fit.
-        """
+        """Return what was measured once for all rows of this key; None if nothing was."""
         found = (self._constants_in(place) for place in reversed(self._places))
         return next(filter(None, found), self._constants)
 
@@ -217,20 +206,12 @@ class ProfileStore(KeyedStore[str, tuple[Row, ...]]):
         self._constants, self.identity = constants, {**self._what, "constants": constants.model_dump()}
 
     def keep_constants(self, constants: Constants) -> None:
-        """Store what all rows of this key have in common.
-
-        Raises:
-            StoreError: it could not be written.
-        """
+        """Store what all rows of this key have in common."""
         self._set_constants(constants)
         self._keep_identity()
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Commit the rows of whole steps.
-
-        Raises:
-            StoreError: they could not be written.
-        """
+        """Commit the rows of whole steps."""
         steps = _by_step(rows)
         self.commit(steps)
         self._take({signature: self._aside.pop(signature) for signature in steps if signature in self._aside})
@@ -268,11 +249,7 @@ def _write_steps(path: Path, steps: Mapping[str, tuple[Row, ...]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return rows of one Parquet file.
-
-    Raises:
-        FormatError: not Parquet, truncated, or of another format.
-    """
+    """Return rows of one Parquet file."""
     again = "delete the file: its rows are measured again"
     try:
         table = pq.read_table(path)

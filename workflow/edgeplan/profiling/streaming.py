@@ -153,9 +153,6 @@ def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings:
         schedules: plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken;
             the session changes from one to the next.
         settings: how.
-
-    Raises:
-        ColdRunError: the process failed; its last words are in the message.
     """
     job = settings.job(folder, threads, schedules)
     return work_apart("edgeplan.runtime.streaming.worker", job, StreamRun, f"plan in {folder}", settings.timeout_seconds)
@@ -224,9 +221,6 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         folder: folder of the program and its weights.
         program: the same.
         settings: how; times of steps and at least one bandwidth pass are asked for.
-
-    Raises:
-        ColdRunError: the process failed.
     """
     schedule = all_resident(program)
     others = Others(tuple({*settings.processors, *settings.reader_processors}))

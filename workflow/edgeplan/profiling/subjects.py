@@ -77,11 +77,7 @@ def signatures(dnnl: Dnnl, lowered: Lowered, home: str) -> tuple[str, ...]:
 
 
 def subject(dnnl: Dnnl, lowered: Lowered, home: str, weights: Mapping[str, WeightLocation], width: int) -> ProfilingSubject:
-    """Ask for the candidates of every step, equal ones once: those that exist on one core and on `width` cores.
-
-    Raises:
-        ModelError: oneDNN offers no implementation of a step.
-    """
+    """Ask for the candidates of every step, equal ones once: those that exist on one core and on `width` cores."""
     with dnnl.without_primitive_cache():  # what another model of this process had must not be offered
         return _subject(dnnl, lowered, home, weights, width)
 

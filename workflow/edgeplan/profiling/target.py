@@ -19,8 +19,5 @@ def target_of(model: Path, dnnl: Dnnl, threads: int) -> Target:
         model: the ONNX file.
         dnnl: the library.
         threads: cores that execute.
-
-    Raises:
-        ModelError: the file, or external data of it, cannot be read.
     """
     return Target(model.name, model_sha256(model), LIBRARY, dnnl.info.version, dnnl.info.isa, fingerprint(), threads)

@@ -30,9 +30,6 @@ def write_report(*, params: ChapterParams, chapters: Path, remarks: Path, report
         chapters: folder of what was handed over, by target: figures of merit and pages.
         remarks: folder of texts written by people, one paragraph a remark.
         report: the page; the figures of merit of all chapters of a target go beside it, to `<target>/metrics.json`.
-
-    Raises:
-        FormatError: a document is missing or damaged, or two chapters of a target have a figure of the same name.
     """
     parts = {
         chapters / Path(path).relative_to(HANDED_OVER): name for path, name in parts_of_report(params.model_dump()).items()

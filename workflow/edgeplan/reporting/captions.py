@@ -13,9 +13,6 @@ def caption(folder: Path, name: str) -> str:
     Args:
         folder: folder of the captions, one Markdown file each.
         name: id of the table or figure.
-
-    Raises:
-        FormatError: there is none.
     """
     path = folder / f"{name}.md"
     try:

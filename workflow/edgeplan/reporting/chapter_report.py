@@ -86,9 +86,6 @@ class ChapterReport(Generic[Evidence]):
         Args:
             target: name of the device or pair.
             folder: folder that the measuring stage wrote.
-
-        Raises:
-            FormatError: a file is missing, damaged, of another format version, or lacks a column.
         """
         assert self.evidence is not None  # noqa: S101  declared with frames
         frames = {name: read_parquet(folder / f"{name}.parquet", *columns) for name, columns in self.frames.items()}

@@ -53,11 +53,7 @@ class Spec(Generic[Evidence, Made]):
     note: Callable[[Evidence], str] | None = None
 
     def make(self, evidence: Evidence) -> Made:
-        """Make the table or figure from the evidence.
-
-        Raises:
-            NotMeasuredError: the evidence lacks what it shows.
-        """
+        """Make the table or figure from the evidence."""
         self._check(evidence)
         return self.function(evidence)
 

@@ -39,11 +39,7 @@ class Accuracy:
 
 
 def pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return measured (positive) and predicted values (finite; a linear baseline's may be negative) of the same length.
-
-    Raises:
-        FormatError: a value is missing, a measurement is not positive, or the lengths differ.
-    """
+    """Return measured (positive) and predicted values (finite; a linear baseline's may be negative) of the same length."""
     truth, guess = np.asarray(measured, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if truth.shape != guess.shape or not truth.size or not np.isfinite([truth, guess]).all() or (truth <= 0).any():
         raise FormatError(
@@ -83,11 +79,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike) -> Accuracy:
 
 
 def coverage(measured: ArrayLike, low: ArrayLike, high: ArrayLike) -> float:
-    """Return the share (0..1) of measurements inside their interval, bounds included.
-
-    Raises:
-        FormatError: the values do not fit.
-    """
+    """Return the share (0..1) of measurements inside their interval, bounds included."""
     truth, lower = pair(measured, low)
     _, upper = pair(measured, high)
     return float(np.mean((lower <= truth) & (truth <= upper)))
@@ -105,9 +97,6 @@ def by_group(frame: pd.DataFrame, *, predicted: str = "predicted_ms") -> pd.Data
 
     Returns:
         Columns: family, models, rmse, rmspe (percent), within_5pct and within_10pct (shares).
-
-    Raises:
-        FormatError: the values do not fit.
     """
     parts = [(str(name), part) for name, part in frame.groupby("family", sort=False)]
     rows = [

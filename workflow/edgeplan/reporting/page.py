@@ -169,11 +169,7 @@ def _named(file: Path, folder: Path) -> dict[str, str]:
 
 
 def read_chapter(path: Path) -> ChapterPage:
-    """Read a chapter that a stage handed over, with its tables and figures.
-
-    Raises:
-        FormatError: it or one of its files cannot be read, or does not fit.
-    """
+    """Read a chapter that a stage handed over, with its tables and figures."""
     document = read_document(path)
     try:
         for part in document["tables"]:
@@ -207,9 +203,6 @@ def with_texts(chapter: ChapterPage, captions: Path, remarks: Iterable[str]) -> 
         chapter: whose captions are what its measurements add.
         captions: folder of `tables` and `figures`, a text for each id; may be absent.
         remarks: shown before the computed findings.
-
-    Raises:
-        FormatError: a table or figure has no caption.
     """
     findings = (*remarks, *chapter.findings)
     if not captions.is_dir():

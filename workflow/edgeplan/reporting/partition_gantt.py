@@ -77,11 +77,7 @@ def text_lines(plan: PartitionPlan | TimedPlan, columns: int = _COLUMNS) -> list
 
 
 def write_svg(plan: PartitionPlan, path: Path) -> None:
-    """Draw a plan, atomically; the same plan gives the same bytes.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Draw a plan, atomically; the same plan gives the same bytes."""
     from edgeplan.reporting.drawing import PALETTE, canvas, name_axes  # noqa: PLC0415  only pictures need Matplotlib
     from edgeplan.reporting.svg import svg  # noqa: PLC0415  likewise
 

@@ -52,9 +52,6 @@ def read_markdown(path: Path) -> tuple[tuple[str, ...], tuple[bool, ...], tuple[
 
     Returns:
         Its columns, which of them are of numbers, and its rows.
-
-    Raises:
-        FormatError: it cannot be read, or holds no table.
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]

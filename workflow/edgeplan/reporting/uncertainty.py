@@ -45,9 +45,6 @@ def rmspe_difference(measured: ArrayLike, ours: ArrayLike, theirs: ArrayLike, gr
         ours: predictions, in the unit of `measured` (n,).
         theirs: predictions of the other predictor (n,).
         groups: group of each row: what it was measured with (n,).
-
-    Raises:
-        FormatError: the values do not fit.
     """
     codes, names = pd.factorize(np.asarray(groups))
     if len(names) < 2:  # one alone cannot be resampled

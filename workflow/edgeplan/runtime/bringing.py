@@ -28,9 +28,6 @@ class Bringer:
 
         Returns:
             how many there are: fewer where the file ends before.
-
-        Raises:
-            OSError: they cannot be read.
         """
         at = first
         while at < last and (count := self._send(descriptor, at, last)):

@@ -25,9 +25,6 @@ def candidates(creator: Creator, step: Step) -> tuple[Implementation, ...]:
 
     The reference implementation is left out where there is any other: it is slower by orders of magnitude. In eight bits those
     whose sums saturate are.
-
-    Raises:
-        ModelError: oneDNN offers none.
     """
     found: dict[str, Implementation] = {}
     for every in (False, True):  # some primitives take no two layouts, even of the same bytes

@@ -51,9 +51,6 @@ class ColdSession(Session):
     Attributes:
         program: what is run.
         cold_ms: time from opening to the outputs of the first run.
-
-    Raises:
-        FormatError: the plan is for another machine, library, instruction set, thread count or model, or was changed.
     """
 
     def __init__(
@@ -105,13 +102,7 @@ class ColdSession(Session):
     # Running
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """See `Session`; the first run is the cold start.
-
-        Raises:
-            ModelError: raw weights cannot be read, weights were changed meanwhile, or the cold start of this session failed
-                before: what it left half done is not taken up again.
-            DeviceError: oneDNN reports a failure.
-        """
+        """See `Session`; the first run is the cold start."""
         if self._failed is not None:
             raise ModelError(
                 f"the cold start of this session failed: {self._failed}",
@@ -238,11 +229,7 @@ class ColdSession(Session):
 
 
 def _checked(plan: PlanFolder, dnnl: Dnnl, threads: int, machine: str) -> LinkedProgram:
-    """The program of a plan, if both are for what is here.
-
-    Raises:
-        FormatError: they are not.
-    """
+    """The program of a plan, if both are for what is here."""
     plan.require_here(machine or fingerprint(), dnnl.info.version, dnnl.info.isa, threads=threads)
     return plan.program_of(LinkedProgram)
 
@@ -258,12 +245,7 @@ for _kind in (LinkedProgram, Stamps, Reserve, ColdSchedule):  # before any clock
 
 
 def open_cold(plan: PlanFolder, processors: Sequence[int] = (), *, continuous: bool | None = None) -> ColdSession:
-    """Open a plan folder of a cold start, as `open_plan` does: this thread stays on its processors until the session is closed.
-
-    Raises:
-        FormatError, ModelError: see `ColdSession`.
-        DeviceError: there are too few processors.
-    """
+    """Open a plan folder of a cold start, as `open_plan` does: this thread stays on its processors until it is closed."""
     dnnl, machine, program = Dnnl(), fingerprint(), plan.program_of(LinkedProgram)
     prepare_process(dnnl)
     later = bool(plan.scheduled(ColdSchedule).later) if continuous is None else continuous
@@ -288,9 +270,6 @@ def processors_of(program: LinkedProgram, given: Sequence[int] = ()) -> tuple[tu
     Args:
         program: of a plan folder.
         given: to choose from, those that execute first; none: those that this process may use.
-
-    Raises:
-        DeviceError: there are too few.
     """
     executing, preparing = program.threads, 0 if program.equal_cores else len(program.queues)
     found = tuple(given) or tuple(sorted(os.sched_getaffinity(0)))

@@ -136,9 +136,6 @@ class Creator:
             step: the step.
             implementation: which of its candidates.
             generate: whether to generate the primitives too; without, only sizes are known.
-
-        Raises:
-            DeviceError: this library does not offer the implementation.
         """
         work = _Work(self, generate)
         if step.kind in _MOVES:

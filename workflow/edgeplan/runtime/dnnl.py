@@ -72,11 +72,7 @@ def dims(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 class Dnnl:
-    """The loaded library with one CPU engine. May be used from several threads; streams belong to one thread each.
-
-    Raises:
-        DeviceError: oneDNN is not installed.
-    """
+    """The loaded library with one CPU engine. May be used from several threads; streams belong to one thread each."""
 
     def __init__(self) -> None:
         self._library, self.info = open_library()
@@ -98,11 +94,7 @@ class Dnnl:
         return typed
 
     def set_threads(self, count: int) -> None:
-        """Threads of the primitives that the calling thread executes from now on (OpenMP's setting is per thread).
-
-        Raises:
-            DeviceError: the library does not thread by OpenMP.
-        """
+        """Threads of the primitives that the calling thread executes from now on (OpenMP's setting is per thread)."""
         if self._set_threads is not None:
             self._set_threads(count)
         elif not (count == 1 and self.info.cpu_runtime == "sequential"):
@@ -120,9 +112,6 @@ class Dnnl:
 
         Args:
             cores: as many as threads compute.
-
-        Raises:
-            OSError: a core may not be used.
         """
         try:
             together, number = self._library.GOMP_parallel, self._library.omp_get_thread_num
@@ -173,12 +162,7 @@ class Dnnl:
         return found
 
     def check(self, status: int, what: str) -> None:
-        """Turn a status into an exception.
-
-        Raises:
-            Unsupported: no implementation.
-            DeviceError: anything else but success.
-        """
+        """Turn a status into an exception."""
         if status == constants.SUCCESS:
             return
         if status in (constants.UNIMPLEMENTED, constants.LAST_IMPL_REACHED):
@@ -190,12 +174,7 @@ class Dnnl:
         )
 
     def check_execution(self, status: int) -> None:
-        """Turn the status of a call of a primitive or a compiled kernel into an exception.
-
-        Raises:
-            ModelError: an index lies outside its axis.
-            DeviceError: anything else but success.
-        """
+        """Turn the status of a call of a primitive or a compiled kernel into an exception."""
         if status == constants.BAD_INDEX:
             raise ModelError(
                 "an index lies outside the axis that it picks from", where="the model, run", next_step="correct the inputs"
@@ -226,11 +205,7 @@ class Dnnl:
         return self.make("memory_desc", function, len(shape), dims(shape), constants.TYPES[dtype], dims(strides))
 
     def submemory(self, parent: Handle, shape: Sequence[int], offsets: Sequence[int]) -> Handle:
-        """A view of a part of `parent`.
-
-        Raises:
-            Unsupported: the part cuts through the parent's blocks.
-        """
+        """A view of a part of `parent`."""
         out = ctypes.c_void_p()
         create = self._library.dnnl_memory_desc_create_submemory
         if create(ctypes.byref(out), parent.value, dims(shape), dims(offsets)) != constants.SUCCESS:

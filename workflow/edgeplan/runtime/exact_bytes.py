@@ -33,9 +33,6 @@ def is_exact(kernel: str, weights: Shape) -> bool:
     Args:
         kernel: the library's name.
         weights: shape of what it multiplies by.
-
-    Raises:
-        DeviceError: no library is installed, or it fails.
     """
     return kernel in exact_kernels((_EIGHTS,) if weights == _EIGHTS else _FORMS)
 
@@ -46,9 +43,6 @@ def exact_kernels(forms: tuple[Shape, ...] = _FORMS) -> frozenset[str]:
 
     Args:
         forms: shapes of weights.
-
-    Raises:
-        DeviceError: no library is installed, or it fails.
     """
     dnnl = Dnnl()
     with dnnl.without_primitive_cache():

@@ -77,9 +77,6 @@ class Executable:
         program: what to run.
         folder: where the model file lies.
         arena: memory for activations, of at least `program.arena_bytes`; None: its own.
-
-    Raises:
-        ModelError: a file of weights cannot be opened.
     """
 
     def __init__(self, dnnl: Dnnl, program: Program, folder: Path, arena: Buffer | None = None) -> None:
@@ -125,11 +122,7 @@ class Executable:
         self.close()
 
     def read(self, index: int) -> Mapping[str, Array]:
-        """Read a step's weights from the model's files: role -> values.
-
-        Raises:
-            ModelError: the file is shorter than when the program was made, or cannot be read.
-        """
+        """Read a step's weights from the model's files: role -> values."""
         step, program = self.program.steps[index], self.program
         reads, size = self._reads(index)
         buffer = allocate(size)

@@ -134,11 +134,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def program(self) -> LinkedProgram | StreamProgram | GpuProgram:
-        """Read the program when it is first asked for.
-
-        Raises:
-            FormatError: it is missing or damaged.
-        """
+        """Read the program when it is first asked for."""
         path, content = self.path / PROGRAM_NAME, self.content(PROGRAM_NAME)
         if self.kind == GPU_START:
             from edgeplan.runtime.gpu_program import GpuProgram  # noqa: PLC0415  each kind loads its own
@@ -169,19 +165,11 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
         return decoded(self.prediction, part, self.path / PLAN_NAME, self.kind)
 
     def reschedule(self, schedule: Any) -> None:
-        """Write the plan with another schedule of the same program, atomically.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Write the plan with another schedule of the same program, atomically."""
         _write(self.path, _Body(self.kind, self.made_for, msgspec.Raw(encoded(schedule)), self.prediction, dict(self.files)))
 
     def content(self, name: str) -> bytes:
-        """The bytes of a small file that never changes.
-
-        Raises:
-            FormatError: it is missing, or damaged.
-        """
+        """The bytes of a small file that never changes."""
         path = self.path / name
         try:
             content = path.read_bytes()
@@ -199,9 +187,6 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
 
         Returns:
             Whether it had to be read for that: its stamp is another one, as after a move.
-
-        Raises:
-            ModelError: it is damaged, or cannot be read.
         """
         path, wanted = self.path / name, self._stored(name)
         try:
@@ -231,9 +216,6 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
             isa: processor features that it uses here.
             threads: that are to compute; 0: as many as the plan says.
             driver: version of the second processor's library or driver here.
-
-        Raises:
-            FormatError: names every difference.
         """
         made = self.made_for
         here = MadeFor(made.model, made.model_sha256, machine, library, isa, threads or made.threads, driver)
@@ -246,11 +228,7 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
             raise FormatError(f"the plan cannot be run here: {told}", where=str(self.path), next_step=plan_again(self.kind))
 
     def require_model(self, given: Path | None = None) -> Path:
-        """The ONNX file that the plan was made from: the one given, where it was, or beside the plan.
-
-        Raises:
-            ModelError: it is not found, or is another one by now.
-        """
+        """The ONNX file that the plan was made from: the one given, where it was, or beside the plan."""
         made, name = Path(self.made_for.model), Path(self.made_for.model).name
         for path in [given] if given else dict.fromkeys((made, self.path / name, self.path.parent / name, Path(name))):
             if self._is_of(path):
@@ -276,9 +254,6 @@ def read_folder(folder: Path, kind: str = "") -> PlanFolder:
     Args:
         folder: of the plan.
         kind: that it has to be of; "": of any.
-
-    Raises:
-        FormatError: there is no plan, or one of another format version or kind, or a damaged one.
     """
     path = folder / PLAN_NAME
     try:
@@ -342,11 +317,7 @@ def decoder_of(kind: type[Part]) -> msgspec.json.Decoder[Part]:
 
 
 def decoded(content: bytes | bytearray | msgspec.Raw, kind: type[Part], path: Path, of: str) -> Part:
-    """A part of a plan as a value.
-
-    Raises:
-        FormatError: it does not fit.
-    """
+    """A part of a plan as a value."""
     try:
         return decoder_of(kind).decode(content)
     except msgspec.ValidationError as error:
@@ -371,9 +342,6 @@ def write_plan(folder: Path, kind: Kind, made_for: MadeFor, schedule: Any, predi
         schedule: a value that JSON holds.
         prediction: likewise.
         files: names of files of the folder that never change, as they are now.
-
-    Raises:
-        StoreError: it cannot be written.
     """
     known = {name: StoredFile(files_sha256([folder / name]), file_stamp(folder / name)) for name in files}
     raw = (msgspec.Raw(encoded(schedule)), msgspec.Raw(encoded(prediction)))
@@ -387,11 +355,7 @@ def _write(folder: Path, plan: _Body) -> None:
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:
-    """Return a stamp that changes when anybody writes to a file or replaces it; a move of its folder changes nothing.
-
-    Raises:
-        OSError: the file is not there.
-    """
+    """Return a stamp that changes when anybody writes to a file or replaces it; a move of its folder changes nothing."""
     status = path.stat()
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -401,10 +365,6 @@ def replacing(folder: Path) -> Iterator[Path]:
     """A folder to write a plan in, which takes the place of another one, or of none, at once when all is written.
 
     What ends this process leaves the old plan or the new one. Where something else lies in the folder, nothing is lost.
-
-    Raises:
-        StoreError: the disk is full, the folder not writable, or it holds other things than a plan; a plan that was there
-            before still works.
     """
     folder = folder.resolve()
     require_replaceable(folder)
@@ -423,11 +383,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def require_replaceable(folder: Path) -> None:
-    """Refuse to put a plan in place of a folder that is none: neither empty nor an older plan.
-
-    Raises:
-        StoreError: it holds something else, which would be lost.
-    """
+    """Refuse to put a plan in place of a folder that is none: neither empty nor an older plan."""
     if not folder.is_dir():
         return
     others = sorted(path.name for path in folder.iterdir() if path.name not in _FILES | _EARLIER and path.name[0] != ".")
@@ -437,11 +393,7 @@ def require_replaceable(folder: Path) -> None:
 
 
 def _put_in_place(building: Path, folder: Path) -> None:
-    """Exchange the two folders, or rename the first one. At no time there is none.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Exchange the two folders, or rename the first one. At no time there is none."""
     if not folder.exists():
         building.rename(folder)
         return

@@ -27,11 +27,7 @@ STALE_SECONDS = 600.0
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """Change files of a plan folder that belong together, waiting for other processes that do. Who only reads does not wait.
-
-    Raises:
-        OSError: the folder cannot be opened.
-    """
+    """Change files of a plan folder that belong together, waiting for other processes that do. Who only reads does not wait."""
     descriptor = _locked(folder)
     try:
         yield
@@ -55,11 +51,7 @@ def _locked(folder: Path) -> int:
 
 @contextmanager
 def work_folder(folder: Path, prefix: str) -> Iterator[Path]:
-    """A folder within a plan folder to build in, gone afterwards. Those of processes that were killed are deleted first.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """A folder within a plan folder to build in, gone afterwards. Those of processes that were killed are deleted first."""
     with changing(folder):  # nobody sees the new one before it is locked
         for other in folder.glob(f"{prefix}*"):
             if _abandoned(other):

@@ -195,9 +195,6 @@ class LanePreparation:
 
         Returns:
             the first step that was not executed: call again from there.
-
-        Raises:
-            EdgeplanError: whatever a lane failed with.
         """
         lane, objects = self._lanes[0], self._objects
         own = lane.preparer.own
@@ -214,11 +211,7 @@ class LanePreparation:
         return next((k for k in range(first, last) if not times[2 * k + 1]), last)
 
     def wait_for_all(self) -> None:
-        """Prepare until every step is prepared. Threads with nothing left to do are not waited for: to wake takes .1 ms.
-
-        Raises:
-            EdgeplanError: whatever a lane failed with.
-        """
+        """Prepare until every step is prepared. Threads with nothing left to do are not waited for: to wake takes .1 ms."""
         objects = self._objects
         self._shared.dnnl.set_threads(1)
         self._prepare_all(self._lanes[0])
@@ -267,9 +260,6 @@ class LanePreparation:
 
         Returns:
             whether anything was left to prepare.
-
-        Raises:
-            EdgeplanError: whatever a lane failed with, also between runs.
         """
         if not self.unfinished:
             self._require_no_failure()  # the last kernel of all may have failed between runs

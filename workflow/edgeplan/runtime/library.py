@@ -71,21 +71,13 @@ def _places() -> Iterator[str]:
 
 
 def require_installed() -> None:
-    """Refuse to go on where no oneDNN is found; nothing is loaded, and no lock of the machine waited for.
-
-    Raises:
-        DeviceError: none is installed.
-    """
+    """Refuse to go on where no oneDNN is found; nothing is loaded, and no lock of the machine waited for."""
     if next(_places(), None) is None:
         raise DeviceError("oneDNN is not installed", next_step=_INSTALL)
 
 
 def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
-    """Load oneDNN: the wheel's library, else the system's.
-
-    Raises:
-        DeviceError: none is installed, or only one of another major version.
-    """
+    """Load oneDNN: the wheel's library, else the system's."""
     problems = []
     wait()
     for place in _places():
@@ -123,9 +115,5 @@ def _describe(library: ctypes.CDLL, path: str) -> LibraryInfo:
 
 @cache
 def computes_bytes() -> bool:
-    """Tell whether the library computes in eight bits what is quantised so, with the instructions that it may use here.
-
-    Raises:
-        DeviceError: no library is installed.
-    """
+    """Tell whether the library computes in eight bits what is quantised so, with the instructions that it may use here."""
     return open_library()[1].exact_bytes

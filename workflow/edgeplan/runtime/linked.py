@@ -235,11 +235,7 @@ class Linked(msgspec.Struct, frozen=True):
 
 
 def linked_of(document: Mapping[str, Any]) -> Linked:
-    """A program from plain values, its tables, steps and later steps among them, checked.
-
-    Raises:
-        msgspec.ValidationError: they do not fit.
-    """
+    """A program from plain values, its tables, steps and later steps among them, checked."""
     of_tables, of_reserve = Tables.__struct_fields__, Reserve.__struct_fields__
     tables = converted({name: document[name] for name in of_tables}, Tables)
     reserve = converted({"later": (), **{name: document[name] for name in of_reserve if name in document}}, Reserve)
@@ -258,9 +254,5 @@ Row = TypeVar("Row", Tables, Reserve, LinkedStep)
 
 
 def converted(document: dict[str, Any], kind: type[Row]) -> Row:
-    """A document from plain values, checked.
-
-    Raises:
-        msgspec.ValidationError: it does not fit.
-    """
+    """A document from plain values, checked."""
     return msgspec.convert(document, kind)

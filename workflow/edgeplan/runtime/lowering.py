@@ -78,9 +78,6 @@ def lower(graph: Graph, *, eight_bits: bool = True) -> Lowered:
         graph: the graph.
         eight_bits: whether layers between bytes may be computed in eight bits, where the processor sums them up exactly; else
             they are computed in float32.
-
-    Raises:
-        ModelError: operators, or settings of them, that the runtime lacks; all are named in the one error.
     """
     require_float32(graph, f"model {graph.name!r}")
     problems = [f"{op.name} ({op.op_type}): {found}" for op in graph.operators if (found := lacking(graph, op))]

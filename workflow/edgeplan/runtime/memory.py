@@ -71,11 +71,7 @@ class MappedFile:
         self.address = int(self.data.ctypes.data)
 
     def populate(self, offset: int, size: int) -> None:
-        """Map the pages of a part, reading what is not in memory, while other threads run.
-
-        Raises:
-            OSError: the file cannot be read there; touching the bytes instead would end the process (SIGBUS).
-        """
+        """Map the pages of a part, reading what is not in memory, while other threads run."""
         start, end = offset // PAGE_BYTES * PAGE_BYTES, offset + size
         # part by part: meanwhile the address space is locked, and whoever generates a kernel needs to change it
         for part in range(start, end, HUGE_BYTES):
@@ -95,12 +91,7 @@ def contents_stamp(descriptor: int) -> tuple[int, int]:
 
 
 def read_fully(descriptor: int, target: memoryview, offset: int) -> None:
-    """Fill `target` from an offset.
-
-    Raises:
-        OSError: the file cannot be read.
-        EOFError: it ends before.
-    """
+    """Fill `target` from an offset."""
     while target.nbytes:
         got = os.preadv(descriptor, [target], offset)
         if not got:

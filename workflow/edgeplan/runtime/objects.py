@@ -168,11 +168,7 @@ class Objects:
                 self.fail(own)
 
     def fail(self, own: Numbers) -> None:
-        """Say what the library refused.
-
-        Raises:
-            DeviceError: names the function, or the implementation that there is not.
-        """
+        """Say what the library refused."""
         operation, status = int(own[words.OWN_OPERATION]), int(own[words.OWN_STATUS])
         arrays, program = self._arrays, self._arrays.program
         function = "dnnl_memory_create" if operation < 0 else FUNCTIONS[int(arrays.tape.functions[operation])]
@@ -193,11 +189,7 @@ class Objects:
         return int(self.store.handles[row])
 
     def primitive(self, row: int) -> tuple[int, int]:
-        """A primitive and its descriptor; steps that are equal share one.
-
-        Raises:
-            DeviceError: the library does not offer the implementation.
-        """
+        """A primitive and its descriptor; steps that are equal share one."""
         group, handle = self._arrays.layout.primitive(row)
         self._made(group)
         return int(self.store.handles[handle]), int(self.store.handles[handle + 1])

@@ -72,11 +72,6 @@ def build_plan_folder(
 
     Returns:
         The folder.
-
-    Raises:
-        FormatError: the plan is for another model, library or instruction set.
-        ModelError: the model cannot be read, or holds an operator that the runtime lacks.
-        StoreError: the disk is full or the folder not writable; a plan that was there before still works.
     """
     plan = plan if warm is None else plan.with_later(warm)
     lowered = _lowered(model, plan)
@@ -93,11 +88,7 @@ def build_plan_folder(
 
 
 def cold_plan(folder: PlanFolder) -> Plan:
-    """The plan document of a plan folder.
-
-    Raises:
-        FormatError: it is of another kind, or does not fit.
-    """
+    """The plan document of a plan folder."""
     made = folder.made_for
     target = (Path(made.model).name, made.model_sha256, "onednn", made.library, made.isa, made.machine, made.threads)
     parts = folder.scheduled(dict) | folder.predicted(dict) | dict(zip(_TARGET, target, strict=True))

@@ -38,11 +38,7 @@ Mark = tuple[str, int, int, int]
 
 
 def read_reserve(plan: PlanFolder) -> Reserve:
-    """Read the reserve of a plan's program.
-
-    Raises:
-        FormatError: it is missing or damaged.
-    """
+    """Read the reserve of a plan's program."""
     return decoded(plan.content(RESERVE_NAME), Reserve, plan.path / RESERVE_NAME, plan.kind)
 
 
@@ -59,10 +55,6 @@ class Shared:
         cache: where the weight cache lies; in the folder if not given.
         cached: whether there is a cache: a folder that is being written has none yet.
         opened: whether what weights come from is open at once; else kernels can be made before it is (`open_files`).
-
-    Raises:
-        FormatError: the model changed since the plan was made.
-        ModelError: it must be looked at, and cannot be read.
     """
 
     def __init__(
@@ -96,11 +88,7 @@ class Shared:
             self.objects.store.flags[words.ARRIVED] = 0
 
     def open_files(self) -> None:
-        """Open what weights come from. Lanes still take none: whoever calls this says when they have come (`ARRIVED`).
-
-        Raises:
-            FormatError, ModelError: as above.
-        """
+        """Open what weights come from. Lanes still take none: whoever calls this says when they have come (`ARRIVED`)."""
         self.raw.open()
         if self._cached:
             self.cache.open()
@@ -147,9 +135,6 @@ class Shared:
 
         Args:
             copied: whether any were copied from the files since this was asked last; what is mapped is read by every run.
-
-        Raises:
-            ModelError: somebody wrote to a file, or cut it.
         """
         changed = self.cache.changed(copied=copied) or (self.raw.changed() if copied else "")
         if changed:
@@ -199,10 +184,6 @@ class Executor:
         Args:
             items: the steps as the loop takes them (`words.NEEDED`).
             times: when each began and ended is put there.
-
-        Raises:
-            DeviceError: oneDNN reports a failure.
-            ModelError: an index lies outside its axis.
         """
         if entries.run_lane(self._places, self.own, items, times) != words.DONE:
             self._dnnl.check_execution(int(self.own[words.OWN_STATUS]))
@@ -236,10 +217,6 @@ class Preparer:
             index: number of the step.
             step: its row.
             marks: where to note what was done when.
-
-        Raises:
-            ModelError: the raw weights cannot be read.
-            DeviceError: the library does not offer the implementation.
         """
         objects = self._shared.objects
         record = self._shared.tape.record(index, step)
@@ -259,9 +236,6 @@ class Preparer:
 
         Returns:
             The address of its block.
-
-        Raises:
-            ModelError, DeviceError: as above.
         """
         objects, arrays = self._shared.objects, self._shared.tape
         at = int(arrays.tape.record_starts[index])

@@ -18,11 +18,7 @@ class Describer(Descriptors):
     """Makes primitive descriptors for the steps of one model."""
 
     def describe(self, step: Step, variant: Variant) -> Described:
-        """The descriptor of a step's primitive, at its first implementation.
-
-        Raises:
-            Unsupported: oneDNN has none in these layouts.
-        """
+        """The descriptor of a step's primitive, at its first implementation."""
         reads = tuple(
             Operand(argument, tensor, variant.source, self._operand(step, f"read_{place}", tensor, variant.source))
             for place, (argument, tensor) in enumerate(zip(self._source_arguments(step), step.inputs, strict=True))

@@ -105,9 +105,6 @@ class Dispatcher:
 
     Args:
         numbers: of an open processor (`Processor.numbers`), as they are stored beside rows and predictors.
-
-    Raises:
-        TypeError, ValueError: they are not of this kind of processor.
     """
 
     #: Names of the features, the same for every step and in this order; predictors are trained on them.
@@ -124,11 +121,7 @@ class Dispatcher:
         return ""
 
     def dispatch(self, step: Step, shapes: Shapes, layouts: Layouts) -> Dispatched:
-        """The kernel of a step that is not refused.
-
-        Raises:
-            DeviceError: it is refused.
-        """
+        """The kernel of a step that is not refused."""
         del step, shapes, layouts
         return _Untold()
 
@@ -202,9 +195,6 @@ class Processor(ABC):
             cores: CPU cores that the pair file gives it; none for a processor of its own.
             block: channels of a block of the layout `blocked16` on this machine; a `Host` knows it itself.
             profiling: whether it is to note when kernels begin and end (`spans`), if it can.
-
-        Raises:
-            DeviceError: an option does not fit, or the device, a core or the library is not there.
         """
 
     @property
@@ -226,11 +216,7 @@ class Processor(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Buffer:
-        """Memory for activations that both processors address, zeroed.
-
-        Raises:
-            DeviceError: there is not so much.
-        """
+        """Memory for activations that both processors address, zeroed."""
 
     def free(self, buffer: Buffer) -> None:  # noqa: B027  where nobody else holds it, it is free
         """Let go of memory from `allocate`; kernels on it have finished, and none is enqueued any more."""
@@ -240,43 +226,22 @@ class Processor(ABC):
         """Make the kernel of a step of `executable.program`, with its weights read and transformed.
 
         Activations are at `executable.program.offsets` of `executable.arena`, which `allocate` of either processor gave.
-
-        Raises:
-            ModelError: the weights cannot be read, or the processor refuses the step.
-            DeviceError: the kernel cannot be made.
         """
 
     @abstractmethod
     def empty(self) -> Kernel:
-        """A kernel that does nothing: what handing over costs is measured with it.
-
-        Raises:
-            DeviceError: the kernel cannot be made.
-        """
+        """A kernel that does nothing: what handing over costs is measured with it."""
 
     @abstractmethod
     def enqueue(self, kernel: Kernel) -> None:
-        """Run a kernel after all that were enqueued before. It may have run when this returns, or not.
-
-        Raises:
-            DeviceError: the processor reports a failure.
-            ModelError: an index that an input holds lies outside its axis; only where kernels run in the calling thread.
-        """
+        """Run a kernel after all that were enqueued before. It may have run when this returns, or not."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all that was enqueued has run.
-
-        Raises:
-            DeviceError: the processor reports a failure, or does not answer in its time.
-        """
+        """Wait until all that was enqueued has run."""
 
     def flush(self) -> None:  # noqa: B027  a processor without a queue has begun
-        """See to it that what was enqueued is begun.
-
-        Raises:
-            DeviceError: the processor reports a failure.
-        """
+        """See to it that what was enqueued is begun."""
 
     def enqueue_wait(self, counter_address: int, value: int) -> None:
         """Have the queue wait until a counter has reached a value; after too long it gives up, as `finish` tells.
@@ -286,9 +251,6 @@ class Processor(ABC):
         Args:
             counter_address: of an int32 in memory from `allocate`.
             value: at least which it must be.
-
-        Raises:
-            DeviceError: this processor does not see the host's stores while it runs.
         """
         del counter_address, value
         raise self._cannot_poll()
@@ -299,9 +261,6 @@ class Processor(ABC):
         Args:
             counter_address: of an int32 in memory from `allocate`.
             value: to store.
-
-        Raises:
-            DeviceError: the host does not see this processor's stores while it runs.
         """
         del counter_address, value
         raise self._cannot_poll()
@@ -314,9 +273,6 @@ class Processor(ABC):
             own_value: to store.
             other_address: of the counter to wait for.
             other_value: at least which that must be.
-
-        Raises:
-            DeviceError: as these.
         """
         self.enqueue_signal(own_address, own_value)
         self.enqueue_wait(other_address, other_value)
@@ -334,9 +290,6 @@ class Processor(ABC):
 
         In ns of `time.perf_counter_ns`; nothing where it is not measured. A pair is only measured, and planned for without
         costs of one's own, if its second processor tells when it is opened with `profiling`.
-
-        Raises:
-            DeviceError: the device does not tell.
         """
         return ()
 
@@ -344,26 +297,16 @@ class Processor(ABC):
         """Have the queue move a region of memory from `allocate` from the host's copy to the processor's own.
 
         The host leaves it as it is until what is enqueued next has run.
-
-        Raises:
-            DeviceError: the processor reports a failure.
         """
 
     def enqueue_out(self, buffer: Buffer, region: Region) -> None:  # noqa: B027  shared memory need not be moved
-        """Have the queue move a region of memory from `allocate` from the processor's own copy to the host's.
-
-        Raises:
-            DeviceError: the processor reports a failure.
-        """
+        """Have the queue move a region of memory from `allocate` from the processor's own copy to the host's."""
 
     def recorded(self, enqueue_all: Callable[[], None]) -> Callable[[], None]:
         """Return a function that enqueues the same again and again, at once where the processor can.
 
         Args:
             enqueue_all: calls methods whose names begin with `enqueue`, the same ones with the same arguments each time.
-
-        Raises:
-            DeviceError: the processor reports a failure.
         """
         return enqueue_all
 

@@ -108,9 +108,6 @@ def step_candidates(
     They are those that a fresh process is offered, whatever this one has made before.
 
     What oneDNN offers may depend on the calling thread's number of threads: set it before (`Dnnl.set_threads`).
-
-    Raises:
-        ModelError: oneDNN offers no implementation of a step.
     """
     creator = Creator(dnnl, lowered.shapes, layouts or activation_layouts(lowered, home), {}, lowered.types)
     known: dict[object, tuple[Implementation, ...]] = {}
@@ -267,11 +264,7 @@ def _placed(lives: Mapping[str, _Life], sizes: Mapping[str, int]) -> dict[str, i
 
 
 def default_program(dnnl: Dnnl, model: Path, graph: Graph, home: str, threads: int = 1) -> Program:
-    """A program has the likely fastest implementations of a model's steps.
-
-    Raises:
-        ModelError: an operator is not supported, or the file is damaged.
-    """
+    """A program has the likely fastest implementations of a model's steps."""
     lowered = lower(graph)
     dnnl.set_threads(threads)
     choices = [default(offered) for offered in step_candidates(dnnl, lowered, home)]

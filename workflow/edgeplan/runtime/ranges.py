@@ -88,9 +88,6 @@ def cut_at(lowered: Lowered, layouts: Mapping[str, str], block: int, ends: Seque
         layouts: layout of every activation.
         block: channels of a block in the layout `blocked16`.
         ends: for each step the channels at which parts end but for the last, multiples of `block`; none to leave it whole.
-
-    Raises:
-        ModelError: a step cannot be cut there; it says why.
     """
     cutter = _Cutter(lowered, layouts, block)
     for step, inner in zip(lowered.steps, ends, strict=True):

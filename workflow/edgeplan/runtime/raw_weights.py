@@ -28,11 +28,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def file_sha256(descriptor: int) -> str:
-    """Hash of an open file's contents.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Hash of an open file's contents."""
     with open(descriptor, "rb", closefd=False) as file:  # a path may lead to another by now
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -60,12 +56,7 @@ class RawFiles:
         self.renewed: dict[int, ModelFile] = {}
 
     def open(self) -> None:
-        """Open all files that are there.
-
-        Raises:
-            FormatError: the model changed.
-            ModelError: it must be looked at, and cannot be read.
-        """
+        """Open all files that are there."""
         for number in range(len(self._program.files)):
             self._descriptors.append(self._open(number))
 
@@ -136,11 +127,7 @@ class RawFiles:
         return tuple(d for d in self._descriptors if d >= 0)
 
     def read(self, wanted: tuple[RawWeight, ...], staging: Staging) -> Mapping[str, Array]:
-        """The raw weights of a step: role -> values, which lie in `staging` until its next use.
-
-        Raises:
-            ModelError: a file is missing, was cut short, or cannot be read.
-        """
+        """The raw weights of a step: role -> values, which lie in `staging` until its next use."""
         found: dict[str, Array] = {}
         if not wanted:
             return found

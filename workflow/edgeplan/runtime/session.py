@@ -49,10 +49,6 @@ class PreparedSteps:
     Attributes:
         calls: of the steps.
         converts: of each step and each of its calls the activation that it converts, or "" for the step's own work.
-
-    Raises:
-        ModelError: the weights cannot be read.
-        DeviceError: this library does not offer a chosen implementation, or a step needs more scratch than was planned.
     """
 
     def __init__(self, executable: Executable, worker: Worker, width: int = 1, steps: Sequence[int] | None = None) -> None:
@@ -74,12 +70,7 @@ class PreparedSteps:
         self.calls.place([self._arena.address], segments)
 
     def run(self) -> None:
-        """Run all of them once, in order.
-
-        Raises:
-            DeviceError: oneDNN reports a failure.
-            ModelError: an index lies outside its axis.
-        """
+        """Run all of them once, in order."""
         self.calls.run(0, len(self.converts))
 
 
@@ -117,11 +108,7 @@ class SequentialSession:
             self.steps = PreparedSteps(executable, self.worker, threads)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """One inference: outputs by tensor name.
-
-        Raises:
-            ModelError: an input is missing or of another shape.
-        """
+        """One inference: outputs by tensor name."""
         self.bind(inputs)
         self.execute()
         return self.outputs()
@@ -147,9 +134,6 @@ def copy_inputs(views: Mapping[str, Array], inputs: Mapping[str, Array], model: 
         views: of the arena, where each input belongs.
         inputs: the values.
         model: for messages.
-
-    Raises:
-        ModelError: an input is missing or of another shape.
     """
     for name, view in views.items():
         value, expected = inputs.get(name), f"{view.dtype}{list(view.shape)}"

@@ -131,11 +131,7 @@ def write_tape(arrays: TapeArrays, path: Path) -> None:
 
 
 def read_tape(plan: PlanFolder, program: LinkedProgram) -> TapeArrays:
-    """Read the tape of a program. Its digest is looked at and no more: a plan folder is trusted as a program is.
-
-    Raises:
-        FormatError: missing, of another format version, or changed since it was written.
-    """
+    """Read the tape of a program. Its digest is looked at and no more: a plan folder is trusted as a program is."""
     try:
         return _parsed(plan.content(TAPE_NAME), program)
     except ValueError as error:

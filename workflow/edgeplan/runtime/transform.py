@@ -34,9 +34,6 @@ def values_of(data: npt.NDArray[np.uint8], stride: int, dtype: str = "float32", 
         stride: from one value to the next.
         dtype: of the values.
         rows: of values in pieces: how many a piece has, and how many lie between the beginnings of two.
-
-    Raises:
-        ValueError: neighbours are not whole numbers.
     """
     if rows:
         row, apart = rows

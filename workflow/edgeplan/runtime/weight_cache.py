@@ -71,11 +71,7 @@ def settled(status: os.stat_result) -> bool:
 
 
 def settled_stamp(path: Path) -> tuple[int, ...]:
-    """The stamp of a file just written, once a later change would show in it.
-
-    Raises:
-        OSError: the file is not there.
-    """
+    """The stamp of a file just written, once a later change would show in it."""
     time.sleep(_CLOCK_SECONDS)
     return stamp(path.stat())
 
@@ -88,9 +84,6 @@ def write_cache(program: LinkedProgram, steps: Sequence[LinkedStep], path: Path,
         steps: of the program.
         path: of the cache.
         weights: gives the transformed weights of a step by its number.
-
-    Raises:
-        StoreError: the disk is full or the folder not writable; nothing is left behind.
     """
     drop_leftovers(path)
 
@@ -213,11 +206,7 @@ class WeightCache:
             _LOG.warning("the weight cache %s %s: slower, from the model's own weights; it is built again", self._path, problem)
 
     def rebuild(self, steps: Sequence[LinkedStep], weights: Callable[[int], Bytes]) -> None:
-        """Write the cache of a program's steps again from weights.
-
-        Raises:
-            StoreError: see `write_cache`; or the weights are not those that the plan was made with.
-        """
+        """Write the cache of a program's steps again from weights."""
 
         def checked(index: int) -> Bytes:
             data, step = weights(index), steps[index]

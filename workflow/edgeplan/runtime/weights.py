@@ -95,11 +95,7 @@ class _Field(NamedTuple):
 
 
 def locate_weights(model: Path, lowered: Lowered) -> Mapping[str, WeightLocation]:
-    """The bytes of every weight that the steps read.
-
-    Raises:
-        ModelError: the file is damaged, or a weight is missing, of another type or size, outside its file, or not as its bytes.
-    """
+    """The bytes of every weight that the steps read."""
     try:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             found, size = dict(_initialisers(data, model.name)), len(data)

@@ -123,11 +123,7 @@ def least_loaded(cores: Sequence[int], spare: Sequence[int], load: dict[int, flo
 
 
 def pin_threads(processors: Sequence[int]) -> None:
-    """Pin every thread of this process.
-
-    Raises:
-        OSError: a processor may not be used.
-    """
+    """Pin every thread of this process."""
     os.sched_setaffinity(0, processors)
     for task in Path("/proc/self/task").glob("[0-9]*"):
         try:

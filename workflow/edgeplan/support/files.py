@@ -33,9 +33,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool 
         path: file to write.
         write: called with the temporary file.
         sync: whether to wait until the new file is on the disk; without, a power failure may leave a half.
-
-    Raises:
-        StoreError: it cannot be written, with the cause; nothing is left behind.
     """
     temporary: Path | None = None
     try:
@@ -60,11 +57,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, sync: bool 
 
 
 def state_folder() -> Path:
-    """Return the folder of what outlives any workspace: journals, and who this machine is.
-
-    Raises:
-        StoreError: this user has no home folder.
-    """
+    """Return the folder of what outlives any workspace: journals, and who this machine is."""
     base = state_base()
     if not base:
         raise StoreError(
@@ -74,11 +67,7 @@ def state_folder() -> Path:
 
 
 def read_whole(path: Path) -> bytearray:
-    """Return the bytes of a file, by as few calls as there are: what a cold start reads is read by this.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the bytes of a file, by as few calls as there are: what a cold start reads is read by this."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = bytearray(os.fstat(descriptor).st_size)
@@ -93,11 +82,7 @@ def read_whole(path: Path) -> bytearray:
 
 
 def files_sha256(files: Sequence[Path]) -> str:
-    """Return the digest of the contents of files, one after the other.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """Return the digest of the contents of files, one after the other."""
     state = sha256()
     for path in files:
         with path.open("rb") as file:
@@ -117,11 +102,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_yaml(path: Path, model: type[Model], error: type[EdgeplanError], what: str) -> Model:
-    """Read a YAML file into a pydantic model.
-
-    Raises:
-        EdgeplanError: of the given type, naming the field that does not fit.
-    """
+    """Read a YAML file into a pydantic model."""
     try:
         raw = yaml.safe_load(path.read_bytes())  # finds the encoding itself: UTF-8, or what a byte order mark says
     except OSError as failure:
@@ -150,11 +131,7 @@ def validate(raw: Any, model: type[Model], error: type[EdgeplanError], what: str
 
 
 def read_json(path: Path, model: type[Model], what: str) -> Model:
-    """Read a JSON document into a pydantic model.
-
-    Raises:
-        FormatError: missing, not JSON, of another format version, or not fitting its schema.
-    """
+    """Read a JSON document into a pydantic model."""
     try:
         raw = json.loads(path.read_bytes())  # finds the encoding itself, as `read_yaml`
     except OSError as failure:

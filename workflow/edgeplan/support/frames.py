@@ -43,11 +43,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 
 def check_parquet(path: Path, *columns: str, next_step: str = _AGAIN) -> None:
-    """Check that a table is there and whole, of this format version, and has the columns that its reader needs.
-
-    Raises:
-        FormatError: it is not; the message says what is wrong with it.
-    """
+    """Check that a table is there and whole, of this format version, and has the columns that its reader needs."""
     try:
         schema = pq.read_schema(path)  # stands at the end of the file: a truncated one has none
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -65,9 +61,6 @@ def read_parquet(path: Path, *columns: str, next_step: str = _AGAIN) -> pd.DataF
         path: the file.
         columns: those that have to be there; all are read.
         next_step: what to do where it cannot be read or lacks one.
-
-    Raises:
-        FormatError: missing, damaged, of another format version, or without one of the columns.
     """
     check_parquet(path, *columns, next_step=next_step)
     try:
@@ -77,11 +70,7 @@ def read_parquet(path: Path, *columns: str, next_step: str = _AGAIN) -> pd.DataF
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a csv table; `options` are those of `pandas.read_csv`.
-
-    Raises:
-        FormatError: missing, or no such table.
-    """
+    """Read a csv table; `options` are those of `pandas.read_csv`."""
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
     except (OSError, ValueError) as error:
@@ -95,9 +84,6 @@ def read_document(path: Path, *keys: str) -> dict[str, Any]:
     Args:
         path: the file.
         keys: those that have to be there.
-
-    Raises:
-        FormatError: missing, not a JSON object, of another format version, or without one of the keys.
     """
     document = read_json(path, _Document, path.name)
     _check_version(str(document.format_version), path.name, path)

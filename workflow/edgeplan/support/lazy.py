@@ -21,9 +21,5 @@ class _Lazy(ModuleType):
 
 
 def lazily(name: str) -> Any:
-    """Return a stand-in for a module, which is imported when an attribute of it is first asked for.
-
-    Raises:
-        ImportError: then, if it is not installed.
-    """
+    """Return a stand-in for a module, which is imported when an attribute of it is first asked for."""
     return _Lazy(name)

@@ -62,11 +62,7 @@ class Images(NamedTuple):
 
 
 def addresses(images: Images, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    """Map images, compiled if none are kept; return for each the addresses of its functions by name.
-
-    Raises:
-        DeviceError: an image is neither kept nor can it be compiled here.
-    """
+    """Map images, compiled if none are kept; return for each the addresses of its functions by name."""
     missing = [name for name in dict.fromkeys(names) if (images.builder, name) not in _MAPPED]
     found = {name: image for name in missing if (image := _kept(images, name)) is not None}
     if lacking := [name for name in missing if name not in found]:

@@ -54,9 +54,6 @@ def image_of(entries: Mapping[str, Entry], more: str = "") -> bytes:
     Args:
         entries: entries by the names that they are called by.
         more: further functions as LLVM assembly, whose names begin with `entry.`.
-
-    Raises:
-        DeviceError: this kind of processor is not supported, or the code needs what no image has.
     """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -163,11 +160,7 @@ class _Layout:
 
 
 def linked(elf: bytes) -> bytes:
-    """Return an image of an ELF object, whose global functions `entry.NAME` become the functions NAME.
-
-    Raises:
-        DeviceError: of another processor than x86-64, or of an unknown kind of reference.
-    """
+    """Return an image of an ELF object, whose global functions `entry.NAME` become the functions NAME."""
     kind, machine = struct.unpack_from("<HH", elf, 16)
     if not elf.startswith(_ELF) or (kind, machine) != (_RELOCATABLE, _X86_64):
         raise _refused(f"objects of machine {machine} are not linked here, those of x86-64 are")

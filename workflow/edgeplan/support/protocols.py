@@ -161,11 +161,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 
 def protocol(what: str) -> Protocol:
-    """Return the protocol of a measurement, by its key in `PROTOCOLS`.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Return the protocol of a measurement, by its key in `PROTOCOLS`."""
     if what in PROTOCOLS:
         return PROTOCOLS[what]
     known = all_protocols()

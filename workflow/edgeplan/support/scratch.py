@@ -27,9 +27,6 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
     Args:
         what: purpose of the folder, a part of its name.
         within: the folder that it is made in, where `what` is the beginning of its name; None: that of temporary files.
-
-    Raises:
-        OSError: it cannot be made.
     """
 
     def __init__(self, what: str, within: Path | None = None) -> None:
@@ -55,9 +52,6 @@ def make_held(make: Callable[[], Path]) -> tuple[Path, int]:
 
     Returns:
         The folder, and a descriptor that holds the lock until it is closed.
-
-    Raises:
-        OSError: it cannot be made.
     """
     while True:
         path = make()

@@ -95,9 +95,6 @@ class KeyedStore(Generic[Key, Value]):
             files of several.
         identity: readable form of the prefix, kept beside the files; None keeps none.
         journal: another folder, where commits are kept for two weeks, too.
-
-    Raises:
-        FormatError: a file is damaged, or of another format version.
     """
 
     def __init__(
@@ -159,11 +156,7 @@ class KeyedStore(Generic[Key, Value]):
         return MappingProxyType(self._values)
 
     def commit(self, values: Mapping[Key, Value]) -> None:
-        """Keep values: they are on the disk, and in the journal, when this returns.
-
-        Raises:
-            StoreError: they could not be written; then none of them is taken.
-        """
+        """Keep values: they are on the disk, and in the journal, when this returns."""
         name = f"{self._begin}{key_of(sorted(map(str, values)))}.parquet"
         for place in self._places:
             self._form.write(place / name, values)
@@ -179,11 +172,7 @@ class KeyedStore(Generic[Key, Value]):
                 write_text(path, text)
 
     def merge(self) -> None:
-        """Bring commits together, and drop journals that are old enough to be in a workspace.
-
-        Raises:
-            StoreError: it could not be written.
-        """
+        """Bring commits together, and drop journals that are old enough to be in a workspace."""
         self._remove_half_written()
         if self._journal is not None:
             for path in self._files(self._journal, merged=False):
@@ -214,9 +203,6 @@ class Journal:
     Args:
         path: the file; its folder is made. A last line that was cut short by a kill is dropped when
             the journal is opened.
-
-    Raises:
-        StoreError: it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -228,11 +214,7 @@ class Journal:
             raise cannot_write(error, path) from error
 
     def commit(self, record: Mapping[str, Any]) -> None:
-        """Add a record; it is on the disk when this returns.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Add a record; it is on the disk when this returns."""
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -241,11 +223,7 @@ class Journal:
             raise cannot_write(error, self._path) from error
 
     def query(self) -> Iterator[dict[str, Any]]:
-        """Yield the records in the order in which they were added.
-
-        Raises:
-            FormatError: a line is not JSON.
-        """
+        """Yield the records in the order in which they were added."""
         if not self._path.is_file():
             return
         with self._path.open(encoding="utf-8") as file:

@@ -93,9 +93,6 @@ def run(
         timeout: in seconds.
         variables: variables of its environment beside this one's.
         cwd: its working folder.
-
-    Raises:
-        subprocess.TimeoutExpired: it took longer, and was ended.
     """
     pipe = subprocess.PIPE if capture_output else None
     fed = subprocess.DEVNULL if input is None else subprocess.PIPE

@@ -22,9 +22,6 @@ def table_store(folder: Path, *columns: str, later: Mapping[str, float | str] = 
         folder: where the files lie; it may be absent.
         columns: columns of every table, besides its key.
         later: columns that tables of before they were kept lack, with their values there.
-
-    Raises:
-        FormatError: a file is damaged, of another format version, or lacks a column.
     """
 
     def read(path: Path) -> dict[str, pd.DataFrame]:

@@ -71,9 +71,6 @@ def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
     Args:
         path: .npz with one array for each input, by name; or .npy for a model of one input.
         expected: the model's inputs.
-
-    Raises:
-        InputError: the file cannot be read, or does not hold what is expected.
     """
     try:
         with path.open("rb") as file:
@@ -118,11 +115,7 @@ def _array(file: IO[bytes], border: ModelInput, expected: Sequence[ModelInput], 
 
 
 def checked_inputs(inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike, expected: Sequence[ModelInput]) -> dict[str, Array]:
-    """Return inputs that a program was given, by name; of a model with one input the array alone will do.
-
-    Raises:
-        InputError: they are not what is expected.
-    """
+    """Return inputs that a program was given, by name; of a model with one input the array alone will do."""
     where = "inputs"
     if not isinstance(inputs, Mapping):
         if len(expected) != 1:
@@ -155,11 +148,7 @@ def _refuse(expected: Sequence[ModelInput], what: str, where: str) -> NoReturn:
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
-    """Write outputs as .npz, atomically; whatever an output is named (numpy.savez has names of its own).
-
-    Raises:
-        StoreError: the disk is full or the folder is not writable.
-    """
+    """Write outputs as .npz, atomically; whatever an output is named (numpy.savez has names of its own)."""
 
     def write(temporary: Path) -> None:
         with zipfile.ZipFile(temporary, "w") as archive:

@@ -49,9 +49,6 @@ def work_apart(
         result: the document that it answers with.
         what: is done, for messages.
         timeout_seconds: for the process.
-
-    Raises:
-        ColdRunError: the process crashed, hung or answered nonsense; its last words on stderr are in the message.
     """
     try:
         done = run(module_command(module), input=_encoded(job), timeout=timeout_seconds)
@@ -70,11 +67,7 @@ def _encoded(job: pydantic.BaseModel | msgspec.Struct | Mapping[str, Any]) -> by
 
 
 def answered(result: type[Result], what: str, code: int, stdout: bytes, stderr: bytes) -> Result:
-    """Parse the answer of such a process.
-
-    Raises:
-        ColdRunError: it failed, or answered nonsense.
-    """
+    """Parse the answer of such a process."""
     if code != 0:
         raise ColdRunError(
             f"{what}: the process {ending(code)}{last_words(stderr)}",

@@ -54,11 +54,7 @@ class Exported:
         return sum(math.prod(shapes[name]) for name in self.weights)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor, weights included.
-
-        Raises:
-            onnx.shape_inference.InferenceError: shapes do not fit each other.
-        """
+        """Return the shape of every tensor, weights included."""
         body = onnx.shape_inference.infer_shapes(_weightless(self.model), check_type=True, strict_mode=True).graph
         found = {tensor.name: tuple(tensor.dims) for tensor in self.model.graph.initializer}
         for value in (*body.input, *body.value_info, *body.output):

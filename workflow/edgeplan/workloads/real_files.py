@@ -65,11 +65,7 @@ def is_there(file: RealFile, folder: Path) -> bool:
 
 
 def require(file: RealFile, folder: Path) -> Path:
-    """Return the path of a file that was fetched.
-
-    Raises:
-        FormatError: it is not there, or has other bytes than the list says.
-    """
+    """Return the path of a file that was fetched."""
     if not is_there(file, folder):
         raise FormatError(
             f"{file.path} is not there, or is not the file that the list names",
@@ -93,11 +89,7 @@ def fetch(files: Sequence[RealFile], folder: Path) -> Iterator[str]:
 
 
 def wheel(package: str, version: str, folder: Path) -> Path:
-    """Download a package's wheel; nothing of it runs.
-
-    Raises:
-        FormatError: pip does not find it, or it has no wheel.
-    """
+    """Download a package's wheel; nothing of it runs."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
     done = run(program_command(*command, f"{package}=={version}"), timeout=_DOWNLOAD_S)
     found = sorted(folder.glob("*.whl"))

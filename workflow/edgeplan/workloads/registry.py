@@ -71,11 +71,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = MappingProxyType(
 
 
 def save_workload(workload: Workload, path: Path, seed: int = 0) -> Path:
-    """Write a model as ONNX with the weights of a seed; very large weights go to `<path>.data` beside it.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Write a model as ONNX with the weights of a seed; very large weights go to `<path>.data` beside it."""
     return seeded_workload(workload, seed).save(path)
 
 

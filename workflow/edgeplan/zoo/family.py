@@ -61,11 +61,7 @@ class Family:
         return VariantSpec(self.id, self.base_name, seed, index, channels, kernels)
 
     def build(self, spec: VariantSpec) -> Graph:
-        """Build the graph of a variant.
-
-        Raises:
-            FormatError: the spec has more or fewer choices than the base model.
-        """
+        """Build the graph of a variant."""
         choices = Choices(spec.channels, spec.kernels)
         try:
             graph, asked = self.builder(choices, spec.name), self.slots

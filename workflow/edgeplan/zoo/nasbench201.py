@@ -40,11 +40,7 @@ Cell = tuple[str, ...]
 
 
 def parse_cell(text: str) -> Cell:
-    """Return the six operations of an architecture string, in the order of `EDGES`.
-
-    Raises:
-        FormatError: the string is not an architecture of the benchmark.
-    """
+    """Return the six operations of an architecture string, in the order of `EDGES`."""
     found = tuple(part for node in text.split("+") for part in node.strip("|").split("|"))
     operations = tuple(part.partition("~")[0] for part in found)
     if len(found) != len(EDGES) or format_cell(operations) != text or not set(operations) <= set(OPERATIONS):
@@ -81,9 +77,6 @@ def nasbench201(name: str, architecture: str = RESNET_CELL) -> Graph:
     """Build the network of an architecture string: stem, 3 x 5 cells of 16, 32, 64 channels, residual blocks between stages.
 
     Edges of `none`, and edges that reach the output only through them, are left out.
-
-    Raises:
-        FormatError: not an architecture of the benchmark, or none of its paths joins input and output.
     """
     cell = prune_cell(parse_cell(architecture))
     if set(cell) == {"none"}:
@@ -151,11 +144,7 @@ class CellFamily(Family):
     input_size: int = 32
 
     def variant(self, seed: int, index: int) -> VariantSpec:
-        """Return cell number `index` in the order of `seed` as a variant.
-
-        Raises:
-            ParamsError: there are not so many distinct cells.
-        """
+        """Return cell number `index` in the order of `seed` as a variant."""
         order = cell_order(seed)
         if not 0 <= index < len(order):
             raise ParamsError(

@@ -71,11 +71,7 @@ def variants(family: Family, count: int, seed: int) -> Iterator[VariantSpec]:
 
 
 def build_variant(spec: VariantSpec) -> Graph:
-    """Build the graph of any variant, by the family its spec names.
-
-    Raises:
-        FormatError: the family is unknown, or the spec does not fit it.
-    """
+    """Build the graph of any variant, by the family its spec names."""
     family = FAMILIES.get(spec.family)
     if family is None:
         raise FormatError(

@@ -56,11 +56,7 @@ class VariantSpec:
 
     @classmethod
     def from_json(cls, text: str) -> VariantSpec:
-        """Read a spec that `to_json` wrote.
-
-        Raises:
-            FormatError: the text is not a spec of this format version.
-        """
+        """Read a spec that `to_json` wrote."""
         try:
             document = json.loads(text)
             if document.pop("format_version") != FORMAT_VERSION:

@@ -8,8 +8,8 @@ from typing import Literal, cast
 
 from edgeplan.chapters.cold_start.planners.registry import EVICTED, Options, plan
 from edgeplan.devices.config import DeviceFile
-from edgeplan.engines.cold import model_files
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.graph.steps import Lowered
@@ -74,24 +74,13 @@ class Planned:
 
 
 def plan_model(model: Path, request: Request) -> Planned:
-    """Plan the cold start of a model.
-
-    Raises:
-        ModelError: the file cannot be read, or holds operators that the runtime lacks or forms of them that it would
-            compute wrongly; nothing is measured then.
-        DeviceError: oneDNN is not installed, or the device's cores do not exist.
-        EdgeplanError: see `profile_model`, `predicted_profiles` and `planner.plan`.
-    """
+    """Plan the cold start of a model."""
     graph, _ = read_model(model)
     return _plan(model, graph, request)
 
 
 def read_model(model: Path) -> tuple[Graph, Lowered]:
-    """Read the graph of a model file and its steps; what the runtime cannot compute is refused before any work.
-
-    Raises:
-        ModelError: see `plan_model`.
-    """
+    """Read the graph of a model file and its steps; what the runtime cannot compute is refused before any work."""
     graph = simplify(load_onnx(model))
     require_exact(graph, str(model))
     return graph, lower(graph)

@@ -62,12 +62,7 @@ class ModelBench:
         return int(share * self.default)
 
     def plan(self, budget: int) -> MemoryPlanned:
-        """A plan for a budget; it is made once.
-
-        Raises:
-            InfeasibleError: it does not fit.
-            EdgeplanError: of the planner.
-        """
+        """A plan for a budget; it is made once."""
         if budget not in self._plans:
             try:
                 self._plans[budget] = self.planner.write(budget, Mode.back_to_back, self.subject.work / f"plan-{budget}")

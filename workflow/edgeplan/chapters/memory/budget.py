@@ -37,9 +37,6 @@ class Budget:
             text: what was written.
             where: the option, for messages.
             most_share: the largest share that makes sense.
-
-        Raises:
-            ParamsError: it is none.
         """
         match = _AMOUNT.fullmatch(text.strip())
         unit = match[2].lower() if match else ""
@@ -61,9 +58,6 @@ def require_free(budget: Budget, where: str) -> None:
     Args:
         budget: any.
         where: the option, for messages.
-
-    Raises:
-        ParamsError: it is more than the machine, or a memory cgroup around the process, has left.
     """
     free = free_memory()
     if budget.size > free.size:

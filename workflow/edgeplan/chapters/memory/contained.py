@@ -48,23 +48,13 @@ def contained(planner: Planner, work: Path, stock: int, share: float) -> Iterato
 
 
 def total_plan(planner: Planner, limit: int, folder: Path) -> MemoryPlanned:
-    """A plan for a limit of the whole process.
-
-    Raises:
-        TooSmallError: it does not fit.
-        EdgeplanError: of the planner.
-    """
+    """A plan for a limit of the whole process."""
     planner.hold_total()
     return planner.write(limit - planner.beside_bytes, Mode.back_to_back, folder)
 
 
 def least_total(planner: Planner, folder: Path) -> MemoryPlanned:
-    """The plan for the least limit of the whole process that one was proven in; each refusal says what to try next.
-
-    Raises:
-        TooSmallError: none was found in a few attempts.
-        EdgeplanError: of the planner.
-    """
+    """The plan for the least limit of the whole process that one was proven in; each refusal says what to try next."""
     limit = planner.least_bytes() + planner.idle_in_group
     for _ in range(_SEARCHES):
         try:

@@ -65,11 +65,7 @@ class CostedProgram:
         return self.profile.objects_bytes
 
     def planned(self, budget: int, mode: Mode) -> PlannedMemory:
-        """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for.
-
-        Raises:
-            InfeasibleError: it does not fit.
-        """
+        """A plan whose arena leaves room for what running takes besides; no layout of tensors is searched for."""
         return plan(self.workload, self.reader, budget - self.objects_bytes, mode, work=0)
 
     def least_bytes(self) -> int:

@@ -20,8 +20,9 @@ from typing import Any
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.chapters.memory.plan import MemoryPlanned, Planner
 from edgeplan.chapters.memory.studies import StudiedModel
-from edgeplan.engines.cold import Artefact, model_files
+from edgeplan.engines.cold import Artefact
 from edgeplan.errors import InfeasibleError
+from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process import stock
 from edgeplan.measurement.process.memory_group import NoGroupError, run_limited
 from edgeplan.measurement.process.page_cache import evict

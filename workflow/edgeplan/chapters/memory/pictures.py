@@ -18,11 +18,7 @@ _COLOURS = {MemoryUse.tensor: PALETTE[4], MemoryUse.weights: PALETTE[0], MemoryU
 
 
 def write_curve(points: Sequence[tuple[int, float, float]], model: str, path: Path) -> None:
-    """Draw budgets (bytes), predicted times and bounds (ms).
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Draw budgets (bytes), predicted times and bounds (ms)."""
     figure, (axis,) = canvas(7.0, 4.0)
     budgets = [budget / MIB for budget, _, _ in points]
     axis.plot(budgets, [ms for _, ms, _ in points], color=PALETTE[0], marker="o", markersize=3, label="planned")
@@ -43,9 +39,6 @@ def write_map(plan: MemoryPlan, program: StreamProgram, path: Path) -> None:
         plan: of the program.
         program: it tells buffers that hold weights, those of steps that run in bands, from activations.
         path: where to write, as SVG.
-
-    Raises:
-        StoreError: it cannot be written.
     """
     figure, (axis,) = canvas(9.0, 4.6)
     for use, held in held_by_use(plan, program).items():

@@ -118,11 +118,7 @@ class RunCores:
 
     @classmethod
     def of(cls, processors: Sequence[int], threads: int) -> RunCores:
-        """The first processors compute, the others read; where there are no others, reading shares them all.
-
-        Raises:
-            ParamsError: there are fewer processors than threads.
-        """
+        """The first processors compute, the others read; where there are no others, reading shares them all."""
         if not 1 <= threads <= len(processors):
             what = f"{threads} computing threads on {len(processors)} processors"
             raise ParamsError(what, where="--threads", next_step="give at most as many threads as there are processors")
@@ -202,9 +198,6 @@ class Planner:
         values: seeded inputs of all runs; inputs: the same in files.
         total: whether budgets and what is beside them are a limit of the whole process, from its start on.
         beside_bytes: what users count to a budget beside it, the idle process or nothing: messages add it.
-
-    Raises:
-        ModelError: the model cannot be read, or holds operators that the runtime lacks.
     """
 
     def __init__(self, model: Path, work: Path, threads: int, cores: RunCores, runs: int = 7, weights: Stored = F32) -> None:
@@ -233,12 +226,7 @@ class Planner:
             raise ModelError(what, where=str(model), next_step="plan a model that computes something")
 
     def candidate(self, form: ModelCut) -> CostedProgram:
-        """The program of a form, written with its weights and profiled.
-
-        Raises:
-            ColdRunError: it cannot be run.
-            StoreError: the disk is full.
-        """
+        """The program of a form, written with its weights and profiled."""
         if form not in self._candidates:
             began = time.perf_counter()
             program = self.built(form).program
@@ -354,9 +342,6 @@ class Planner:
             budget: bytes over idle.
             mode: what is planned for.
             excess: bytes of it to leave, which runs took more than was profiled.
-
-        Raises:
-            TooSmallError: none fits; the message says what is the least.
         """
         room = budget - excess
         possible = [form for form in (*self.forms, *self.fitted(room)) if self._least(form) + _SURE_BYTES <= room]
@@ -501,10 +486,6 @@ class Planner:
             mode: what is planned for.
             folder: of the plan.
             found: nobody named the budget, `least_for` found it: it becomes what the run took where that is more.
-
-        Raises:
-            TooSmallError: nothing fits; see `tried`.
-            StoreError: the folder cannot be written; a plan that was there before still works.
         """
         held = self._held(budget, mode, found=found)
         error = self._error(held.candidate.program)
@@ -540,11 +521,7 @@ class Planner:
         raise self._too_small(budget, f"runs take {mib(taken + self.beside_bytes)}", taken + MIB)
 
     def _proven(self, candidate: CostedProgram, plan_document: MemoryPlan, budget: int, files: Sequence[str]) -> Proof:
-        """Have a memory cgroup hold a run of a plan to its budget.
-
-        Raises:
-            TooSmallError: the whole process is held to the budget, and does not start in it.
-        """
+        """Have a memory cgroup hold a run of a plan to its budget."""
         prover, p = self.prover(files), plan_document
         if not self.total:
             settings = self.settings(5, isolated=p.mode == Mode.isolated)
@@ -728,11 +705,7 @@ def _written(values: Mapping[str, Array], work: Path) -> Mapping[str, Path]:
 
 
 def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
-    """Describe the machine, library and model that plans of a model are made for.
-
-    Raises:
-        ModelError: the model cannot be read.
-    """
+    """Describe the machine, library and model that plans of a model are made for."""
     info = dnnl.info
     return MadeFor(str(model.resolve()), model_sha256(model), fingerprint(), info.version, info.isa, threads)
 
@@ -744,11 +717,7 @@ def write_folder(
     cores: RunCores | None = None,
     profile: StreamProfile | None = None,
 ) -> None:
-    """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that."""
     write_atomically(folder / PROGRAM_NAME, lambda temporary: temporary.write_bytes(encoded(program)))
     placed = Schedule.of(all_resident(program))
     compute, reader = (cores.compute, cores.reader) if cores else ((), ())
@@ -770,10 +739,6 @@ def planning(
         near: a folder on the disk that weights are to be read from; programs are built beside it.
         wait_seconds: how long to wait while another process measures.
         weights: how they are stored.
-
-    Raises:
-        BusyError: another process is measuring on this machine.
-        StoreError: nothing can be written there.
     """
     cores = RunCores.of(processors, threads)
     parent = near.resolve().parent

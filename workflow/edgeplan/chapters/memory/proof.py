@@ -128,9 +128,6 @@ class Prover:
         Args:
             folder: of any plan.
             limit: that leaves it enough.
-
-        Raises:
-            NoGroupError: nothing can be proven.
         """
         return self._run(folder, limit, 1).idle_bytes
 

@@ -108,9 +108,6 @@ def in_turns(
         slowed: nanoseconds to prolong each step by, from the turns so far; asked before each session.
         beside: what goes on meanwhile.
         decided: no further session where the median ratio is known to as much.
-
-    Raises:
-        ColdRunError: the process failed.
     """
     turns: list[Turn] = []
     digests: set[str] = set()

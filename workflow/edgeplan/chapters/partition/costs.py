@@ -173,11 +173,7 @@ def _layer(layer: LayerShape, outputs: int, predictors: PairPredictors, variant:
 
 
 def assignments(plan: PartitionPlan, lowered: Lowered) -> tuple[Assignment, ...]:
-    """Where each step of a model runs by a plan of it.
-
-    Raises:
-        ModelError: the plan is of other steps.
-    """
+    """Where each step of a model runs by a plan of it."""
     names = [step.name for step in lowered.steps]
     if [step.name for step in plan.steps] != names:
         raise ModelError("the plan is of other steps than the model has", where=lowered.name, next_step="plan the model again")

@@ -15,12 +15,7 @@ _RUNS = 200
 
 
 def check_pair(pair: PairFile) -> list[str]:
-    """Open a pair, and return as text how its processors wait for each other, and what that costs.
-
-    Raises:
-        DeviceError: a processor is not there, or the pair cannot wait as its file asks.
-        BusyError: another process is measuring.
-    """
+    """Open a pair, and return as text how its processors wait for each other, and what that costs."""
     with machine_lock(), opened(pair) as found:
         return [*_lines(found)]
 

@@ -87,9 +87,6 @@ def plan_model(
         variant: of the predictors of lane 1.
         mode: one step at a time, or different ones side by side.
         search: how hard to search side by side.
-
-    Raises:
-        ModelError: the model cannot be read, or an operator is not supported.
     """
     lowered, layouts = steps_of(model)
     began = time.perf_counter()
@@ -99,11 +96,7 @@ def plan_model(
 
 
 def steps_of(model: Path) -> tuple[Lowered, Mapping[str, str]]:
-    """The steps of a model, and the layouts of activations on a pair.
-
-    Raises:
-        ModelError: the model cannot be read, or an operator is not supported.
-    """
+    """The steps of a model, and the layouts of activations on a pair."""
     lowered = lower(load_onnx(model), eight_bits=False)
     return lowered, activation_layouts(lowered, BLOCKED)
 
@@ -126,10 +119,6 @@ def write_folder(planned: PlannedModel, pair: Opened, folder: Path, alone: Plann
         pair: that it is for.
         folder: of the plan.
         alone: a plan for one of its processors alone, to fall back on where the pair becomes slow.
-
-    Raises:
-        StoreError: the folder cannot be written; a plan that was there before still works.
-        ModelError: the model cannot be read.
     """
     with replacing(folder) as building:
         _write(planned, pair, building)
@@ -160,11 +149,7 @@ def _write(planned: PlannedModel, pair: Opened, folder: Path) -> None:
 
 
 def require_own(predictors: PairPredictors, pair: Opened) -> None:
-    """Refuse predictors of another machine, library or driver.
-
-    Raises:
-        FormatError: names the difference.
-    """
+    """Refuse predictors of another machine, library or driver."""
     card = predictors.card
     there = {"machine": (fingerprint(), card.fingerprint), "library or driver": (pair.versions, card.versions)}
     wrong = [what for what, (own, theirs) in there.items() if own != theirs]

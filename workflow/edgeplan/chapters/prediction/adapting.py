@@ -137,11 +137,6 @@ def adapt_device(
         batch: images of each carrier and whole model.
         results: folder of the results; without, the workspace's.
         rows: folder of measured rows; likewise.
-
-    Raises:
-        DeviceError: unknown device, its engine is not installed or reports no nodes, or nothing to adapt.
-        FormatError: predictors of the old device cannot be read.
-        BusyError: another process is measuring.
     """
     device = load_device(name)
     if not engine_class(device.engine).reports_nodes:

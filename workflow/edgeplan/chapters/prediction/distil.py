@@ -74,9 +74,6 @@ def distil_preparation(profiles: Path, environment: Path, folder: Path) -> int:
 
     Returns:
         Candidates behind the fits; 0 where nothing is profiled, and nothing written.
-
-    Raises:
-        FormatError: a file does not fit.
     """
     rows, identity = max(
         ((_rows_of(path), path) for path in sorted(profiles.glob(f"{'[0-9a-f]' * 12}.json"))),
@@ -117,9 +114,6 @@ def distil(device: Path, results: Path, models: Path, folder: Path) -> Distilled
         results: its folder of results.
         models: table of the zoo's models, on which the change is looked at.
         folder: folder to write to.
-
-    Raises:
-        FormatError: a file is missing or does not fit, or the distilled predictors are too large or too far off.
     """
     predictor = DevicePredictor.load(results / "predictors")
     for tolerance in _TOLERANCES:

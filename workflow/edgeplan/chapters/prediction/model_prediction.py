@@ -102,9 +102,6 @@ def predict_graph(graph: Graph, name: str, source: Source, *, partial: bool = Fa
 
     Returns:
         The prediction, and the kernels that the model was split into.
-
-    Raises:
-        PredictionError: a kernel has no predictor, unless `partial`.
     """
     predictor = source.predictor
     kernels = split(graph, source.rules)

@@ -75,9 +75,6 @@ def speed_of(params: PredictionParams, device: str, rules: FusionRules, predicto
         rules: its fusion rules.
         predictor: its predictors.
         evaluation: folder of the document.
-
-    Raises:
-        FormatError: nothing may be measured, and what was measured before cannot be read.
     """
     if stored_rows_only():
         return stored_speed(evaluation / _FILE)
@@ -99,11 +96,7 @@ def _digest(predictor: DevicePredictor) -> str:
 
 
 def stored_speed(path: Path) -> Speed:
-    """Read the speed measured before.
-
-    Raises:
-        FormatError: it cannot be read, or is of another format version.
-    """
+    """Read the speed measured before."""
     try:
         return read_json(path, Speed, "the figures of speed")
     except FormatError as error:

@@ -37,9 +37,6 @@ def train_in_process(
         rows: labelled kernels.
         settings: how to train.
         about: the further arguments of `train_predictor`.
-
-    Raises:
-        FormatError: the rows do not fit, or the process died.
     """
     write_parquet(rows, folder / _ROWS)
     write_json(folder / _JOB, {"settings": settings.model_dump(mode="json"), "about": dict(about)})

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import onnx
 from onnx import numpy_helper
 
 from edgeplan.engines.description import UnsupportedError
@@ -19,19 +18,15 @@ from edgeplan.engines.litert.lstm import Recurrent
 from edgeplan.engines.litert.windows import Windows
 from edgeplan.graph.ir import Operator
 from edgeplan.graph.kinds import kind
+from edgeplan.graph.onnx.outside import read_whole
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.operators.products import is_fully_connected
 from edgeplan.graph.operators.reductions import reduced_axes
 
 
 def convert(model: Path, target: Path) -> None:
-    """Write a TFLite file of an ONNX model.
-
-    Raises:
-        UnsupportedError: an operator, or a use of one, has no counterpart here.
-        ModelError: the ONNX file cannot be read.
-    """
-    proto = onnx.load(model)
+    """Write a TFLite file of an ONNX model."""
+    proto = read_whole(model)
     values = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
     _Lowering(load_onnx(model), values).write(target)
 

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgeplan.engines.cold import model_files
 from edgeplan.engines.description import UnsupportedError
+from edgeplan.graph.model_file import model_files
 from edgeplan.support.lazy import lazily
 from edgeplan.support.subprocesses import program_command, run
 
 if TYPE_CHECKING:
     import onnx
     from google.protobuf import message
+
+    from edgeplan.graph.onnx import outside
 else:  # preparing alone needs them
-    onnx, message = lazily("onnx"), lazily("google.protobuf.message")
+    onnx, message, outside = map(lazily, ("onnx", "google.protobuf.message", "edgeplan.graph.onnx.outside"))
 
 _SECONDS = 600
 #: What pnnx says of an operator for which it knows no ncnn layer; it writes a file all the same, which ncnn then refuses.
@@ -31,11 +33,7 @@ _JOINED = [0, 0, -1]
 
 
 def convert(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path) -> tuple[Path, Path]:
-    """Write ncnn's `.param` and `.bin` of an ONNX model, f32, into `folder`.
-
-    Raises:
-        UnsupportedError: the converter is not installed, fails, takes too long, or knows no layer for an operator.
-    """
+    """Write ncnn's `.param` and `.bin` of an ONNX model, f32, into `folder`."""
     program = _pnnx()
     param, weights = folder / "model.ncnn.param", folder / "model.ncnn.bin"
     with tempfile.TemporaryDirectory(dir=folder) as made:
@@ -69,13 +67,10 @@ def _source(model: Path, work: Path) -> Path:
     """Return the model in the working folder, since pnnx writes beside its input; with LSTMs in the one form that pnnx knows.
 
     It is one file: pnnx crashes on external data.
-
-    Raises:
-        UnsupportedError: of more than one file, and more than a protobuf message can hold.
     """
     source = work / "model.onnx"
     external = len(model_files(model)) > 1
-    proto = onnx.load(model)
+    proto = outside.read_whole(model)
     if _join_directions(proto.graph) or external:
         try:
             source.write_bytes(proto.SerializeToString())

@@ -36,11 +36,7 @@ _WHOLE_BYTES = 1 << 40  # of the weights of a part: no step is cut
 
 
 def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> Artefact:
-    """Keep activations in one arena and leave all weights to the page cache.
-
-    Raises:
-        UnsupportedError: oneDNN is not installed.
-    """
+    """Keep activations in one arena and leave all weights to the page cache."""
     del inputs
     try:
         dnnl = Dnnl()

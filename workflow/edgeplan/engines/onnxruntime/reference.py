@@ -28,11 +28,7 @@ class Verdict(NamedTuple):
 
 
 def reference_outputs(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return outputs of ONNX Runtime on one thread, by name; of models that round to bytes operator by operator.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run the model.
-    """
+    """Return outputs of ONNX Runtime on one thread, by name; of models that round to bytes operator by operator."""
     return _outputs(model, [inputs], optimised=not sessions.rounds(model))[0]
 
 
@@ -46,9 +42,6 @@ def judged(model: Path, inputs: Mapping[str, Array], found: Sequence[Mapping[str
         model: the ONNX file.
         inputs: arrays by name.
         found: outputs of each run by name, all of the same ones.
-
-    Raises:
-        ModelError: ONNX Runtime cannot run the model.
     """
     rounds = sessions.rounds(model)
     tolerance, reference = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE, reference_outputs(model, inputs)

@@ -48,11 +48,7 @@ _RUNS_AFTER_FIRST = 2
 
 
 def chosen_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a device file, those that it leaves out included.
-
-    Raises:
-        DeviceError: an unknown option, or a value that does not fit.
-    """
+    """Return the options of a device file, those that it leaves out included."""
     if unknown := sorted(given.keys() - _OPTIONS.keys()):
         raise DeviceError(f"unknown option {unknown[0]!r}", where=_WHERE, next_step="known: " + ", ".join(_OPTIONS))
     for name, value in given.items():
@@ -68,9 +64,6 @@ class OnnxRuntimeOnGpu(Engine):
     Attributes:
         provider: of ONNX Runtime; what it does not take runs on the CPU, as for anybody.
         memory: where inputs and outputs lie, as ONNX Runtime names it.
-
-    Raises:
-        DeviceError: an option does not fit, or this onnxruntime has no such provider.
     """
 
     name = ENGINE.name
@@ -158,11 +151,7 @@ def _reference_graphs() -> tuple[Graph, Graph]:
 
 
 class _CudaSession(Session):
-    """This session keeps inputs and outputs in the GPU's memory, at the same addresses in each run.
-
-    Raises:
-        ModelError: what was recorded computes something else.
-    """
+    """This session keeps inputs and outputs in the GPU's memory, at the same addresses in each run."""
 
     def __init__(self, session: ort.InferenceSession, graph: Graph, memory: str, device: int, *, recorded: bool) -> None:
         self._session: Any = session
@@ -195,11 +184,7 @@ class _CudaSession(Session):
 
 
 def _cudnn_version() -> str:
-    """Return the version of the cuDNN that was loaded: its kernels are what convolutions take.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Return the version of the cuDNN that was loaded: its kernels are what convolutions take."""
     try:
         return str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
     except OSError as error:

@@ -56,11 +56,7 @@ class DispatchingEngine(Engine):
 
     @abstractmethod
     def open(self, block: int, *, profiling: bool) -> DispatchingProcessor:
-        """Open the processor; see `Processor.open`.
-
-        Raises:
-            DeviceError: it is not there.
-        """
+        """Open the processor; see `Processor.open`."""
 
     def load(self, model: Path, graph: Graph) -> Session:
         """Load a model on a processor that is opened for it."""
@@ -123,11 +119,7 @@ def _reference_graphs() -> tuple[Graph, Graph]:
 
 
 def program_of(dnnl: Dnnl, model: Path, graph: Graph, threads: int) -> Program:
-    """Build the program of a model with activations in blocks; the host computes its steps on so many threads.
-
-    Raises:
-        ModelError: an operator that has no steps, or weights that cannot be read.
-    """
+    """Build the program of a model with activations in blocks; the host computes its steps on so many threads."""
     lowered = _blocked_convolutions(lower(graph, eight_bits=False))
     dnnl.set_threads(threads)
     choices = [default(offered) for offered in step_candidates(dnnl, lowered, BLOCKED)]

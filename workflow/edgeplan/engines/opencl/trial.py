@@ -66,11 +66,7 @@ def _difference(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> floa
 
 
 def tried(options: OpenclOptions) -> str:
-    """Return why vectors of the width that the options name are not to be used, or "".
-
-    Raises:
-        EdgeplanError: the device is not there, or its driver refuses a kernel.
-    """
+    """Return why vectors of the width that the options name are not to be used, or ""."""
     graph, dnnl = model(), Dnnl()
     with ScratchFolder("trial") as folder:
         path = save_onnx(graph, Path(folder) / "model.onnx")

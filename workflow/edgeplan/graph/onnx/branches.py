@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from edgeplan.graph.onnx.nodes import Writer, known_tensors
 from edgeplan.graph.operators.base import attributes_of
@@ -70,7 +69,7 @@ def _inlined(branch: onnx.GraphProto, write: Writer) -> list[str]:
     """Write a branch's constants and nodes under new names; the names of its outputs."""
     names: dict[str, str] = {}
     for tensor in branch.initializer:
-        names[tensor.name] = write.constant(numpy_helper.to_array(tensor))
+        names[tensor.name] = write.tensor(tensor)
     for node in branch.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)

@@ -25,10 +25,6 @@ def largest_difference(original: Path, made: Path, wanted: Preparation) -> float
 
     Of an original of half precision it is its own arithmetic in single precision: what half precision rounds off is no fault of
     the prepared model, which is the more exact of the two.
-
-    Raises:
-        CheckError: they differ by more than rounding, or in shape.
-        ModelError: ONNX Runtime is not installed or cannot run one of them.
     """
     rounds = sessions.rounds(original)
     tolerance = QUANTISED_TOLERANCE if rounds else OUTPUT_TOLERANCE

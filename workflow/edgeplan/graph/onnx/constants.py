@@ -45,11 +45,7 @@ _DAMAGED = "the file may be corrupt or truncated: copy or export it again"
 
 
 def element_type(number: int, name: str, source: str) -> str:
-    """Name of an ONNX element type.
-
-    Raises:
-        ModelError: the graph does not know it.
-    """
+    """Name of an ONNX element type."""
     if number in _ELEMENT_TYPES:
         return _ELEMENT_TYPES[number][0]
     names = {value: key for key, value in TensorProto.DataType.items()}
@@ -66,11 +62,7 @@ def is_known_type(constant: TensorProto) -> bool:
 
 
 def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
-    """Shape and type of a constant, whose values are left where they are.
-
-    Raises:
-        ModelError: its element type is not known, its shape is none, or the file holds more or fewer values than the shape has.
-    """
+    """Shape and type of a constant, whose values are left where they are."""
     kind, shape = element_type(constant.data_type, name, source), tuple(constant.dims)
     require_in_range(constant, name, source)
     bytes_each = BYTES_PER_ELEMENT[kind]
@@ -80,7 +72,7 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
         _refuse(f"constant {name!r} is stored in segments", source)
     needed = bytes_each * math.prod(shape)
     if constant.data_location == TensorProto.EXTERNAL:
-        held = _external(name, constant, source).length
+        held = place_of(name, constant, source).length
     elif constant.HasField("raw_data"):
         held = len(constant.raw_data)
     else:
@@ -91,11 +83,7 @@ def constant_tensor(name: str, constant: TensorProto, source: str) -> Tensor:
 
 
 def require_in_range(constant: TensorProto, name: str, source: str) -> None:
-    """Refuse bytes that are stored as wider integers and are none: what is read of them would be other numbers.
-
-    Raises:
-        ModelError: a value is none of the constant's type.
-    """
+    """Refuse bytes that are stored as wider integers and are none: what is read of them would be other numbers."""
     if constant.data_type not in (TensorProto.INT8, TensorProto.UINT8) or not constant.int32_data:
         return
     bounds, values = np.iinfo(np.int8 if constant.data_type == TensorProto.INT8 else np.uint8), constant.int32_data
@@ -123,33 +111,24 @@ def constant_values(name: str, constant: TensorProto, model: Path | None, source
         constant: the constant.
         model: the file of the model, beside which external data lie; None if there can be none.
         source: where the model comes from.
-
-    Raises:
-        ModelError: its values are in another file, and cannot be read from there.
     """
     try:
         if constant.data_location != TensorProto.EXTERNAL:
             return np.asarray(numpy_helper.to_array(constant))
-        return np.asarray(numpy_helper.to_array(_with_values(name, constant, model, source)))
+        if model is None:
+            raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
+        place, tensor = place_of(name, constant, source), constant_tensor(name, constant, source)
+        path = external_file(model, place.location, place.offset + tensor.size_bytes, f"constant {name!r}")
+        kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(constant.data_type))
+        return np.fromfile(path, kind, tensor.elements, offset=place.offset).reshape(tensor.shape)
     except (OSError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(
             f"cannot read constant {name!r}: {' '.join(str(error).split())}", where=source, next_step=_DAMAGED
         ) from error
 
 
-def _with_values(name: str, constant: TensorProto, model: Path | None, source: str) -> TensorProto:
-    """Return a constant with the values that another file holds."""
-    if model is None:
-        raise ModelError(f"constant {name!r} is in another file", where=source, next_step="load the model from its file")
-    place = _external(name, constant, source)
-    size = constant_tensor(name, constant, source).size_bytes
-    path = external_file(model, place.location, place.offset + size, f"constant {name!r}")
-    with path.open("rb") as file:
-        file.seek(place.offset)
-        return TensorProto(name=name, data_type=constant.data_type, dims=constant.dims, raw_data=file.read(size))
-
-
-def _external(name: str, constant: TensorProto, source: str) -> External:
+def place_of(name: str, constant: TensorProto, source: str) -> External:
+    """Where external data say that a constant lies."""
     place = external({entry.key: entry.value for entry in constant.external_data})
     if place is None:
         raise ModelError(f"constant {name!r} does not say where in which file it is", where=source, next_step=_DAMAGED)

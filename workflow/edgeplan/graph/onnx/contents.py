@@ -53,7 +53,7 @@ _AS_QDQ = (
 BEFORE_FUSION = "give the model before that optimisation, or save it with GraphOptimizationLevel.ORT_ENABLE_BASIC"
 _QUANTISED = re.compile("QLinear.*|QGemm|QAttention|DynamicQuantize.*|(Q|Deq)uantizeLinear|.*Integer.*")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-#: What is brought to other operators (`onnx_opsets`).
+#: What is brought to other operators (`opsets`).
 _REWRITTEN = frozenset({"Sum"})
 
 
@@ -94,9 +94,6 @@ def contents_of(model: onnx.ModelProto, source: str) -> Contents:
     Args:
         model: the model; it is not changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: what it holds is damaged, contradicts itself, or is newer or older than what is known.
     """
     g = model.graph
     odd = next((text for text in _texts(model) if isinstance(text, bytes)), None)

@@ -38,9 +38,6 @@ def plain_products(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], 
         model: the model; it is changed.
         shapes: of what its nodes read, as far as known.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an equation is none, does not fit its operands, or the size of an axis is not known.
     """
     if all(node.op_type != "Einsum" for node in model.graph.node):
         return
@@ -97,6 +94,8 @@ class _Einsum:
             labels = self._labels(term, len(self.shapes[name]))
             if len(labels) != len(self.shapes[name]):
                 self._refuse(f"with {len(labels)} labels for {len(self.shapes[name])} axes")
+            if len(set(labels)) < len(labels):
+                self._refuse("that takes a diagonal")
             operands.append(_Operand(name, labels))
         used = Counter(label for operand in operands for label in operand.labels)
         behind = sorted((label for label in used if label.isdigit()), key=int, reverse=True)
@@ -127,11 +126,11 @@ class _Einsum:
         return self.write.node("Reshape", [tensor, self.write.constant(np.array(shape, np.int64))])
 
     def _alone(self, operand: _Operand, needed: set[str]) -> _Operand:
-        """Return an operand without axes that are broadcast, repeated or needed by nothing else."""
+        """Return an operand without axes that are broadcast or needed by nothing else."""
         shape = self.shapes[operand.tensor]
         kept = [(x, size) for x, size in zip(operand.labels, shape, strict=True) if size == self.sizes[x]]
         tensor = operand.tensor if len(kept) == len(shape) else self._reshaped(operand.tensor, [size for _, size in kept])
-        found = self._diagonals(_Operand(tensor, tuple(label for label, _ in kept)))
+        found = _Operand(tensor, tuple(label for label, _ in kept))
         summed = [axis for axis, label in enumerate(found.labels) if label not in needed]
         if not summed:
             return found
@@ -140,22 +139,6 @@ class _Einsum:
             reads = [found.tensor, self.write.constant(np.array(summed, np.int64))]
             return _Operand(self.write.node("ReduceSum", reads, keepdims=0), rest)
         return _Operand(self.write.node("ReduceSum", [found.tensor], axes=summed, keepdims=0), rest)
-
-    def _diagonals(self, operand: _Operand) -> _Operand:
-        """Pick the places along two axes of one label that are the same: each `size + 1`th of both axes joined."""
-        while label := next((x for x, count in Counter(operand.labels).items() if count > 1), ""):
-            rest = [axis for axis, other in enumerate(operand.labels) if other != label]
-            same = [axis for axis, other in enumerate(operand.labels) if other == label]
-            order, size = [*rest, *same], self.sizes[label]
-            labels = [operand.labels[axis] for axis in order]
-            turned = self.write.node("Transpose", [operand.tensor], perm=order)
-            joined = self._reshaped(turned, [*self._shape(labels[:-2]), size * size])
-            axis, every = len(labels) - 2, (0, size * size, len(labels) - 2, size + 1)
-            picked = self.write.node(
-                "Slice", [joined, *(self.write.constant(np.array([number], np.int64)) for number in every)]
-            )
-            operand = _Operand(picked, (*labels[:axis], label))
-        return operand
 
     def _arranged(self, operand: _Operand, labels: Sequence[str]) -> _Operand:
         """Return an operand with its axes in another order."""

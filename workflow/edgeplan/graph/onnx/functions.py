@@ -227,7 +227,7 @@ def _heads(of: _Rewriting, tensor: str, shape: _Shape) -> str:
 
 
 def _attention_apart(of: _Rewriting) -> None:
-    """Of queries, keys and values that are computed before."""
+    """Attend to queries, keys and values that are computed before."""
     if not all(of.read(place) for place in (1, 2)) or any(map(of.read, range(6, 10))) or len(of.node.output) > 1:
         of.refuse("of packed, past or present keys and values")
     shapes, reads = [of.shape(place) for place in range(3)], [of.read(place) for place in range(3)]
@@ -241,7 +241,7 @@ def _attention_apart(of: _Rewriting) -> None:
 
 
 def _attention_whole(of: _Rewriting) -> None:
-    """Of one product that makes queries, keys and values."""
+    """Attend to the parts of one product, which are queries, keys and values."""
     of.require_none("do_rotary")
     if of.read(4) or len(of.node.output) > 1:
         of.refuse("of past or present keys and values")
@@ -346,7 +346,7 @@ def _hardmax(of: _Rewriting) -> None:
 
 
 def _one_hot(of: _Rewriting) -> None:
-    """What lies beyond the depth is nowhere."""
+    """Compare places with indices; what lies beyond the depth is nowhere."""
     depth, shape = of.write.value(of.read(1)), of.shape(0)
     if depth is None:
         of.refuse("whose depth is no constant")
@@ -558,9 +558,6 @@ def plain_functions(model: onnx.ModelProto, source: str) -> None:
     Args:
         model: the model; it is changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an operator is of a form that cannot be written so.
     """
     opset, before = _opset(model), list[str]()
     while before != (before := [node.op_type for node in model.graph.node]) and is_composed(model):

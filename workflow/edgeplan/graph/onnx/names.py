@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-
+from edgeplan.graph.model_file import read_model
 from edgeplan.graph.onnx.contents import contents_of
-from edgeplan.graph.onnx.write import EXTERNAL_DATA_THRESHOLD_BYTES
+from edgeplan.graph.onnx.outside import leave_outside, save
 
 
 def named_file(model: Path, folder: Path) -> Path:
@@ -16,19 +15,12 @@ def named_file(model: Path, folder: Path) -> Path:
     Args:
         model: the ONNX file, which `load_onnx` has read.
         folder: where to write the copy.
-
-    Raises:
-        OSError, ValueError: external data are not there, or the copy cannot be written.
     """
-    given = onnx.load(model, load_external_data=False)
+    given = read_model(model)
     names = {tuple(node.output): node.name for node in contents_of(given, str(model)).nodes}
     if all(names.get(tuple(node.output), node.name) == node.name for node in given.graph.node):
         return model
-    copy = onnx.load(model)
-    for node in copy.graph.node:
+    leave_outside(given, model)
+    for node in given.graph.node:
         node.name = names.get(tuple(node.output), node.name)
-    path = folder / f"named-{model.name}"
-    size = sum(len(tensor.raw_data) for tensor in copy.graph.initializer)
-    external = size > EXTERNAL_DATA_THRESHOLD_BYTES
-    onnx.save(copy, path, save_as_external_data=external, location=f"{path.name}.data" if external else None)
-    return path
+    return save(given, folder / f"named-{model.name}")

@@ -12,10 +12,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from edgeplan.graph.onnx.constants import held_value
+from edgeplan.graph.onnx.outside import MOST_SMALL, held_values
 
 Array = npt.NDArray[Any]
-#: Elements of constants that may decide shapes.
-_MOST_READ = 1024
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:
@@ -68,18 +67,22 @@ class Writer:
 
     def constant(self, value: Array, name: str = "") -> str:
         """Write a constant; its name."""
+        return self.tensor(numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape)), name)
+
+    def tensor(self, value: TensorProto, name: str = "") -> str:
+        """Write a constant as it is stored, under another name; the name."""
         name = name or self.new()
-        tensor = numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
+        tensor = TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = name
         self.constants[name] = tensor
         self._new.append(tensor)
         return name
 
     def value(self, name: str) -> Array | None:
-        """Return the values of a constant; None if it is none, or lies in another file."""
+        """Return the values of a constant; None if it is none."""
         tensor = self.constants.get(name)
-        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
-            return None
-        return np.asarray(numpy_helper.to_array(tensor))
+        return None if tensor is None else held_values(tensor)
 
     def kind(self, name: str) -> int:
         """Return the element type of a constant; 0 if it is none."""
@@ -100,7 +103,7 @@ def light(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose larger constants are inputs: ONNX's own tools copy it, and need no weights."""
     body = onnx.GraphProto(name="model", node=model.graph.node, input=model.graph.input, output=model.graph.output)
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= _MOST_READ:
+        if math.prod(tensor.dims) <= MOST_SMALL:
             body.initializer.append(tensor)
         else:
             body.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))

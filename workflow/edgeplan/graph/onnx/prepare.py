@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,24 +21,23 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeplan.errors import ModelError, ParamsError
-from edgeplan.graph.external_data import external_file, external_locations
+from edgeplan.graph.external_data import everything, outside
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.kinds import KNOWN_ONNX_TYPES
 from edgeplan.graph.model_file import read_model
+from edgeplan.graph.names import free
 from edgeplan.graph.onnx.branches import plain_branches
 from edgeplan.graph.onnx.chosen import fold_choices
 from edgeplan.graph.onnx.constants import held_value, require_in_range
 from edgeplan.graph.onnx.einsum import plain_products
 from edgeplan.graph.onnx.functions import drop_idle, is_composed, plain_functions
-from edgeplan.graph.onnx.nodes import known_tensors
+from edgeplan.graph.onnx.nodes import known_tensors, names_in
+from edgeplan.graph.onnx.outside import as_files_say, leave_outside, read_when_needed, save, take_as
 from edgeplan.graph.onnx.quantised import is_quantised, plain_constants, plain_operators
 from edgeplan.graph.onnx.read import from_onnx
 from edgeplan.graph.onnx.scalers import plain_scalers
 from edgeplan.graph.onnx.stored import narrow_to_halves
-from edgeplan.support.files import write_atomically
 from edgeplan.support.lazy import lazily
-from edgeplan.support.scratch import ScratchFolder
-from edgeplan.writable import cannot_write
 
 # They take a second to import, and most models need none of them.
 onnx_ir, common, optimizer = lazily("onnx_ir"), lazily("onnx_ir.passes.common"), lazily("onnxscript.optimizer")
@@ -53,11 +52,14 @@ _FOLDED = frozenset({"ConstantOfShape"})
 #: Results of constant arithmetic above this size stay operators: a file of a few bytes may ask for any amount of memory.
 _LARGEST_FOLDED_ELEMENTS = 1 << 27
 _LARGEST_INPUT_BYTES = 1 << 32
-_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message of protobuf
 _ROUNDS = 4
 _SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
 #: What exporters call the axis of examples, wherever it stands.
 _BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
+#: What a first axis is called that is one of examples: a batch of some kind, or nothing (TensorFlow's unk__12, PyTorch's s0).
+_FIRST_BATCH = re.compile(
+    r"B|.*batch.*|\??|-1|None|unk(nown)?(__)?\d*|(.*_)?dynamic_axes_\d+|s\d+|(.*\.)?DynamicDimension\.\d+", re.IGNORECASE
+)
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL})
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8})
@@ -194,11 +196,9 @@ def _reads_constants_alone(model: onnx.ModelProto) -> bool:
 
 
 def _is_half(model: onnx.ModelProto) -> bool:
-    """Tell whether stored tensors, constants, inputs or outputs are of half precision."""
-    g = model.graph
-    held = (a.t for node in g.node for a in node.attribute if a.HasField("t"))
-    declared = (value.type.tensor_type.elem_type for value in (*g.input, *g.output))
-    return any(kind in _HALVES for kind in (*(tensor.data_type for tensor in (*g.initializer, *held)), *declared))
+    """Tell whether any tensor that is stored, or inputs or outputs, are of half precision."""
+    declared = (value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output))
+    return not _HALVES.isdisjoint((*declared, *(tensor.data_type for tensor in everything(model, TensorProto))))
 
 
 def _is_odd_output(model: onnx.ModelProto) -> bool:
@@ -225,6 +225,8 @@ def prepared(
 ) -> onnx.ModelProto:
     """Return a model of static shape that computes the same.
 
+    Large constants of other files stay where they are (`outside`): `save` writes such a model.
+
     Args:
         model: as it was exported; it is changed.
         wanted: what its file leaves open.
@@ -235,8 +237,9 @@ def prepared(
         ModelError: an axis stays open, what is wanted does not fit the file (a batch that is fixed), or the model cannot be
             simplified.
     """
-    _load_external(model, path)
-    for tensor in model.graph.initializer:
+    leave_outside(model, path)
+    model = _inlined(model, source)
+    for tensor in everything(model, TensorProto):
         require_in_range(tensor, tensor.name, source)
     if types := _widened(model):
         log.info("%s numbers are taken as float32: predictions and plans are of single precision", types)
@@ -299,12 +302,10 @@ def _folded(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
 
 
 def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
-    for name in ("onnx_ir", "onnxscript"):  # their warnings are of initialisers and of what is folded, not of what users do
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        simple = onnx_ir.serde.deserialize_model(model)
+    def fold(simple: Any) -> None:
         common.InlinePass()(simple)
         common.TopologicalSortPass()(simple)
+        read_when_needed(simple)
         for _ in range(_ROUNDS):
             # Folding alone: the rewriting of `optimizer.optimize` takes a summand of 1e-10 for zero.
             folded = optimizer.fold_constants_ir(
@@ -326,8 +327,34 @@ def _folded_once(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
             common.NameFixPass(),
         ):
             clean(simple)
+
+    return _by_library(model, fold, source)
+
+
+def _inlined(model: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    """Return a model whose functions stand where they are called."""
+
+    def inline(simple: Any) -> None:
+        common.InlinePass()(simple)
+        common.RemoveUnusedFunctionsPass()(simple)
+
+    return _by_library(model, inline, source) if model.functions else model
+
+
+def _by_library(model: onnx.ModelProto, change: Callable[[Any], None], source: str) -> onnx.ModelProto:
+    """Return a model once onnx_ir has changed it."""
+    for name in ("onnx_ir", "onnxscript"):  # their warnings are of initialisers and of what is folded, not of what users do
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        simple = onnx_ir.serde.deserialize_model(model)
+        change(simple)
         return onnx_ir.serde.serialize_model(simple)
     except Exception as error:  # a library over untrusted graphs: whatever it meets is the model's fault
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ModelError):  # a constant cannot be read
+                raise cause from error
+            cause = cause.__cause__
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"the model cannot be simplified: {reason}", where=source, next_step="export it again with static shapes"
@@ -349,37 +376,25 @@ def prepare_file(path: Path, wanted: Preparation, target: Path) -> Path:
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return path
-    return _written(prepared(model, wanted, str(path), path), target)
-
-
-def _written(model: onnx.ModelProto, target: Path) -> Path:
-    external = model.ByteSize() > _MOST_BYTES
-    weights = f"{target.name}.data"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with ScratchFolder(f".{target.name}.", target.parent) as folder:
-            # In a folder of their own: a model names the file of its weights, and writing weights appends to such a file.
-            onnx.save(model, Path(folder) / target.name, save_as_external_data=external, location=weights)
-            for name in (weights, target.name) if external else (target.name,):
-                write_atomically(target.with_name(name), (Path(folder) / name).replace)
-    except OSError as error:
-        raise cannot_write(error, target) from error
-    return target
+    return save(prepared(model, wanted, str(path), path), target)
 
 
 def in_single_precision(path: Path, target: Path) -> Path:
-    """Return the file of a model that computes in single precision: its own, or `target` if it holds half precision.
+    """Return the file of a model that ONNX Runtime computes in single precision: its own, or `target` if it holds halves.
+
+    It is `target`, too, if nodes hold external data, of which ONNX Runtime refuses hard links.
 
     Raises:
         ModelError: the model cannot be read.
         StoreError: the target cannot be written.
     """
     model = read_model(path)
-    if not _is_half(model):
+    if not _is_half(model) and not any(True for node in everything(model, onnx.NodeProto) for _ in outside(node)):
         return path
-    _load_external(model, path)
+    leave_outside(model, path)
+    model = _inlined(model, str(path))
     _widened(model)
-    return _written(model, target)
+    return save(model, target)
 
 
 def load_prepared(path: Path, wanted: Preparation) -> Graph:
@@ -391,33 +406,9 @@ def load_prepared(path: Path, wanted: Preparation) -> Graph:
     model = read_model(path)
     if not wanted and not needs_preparation(model):
         return from_onnx(model, str(path), path)
-    return from_onnx(prepared(model, wanted, str(path), path), str(path))
-
-
-def _load_external(model: onnx.ModelProto, path: Path | None) -> None:
-    """Bring external data into the model, once each file is known to lie beside it."""
-    locations = external_locations(model)
-    if not locations:
-        return
-    if path is None:
-        raise ModelError("the weights are in another file", next_step="load the model from its file")
-    for location in locations:
-        external_file(path, location, 0, "a weight")
-    try:
-        onnx.load_external_data_for_model(model, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"the weights cannot be read: {reason}", where=str(path), next_step="copy the model with the files beside it again"
-        ) from error
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _graphs(inner)
+    found = prepared(model, wanted, str(path), path)
+    as_files_say(found)
+    return from_onnx(found, str(path), path)
 
 
 def _is_unstored(tensor: onnx.TensorProto) -> bool:
@@ -435,7 +426,7 @@ def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
 
     A cast that other casts alone read is one already.
     """
-    readers: dict[str, list[onnx.NodeProto]] = {}
+    readers, taken = dict[str, list[onnx.NodeProto]](), names_in(graph)
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
@@ -449,7 +440,7 @@ def _rounding(graph: onnx.GraphProto) -> frozenset[str]:
         if name not in written and all(_is_cast_to_single(reader) for reader in readers.get(name, ())):
             stored.add(name)
             continue
-        single, half = f"{name}:single", f"{name}:half"
+        single, half = free(f"{name}:single", taken), free(f"{name}:half", taken)
         stored.add(half)
         nodes[-1:] = [
             helper.make_node("Cast", [node.input[0]], [single], name=f"{node.name or name}:single", to=TensorProto.FLOAT),
@@ -471,14 +462,16 @@ def _widened(model: onnx.ModelProto) -> str:
     Integers get to be stored as they are, where kernels find them.
     """
     found: set[int] = set()
-    for graph in _graphs(model.graph):
-        tensors = [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]
-        for tensor in tensors:
-            _store_as_bytes(tensor)
-            if tensor.data_type in _HALVES:
-                found.add(tensor.data_type)
-                values, name = numpy_helper.to_array(tensor).astype(np.float32), tensor.name
-                tensor.CopyFrom(numpy_helper.from_array(values, name))
+    for tensor in everything(model, TensorProto):
+        _store_as_bytes(tensor)
+        if tensor.data_type not in _HALVES:
+            continue
+        found.add(tensor.data_type)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            take_as(tensor, TensorProto.FLOAT)
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    for graph in everything(model, onnx.GraphProto):
         stored = _rounding(graph)
         for value in (*graph.input, *graph.output, *graph.value_info):
             kind = value.type.tensor_type
@@ -575,8 +568,9 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
     batches = {axis: size for axis, size in _open_batches(inputs, wanted).items() if axis not in symbols}
     for name, value in inputs.items():
         _give_shape(name, value, wanted, batches | symbols, source)
-    if batches and wanted.batch is None:
-        log.info("open and taken as a batch of 1 (--batch): %s", ", ".join(map(repr, sorted(batches))))
+    if found := sorted((batches | symbols).items()):
+        taken = " (a batch: --batch)" if wanted.batch is None else ""
+        log.info("open axes: %s", ", ".join(f"{axis!r} is {size}{taken if axis in batches else ''}" for axis, size in found))
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
     del model.graph.value_info[:]
@@ -617,12 +611,12 @@ def _require_batch(
         dims = value.type.tensor_type.shape.dim or [onnx.TensorShapeProto.Dimension() for _ in shapes.get(name, ())]
         if not dims:
             continue
-        named = [axis for axis, dim in enumerate(dims) if dim.dim_value <= 0 and _BATCH.fullmatch(dim.dim_param)]
-        axis = named[0] if named else 0
-        if dims[axis].dim_value > 0:
-            fixed[name] = dims[axis].dim_value
+        if dims[0].dim_value > 0:
+            fixed[name] = dims[0].dim_value
+        axes = [axis for axis, dim in enumerate(dims) if _is_batch(axis, dim)]
+        if not axes:
             continue
-        is_open = True
+        is_open, axis = True, axes[-1]  # a first one without a name is none where another has one
         if (size := shapes[name][axis] if name in shapes else batch) != batch:
             raise ModelError(
                 f"the batch of {name} is {size} by its shape and {batch} by --batch",
@@ -639,13 +633,18 @@ def _require_batch(
 
 
 def _open_batches(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:
-    """Axes of examples without a size: those called so, and the first ones; by name, or by input where they have none."""
+    """Axes of examples without a size: by name, or by input where they have none."""
     found: dict[str, int] = {}
     for name, value in inputs.items():
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.dim_value <= 0 and name not in wanted.shapes and (axis == 0 or _BATCH.fullmatch(dim.dim_param)):
+            if name not in wanted.shapes and _is_batch(axis, dim):
                 found[dim.dim_param if _named_axis(dim) else f"{name}, axis 0"] = wanted.batch or 1
     return found
+
+
+def _is_batch(axis: int, dim: onnx.TensorShapeProto.Dimension) -> bool:
+    names = (_BATCH, _FIRST_BATCH) if axis == 0 else (_BATCH,)
+    return dim.dim_value <= 0 and any(name.fullmatch(dim.dim_param) for name in names)
 
 
 def _give_shape(name: str, value: onnx.ValueInfoProto, wanted: Preparation, symbols: Mapping[str, int], source: str) -> None:

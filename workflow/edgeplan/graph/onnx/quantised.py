@@ -249,9 +249,6 @@ def plain_operators(model: onnx.ModelProto, source: str) -> None:
     Args:
         model: the model; it is changed.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: an operator is of a form that cannot be written so.
     """
     if not is_quantised(model):
         return
@@ -276,9 +273,6 @@ def plain_constants(model: onnx.ModelProto, types: Mapping[str, int], source: st
         model: the model; it is changed.
         types: element type of what its nodes read and write, as far as known.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: scales or zero points are none.
     """
     write = Writer(model.graph)
     weights = read_as_weights(model.graph, write.constants)
@@ -326,31 +320,33 @@ def _with_zero(node: onnx.NodeProto, write: Writer, types: Mapping[str, int]) ->
     return plain
 
 
-def _require_type(node: onnx.NodeProto, given: Array, shift: Array, source: str) -> None:
+def _require_type(node: onnx.NodeProto, dtype: np.dtype[Any], shift: Array, source: str) -> None:
     """Refuse zero points of another type than what they are of."""
-    if shift.dtype != given.dtype:
-        refuse(node, source, f"of {given.dtype} with zero points of {shift.dtype}", "quantise the model again")
+    if shift.dtype != dtype:
+        refuse(node, source, f"of {dtype} with zero points of {shift.dtype}", "quantise the model again")
 
 
 def _stored(node: onnx.NodeProto, write: Writer, opset: int, source: str) -> onnx.NodeProto | None:
     """Return the node that makes numbers of a weight's bytes, without a zero point; None where they would be no int8."""
     names = [name for name in node.input if name]
-    values, kinds = [write.value(name) for name in names], [write.kind(name) for name in names]
-    attributes = attributes_of(node)
-    if node.op_type != "DequantizeLinear" or any(value is None for value in values) or attributes.get("block_size"):
+    kinds, attributes = [write.kind(name) for name in names], attributes_of(node)
+    if node.op_type != "DequantizeLinear" or not all(kinds) or attributes.get("block_size"):
         return None
     if kinds[0] not in _BYTES or kinds[1] != TensorProto.FLOAT:
         return None
     check_scale(write.constants[names[1]], node, source)
-    given, scale, *zero = (np.asarray(value) for value in values)
-    axis, apart = int(attributes.get("axis", 1)), given.astype(np.int32)
-    _along(node, scale, given.shape, axis, 0, source)
+    scale, *zero = (np.asarray(write.value(name)) for name in names[1:])
+    axis, shape, stored = int(attributes.get("axis", 1)), tuple(write.constants[names[0]].dims), names[0]
+    _along(node, scale, shape, axis, 0, source)
     if zero:
-        _require_type(node, given, zero[0], source)
-        apart -= _along(node, zero[0], given.shape, axis, 0, source).astype(np.int32)
-    if apart.min(initial=0) < _SIGNED.min or apart.max(initial=0) > _SIGNED.max:
-        return None
-    reads = [write.constant(apart.astype(np.int8)) if zero or kinds[0] != TensorProto.INT8 else names[0], names[1]]
+        _require_type(node, helper.tensor_dtype_to_np_dtype(kinds[0]), zero[0], source)
+    shifts = [_along(node, shift, shape, axis, 0, source).astype(np.int32) for shift in zero]
+    if kinds[0] != TensorProto.INT8 or any(shift.any() for shift in shifts):  # others are not looked at: they may be large
+        apart = np.asarray(write.value(stored)).astype(np.int32) - sum(shifts)
+        if apart.min(initial=0) < _SIGNED.min or apart.max(initial=0) > _SIGNED.max:
+            return None
+        stored = write.constant(apart.astype(np.int8))
+    reads = [stored, names[1]]
     along = {"axis": axis} if scale.size > 1 else {}
     if along and opset < _OF_ONE_AXIS:
         return None
@@ -373,7 +369,7 @@ def _computed(node: onnx.NodeProto, write: Writer, source: str) -> Array | None:
     own = kinds[0] if node.op_type == "DequantizeLinear" else attributes.get("output_dtype") or TensorProto.UINT8
     shift = zero[0] if zero else np.zeros(scale.shape, helper.tensor_dtype_to_np_dtype(own))
     if node.op_type == "DequantizeLinear":
-        _require_type(node, given, shift, source)
+        _require_type(node, given.dtype, shift, source)
     if node.op_type == "QuantizeLinear" and shift.dtype not in (np.int8, np.uint8):
         return None
     axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))

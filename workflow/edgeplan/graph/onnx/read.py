@@ -66,10 +66,7 @@ def from_onnx(model: onnx.ModelProto, source: str = "", path: Path | None = None
     """
     contents = contents_of(model, source)
     check_nodes(contents, source)
-    contents = modern(
-        contents, lambda known, nodes: inferred(known, nodes, _values(nodes, known, path, source), source), source
-    )
-    contents, stored = stored_weights(contents, source)
+    contents, stored = stored_weights(modern(contents, source), source)
     alias = dict(_equal_scalings(contents))
     read = {name for n in contents.nodes for name in n.input} | set(contents.outputs)
     nodes, taken = [], contents.names

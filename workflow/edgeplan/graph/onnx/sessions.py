@@ -21,11 +21,7 @@ def rounds(model: Path) -> bool:
 
 
 def opened(model: Path, *, optimised: bool) -> Any:
-    """Open a session of one thread.
-
-    Raises:
-        ImportError: ONNX Runtime is not installed; other errors are its own.
-    """
+    """Open a session of one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, _ERRORS_ONLY
     if not optimised:

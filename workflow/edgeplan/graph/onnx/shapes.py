@@ -34,11 +34,7 @@ _NEXT_DECLARED = "the shapes in the file may be of an earlier version of the mod
 
 
 def check_nodes(contents: Contents, source: str) -> None:
-    """Hold every node against the schema of its operator: how many inputs and outputs, which attributes of which types.
-
-    Raises:
-        ModelError: a node does not fit, or an input has no static shape.
-    """
+    """Hold every node against the schema of its operator: how many inputs and outputs, which attributes of which types."""
     for value in contents.inputs:
         tensor = _tensor(value, source)
         if tensor is None or any(size < 1 for size in tensor.shape):
@@ -60,9 +56,6 @@ def inferred(
         nodes: its nodes, as the graph knows them.
         values: the constants that decide shapes.
         source: where the model comes from.
-
-    Raises:
-        ModelError: shapes or types do not fit each other, or what the file says of them.
     """
     written = {name for node in nodes for name in node.output}
     inner, outer = written - set(contents.outputs), written & set(contents.outputs)  # an output may also be an input as it is

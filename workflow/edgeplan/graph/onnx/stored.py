@@ -19,6 +19,7 @@ from edgeplan.graph.ir import StoredWeight, Tensor
 from edgeplan.graph.names import free
 from edgeplan.graph.onnx.contents import Contents
 from edgeplan.graph.onnx.nodes import names_in
+from edgeplan.graph.onnx.outside import is_stored_as, take_as
 from edgeplan.graph.operators.base import attributes_of, input_of
 from edgeplan.graph.operators.quantising import check_scale
 
@@ -54,6 +55,8 @@ def _weights(nodes: Iterable[onnx.NodeProto], outputs: Collection[str], constant
 def narrow_to_halves(model: onnx.ModelProto) -> None:
     """Store weights of float32 as float16 behind a Cast, where no value changes by that.
 
+    Of those that lie in other files these are such that are float16 there.
+
     Args:
         model: the model, which was of half precision; it is changed.
     """
@@ -63,15 +66,26 @@ def narrow_to_halves(model: onnx.ModelProto) -> None:
     for tensor in model.graph.initializer:
         if tensor.name not in weights or tensor.data_type != TensorProto.FLOAT:
             continue
-        values, name = numpy_helper.to_array(tensor), tensor.name
+        name = tensor.name
+        if tensor.data_location == TensorProto.EXTERNAL:
+            if is_stored_as(tensor, TensorProto.FLOAT16):
+                take_as(tensor, TensorProto.FLOAT16)
+                tensor.name = free(f"{name}:half", taken)
+                casts.append(_widening(tensor.name, name))
+            continue
+        values = numpy_helper.to_array(tensor)
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is left
             halves = values.astype(np.float16)
         if np.array_equal(halves.astype(np.float32), values):
             tensor.CopyFrom(numpy_helper.from_array(halves, free(f"{name}:half", taken)))
-            casts.append(helper.make_node("Cast", [tensor.name], [name], name=f"{name}:single", to=TensorProto.FLOAT))
+            casts.append(_widening(tensor.name, name))
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def _widening(half: str, name: str) -> onnx.NodeProto:
+    return helper.make_node("Cast", [half], [name], name=f"{name}:single", to=TensorProto.FLOAT)
 
 
 def stored_weights(contents: Contents, source: str) -> tuple[Contents, Mapping[str, StoredWeight]]:
@@ -80,9 +94,6 @@ def stored_weights(contents: Contents, source: str) -> tuple[Contents, Mapping[s
     Args:
         contents: of a file.
         source: where it comes from, for messages.
-
-    Raises:
-        ModelError: a scale is no positive number.
     """
     weights = _weights(contents.nodes, contents.outputs, contents.constants)
     found: dict[str, StoredWeight] = {}

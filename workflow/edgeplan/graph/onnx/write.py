@@ -63,9 +63,6 @@ class SeededModel:
         Args:
             path: file to write.
             sync: whether to wait until the file is on the disk.
-
-        Raises:
-            StoreError: it cannot be written; a file that was there before is kept.
         """
         tensors = self.model.graph.initializer
         beside = path.with_name(f"{path.name}.data")

@@ -54,11 +54,7 @@ def _form(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], _: Ab
 
 
 def check_scale(scale: onnx.TensorProto, node: onnx.NodeProto, source: str) -> None:
-    """Refuse scales that are not positive and finite, as far as the model's file itself holds them.
-
-    Raises:
-        ModelError: a scale is zero, negative, infinite or no number.
-    """
+    """Refuse scales that are not positive and finite, as far as the model's file itself holds them."""
     if scale.data_location == onnx.TensorProto.EXTERNAL:
         return
     values = np.ravel(onnx.numpy_helper.to_array(scale))

@@ -24,11 +24,7 @@ _EPOCH = "1577836800"
 
 
 def bundle_digest(engine: str, target: BoardTarget) -> str:
-    """Return the digest of what a bundle would hold, without making it: a board that has it is left alone.
-
-    Raises:
-        DeviceError: this is no checkout, or the board is none that wheels are made for.
-    """
+    """Return the digest of what a bundle would hold, without making it: a board that has it is left alone."""
     parts = [target.told, *_requirements(engine, target), __version__, files_sha256(_package_files())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -41,10 +37,6 @@ def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> st
         target: the board.
         path: of the archive.
         where: for messages.
-
-    Raises:
-        DeviceError: a wheel cannot be had.
-        StoreError: the archive cannot be written.
     """
     digest, lines = bundle_digest(engine, target), _requirements(engine, target)
     with ScratchFolder("bundle") as made:
@@ -87,11 +79,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _root() -> Path:
-    """Return the checkout that this package runs from.
-
-    Raises:
-        DeviceError: it is installed.
-    """
+    """Return the checkout that this package runs from."""
     root = Path(edgeplan.__file__).parents[2]
     if not all((root / name).is_file() for name in (_LOCK, *_PROJECT)):
         raise DeviceError(

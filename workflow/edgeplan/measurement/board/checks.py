@@ -28,9 +28,6 @@ def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board:
         batch: the batch that was asked for.
         now: time at which the row arrived, seconds since the epoch.
         board: name of the board, for messages.
-
-    Raises:
-        FormatError: it is not what was asked for: wrong sample, shape, range, operators or date, or not finite.
     """
     fault = _fault(row, subject, batch, now)
     if fault:

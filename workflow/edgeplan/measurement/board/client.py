@@ -194,9 +194,6 @@ class BoardMeasurer:
             request: what to ask.
             take: is given each answer.
             again: is called before the request is asked again.
-
-        Raises:
-            DeviceError: the board stays away.
         """
         cut_at, pause = 0.0, _FIRST_PAUSE_SECONDS
         while True:
@@ -226,12 +223,7 @@ class BoardMeasurer:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _opened_link(self) -> Link:
-        """Return the link, opened where there is none; a board that was never reached is not waited for.
-
-        Raises:
-            DeviceError: it cannot be reached, and never could.
-            LinkCutError: it cannot be reached any more.
-        """
+        """Return the link, opened where there is none; a board that was never reached is not waited for."""
         if self._link is None:
             try:
                 self._link = self._connected()
@@ -266,13 +258,7 @@ class BoardMeasurer:
                     take(answer)
 
     def _connected(self) -> Link:
-        """Open a link and the device behind it.
-
-        Raises:
-            _UnreachableError: nobody answers.
-            DeviceError: it is not the board that is expected.
-            FormatError: the worker is of another version, or none.
-        """
+        """Open a link and the device behind it."""
         link = open_link(self._device)
         try:
             self._greeted(link)
@@ -316,12 +302,7 @@ class BoardMeasurer:
             )
 
     def _recognise(self, answers: Sequence[OpenedDevice], asked_at: float) -> None:
-        """Take what a board says of itself.
-
-        Raises:
-            FormatError: its sources measure differently.
-            DeviceError: it is another board than before, or than the file says, or an emulated one.
-        """
+        """Take what a board says of itself."""
         if len(answers) != 1:
             raise self._unasked(f"a device opened {len(answers)} times")
         opened, name = answers[0], self._device.name

@@ -59,9 +59,6 @@ def deploy(device: DeviceFile, *, python: str = "python3", force: bool = False) 
         device: a device whose transport is not local.
         python: the interpreter there that makes the environment.
         force: bring it in any case.
-
-    Raises:
-        DeviceError: the board cannot be reached, or is none that wheels are made for.
     """
     where = f"device {device.name!r}"
     _require_reachable(device)
@@ -114,11 +111,7 @@ def _require_reachable(device: DeviceFile) -> None:
 def _asked(
     device: DeviceFile, python: str, what: Literal["probe", "install"], archive: Path | None, timeout_s: float
 ) -> dict[str, Any]:
-    """Run `install.py` on the board, and give what it prints.
-
-    Raises:
-        DeviceError: it prints nothing that can be understood.
-    """
+    """Run `install.py` on the board, and give what it prints."""
     board = device.board
     assert board is not None  # noqa: S101  who calls has looked
     script = Path(__file__).with_name("install.py").read_text(encoding="utf-8")

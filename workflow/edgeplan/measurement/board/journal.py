@@ -66,11 +66,7 @@ class BoardJournal:
         return list(found.values())
 
     def commit(self, batch: str, rows: Sequence[MeasuredRow]) -> None:
-        """Keep rows: each is on the disk when this returns. The caller holds the board.
-
-        Raises:
-            StoreError: the disk is full, or may not be written to.
-        """
+        """Keep rows: each is on the disk when this returns. The caller holds the board."""
         if self._journal is None:  # not before: it takes back half a line, which another worker may be writing
             self._journal = Journal(self.path)
         for row in rows:
@@ -83,11 +79,7 @@ class BoardJournal:
         return {row.name: row for row in rows if row.sample == sample and row.name in names}
 
     def _look(self) -> None:
-        """Read the lines that were added since the last look.
-
-        Raises:
-            FormatError: one is no line of a journal.
-        """
+        """Read the lines that were added since the last look."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:

@@ -25,12 +25,7 @@ class LineReader:
         self._searched = 0
 
     def next(self, timeout_s: float | None = None) -> bytes | None:
-        """Read the next line, without its end; None at the end of the input, where a cut line counts as none.
-
-        Raises:
-            FormatError: the line is longer than it may be.
-            TimeoutError: it did not come in time.
-        """
+        """Read the next line, without its end; None at the end of the input, where a cut line counts as none."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (place := self._buffer.find(b"\n", self._searched)) < 0:
             self._searched = len(self._buffer)

@@ -48,11 +48,7 @@ class Link:
         return self._process.pid
 
     def send(self, request: Request) -> None:
-        """Send a request to the worker.
-
-        Raises:
-            LinkCutError: nobody reads it.
-        """
+        """Send a request to the worker."""
         try:
             self._input.write(line_of(request))
             self._input.flush()
@@ -60,12 +56,7 @@ class Link:
             raise LinkCutError from error
 
     def receive(self, timeout_s: float) -> Answer:
-        """Receive the next answer of the worker.
-
-        Raises:
-            LinkCutError: the link has ended, or nothing came in time.
-            FormatError: what came is no answer, or too long for one.
-        """
+        """Receive the next answer of the worker."""
         try:
             line = self._reader.next(timeout_s)
         except TimeoutError as error:
@@ -103,11 +94,7 @@ class Link:
 
 
 def open_link(device: DeviceFile) -> Link:
-    """Start what reaches a device's worker.
-
-    Raises:
-        DeviceError: there is no such program here.
-    """
+    """Start what reaches a device's worker."""
     board = device.board
     assert board is not None  # noqa: S101  who calls has looked
     command = board.worker_command()

@@ -42,11 +42,7 @@ class BoardTarget:
         return f"Python {self.python[0]}.{self.python[1]} on {self.architecture} with glibc 2.{self.glibc}"
 
     def require_supported(self, engine: str, where: str) -> None:
-        """Refuse a board that no wheels are made for.
-
-        Raises:
-            DeviceError: the Python is too old, or the processor or library is none that wheels are made for.
-        """
+        """Refuse a board that no wheels are made for."""
         if self.python < _OLDEST_PYTHON:
             raise DeviceError(
                 f"the board's Python is {self.python[0]}.{self.python[1]}, and the worker needs 3.11 or newer",
@@ -110,9 +106,6 @@ def pinned(lock: str, engine: str, target: BoardTarget) -> list[str]:
         lock: text of a lock of uv: packages with markers, hashes and what each is needed by.
         engine: of the device.
         target: the board.
-
-    Raises:
-        DeviceError: the lock lacks a package.
     """
     entries = list(_entries(lock))
     parents: dict[str, set[str]] = {}
@@ -164,11 +157,7 @@ def _entries(lock: str) -> Iterator[_Entry]:
 
 
 def download(requirements: Path, folder: Path, target: BoardTarget, where: str) -> None:
-    """Download wheels for a board by pip, each checked against the hashes of the lock.
-
-    Raises:
-        DeviceError: there is none of a package for that board, or no index can be reached.
-    """
+    """Download wheels for a board by pip, each checked against the hashes of the lock."""
     version = "".join(map(str, target.python))
     platforms = [word for tag in target.tags() for word in ("--platform", tag)]
     abis = [word for abi in (f"cp{version}", "abi3", "none") for word in ("--abi", abi)]

@@ -304,11 +304,7 @@ def schema() -> dict[str, Any]:
 
 
 def line_of(message: Request | Answer) -> bytes:
-    """Write a message as a line.
-
-    Raises:
-        FormatError: it is longer than any line may be.
-    """
+    """Write a message as a line."""
     line = _ENCODER.encode(message) + b"\n"
     if len(line) > MAX_REQUEST_BYTES:
         raise FormatError(
@@ -320,21 +316,13 @@ def line_of(message: Request | Answer) -> bytes:
 
 
 def request_of(line: bytes) -> Request:
-    """Read what a host asks.
-
-    Raises:
-        FormatError: it is no request.
-    """
+    """Read what a host asks."""
     found: Request = _read(line, _REQUESTS, "a request")
     return found
 
 
 def answer_of(line: bytes) -> Answer:
-    """Read what a worker answers.
-
-    Raises:
-        FormatError: it is no answer.
-    """
+    """Read what a worker answers."""
     found: Answer = _read(line, _ANSWERS, "an answer of a worker")
     return found
 
@@ -355,11 +343,7 @@ def _read(line: bytes, decoder: msgspec.json.Decoder[Any], what: str) -> Any:
 
 
 def graph_document(graph: Graph) -> GraphDocument:
-    """Write a graph without weights.
-
-    Raises:
-        ModelError: an attribute is infinite or no number.
-    """
+    """Write a graph without weights."""
     for op in graph.operators:
         for name, value in op.attributes.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -410,11 +394,7 @@ def asked_batch(batch: Batch, number: str, wait_s: float) -> AskedBatch:
 
 
 def batch_of(asked: AskedBatch) -> Batch:
-    """Read a batch that was asked for.
-
-    Raises:
-        FormatError: settings do not fit, or a graph is not the one that its digest names.
-    """
+    """Read a batch that was asked for."""
     subjects = tuple(Subject(graph_of(one.graph), one.profiled) for one in asked.subjects)
     for one, subject in zip(asked.subjects, subjects, strict=True):
         if subject.id != one.id:

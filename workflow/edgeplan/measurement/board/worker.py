@@ -122,11 +122,7 @@ class Requests:
         self._lines.put(None)
 
     def __iter__(self) -> Iterator[Request]:
-        """Yield what the host asks, until it goes.
-
-        Raises:
-            FormatError: a line is too long, or no request.
-        """
+        """Yield what the host asks, until it goes."""
         with contextlib.suppress(queue.Empty):
             while (line := self._lines.get(timeout=_IDLE_SECONDS)) is not None:
                 if isinstance(line, EdgeplanError):
@@ -160,11 +156,7 @@ class WorkerSession:
         self._journals: dict[str, BoardJournal] = {}
 
     def opened(self) -> OpenedDevice:
-        """Tell which engine and board are here.
-
-        Raises:
-            DeviceError: the engine is not installed, or a core is not there.
-        """
+        """Tell which engine and board are here."""
         self._device.check_cores()
         facts = self._local.describe()
         environment = dict(facts.environment)
@@ -178,11 +170,7 @@ class WorkerSession:
         )
 
     def answer(self, request: Request) -> None:
-        """Answer a request; `Done` is the last line.
-
-        Raises:
-            EdgeplanError: it cannot be answered.
-        """
+        """Answer a request; `Done` is the last line."""
         done = Done()
         match request:
             case TimeReferences():
@@ -227,11 +215,7 @@ class WorkerSession:
         return [rows[name] for name in batch.names]
 
     def _fresh(self, batch: Batch) -> list[MeasuredRow]:
-        """Measure a batch while the board is fit.
-
-        Raises:
-            NoiseError: the board is throttled again and again.
-        """
+        """Measure a batch while the board is fit."""
         for _ in range(1 + THROTTLED_AGAIN):
             self._gate.wait()
             found = self._local.measure(batch)
@@ -252,12 +236,7 @@ class WorkerSession:
 
     @contextlib.contextmanager
     def _held(self, wait_s: float) -> Iterator[None]:
-        """Hold the board; the host is told for whom it waits.
-
-        Raises:
-            BusyError: another process still measures.
-            HostGoneError: the host has gone meanwhile.
-        """
+        """Hold the board; the host is told for whom it waits."""
         end, looks = time.monotonic() + wait_s, 0
         with contextlib.ExitStack() as stack:
             while True:

@@ -31,11 +31,7 @@ Result = TypeVar("Result", bound=BaseModel)
 
 
 def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
-    """Measure one cold run in a fresh process: a program as a user of the engine would write it (`program`).
-
-    Raises:
-        ColdRunError: it crashed, hung or answered nonsense; its last words on stderr are in the message.
-    """
+    """Measure one cold run in a fresh process: a program as a user of the engine would write it (`program`)."""
     files = job.artefact.files
     if job.state == "cached":  # before the imports, so that these push the model out of the processor's own caches again
         page_cache.read_through(files)
@@ -98,11 +94,7 @@ def _error(outputs: Sequence[Array], reference: Path) -> float:
 
 
 def prepare_offline(job: PrepareJob, timeout_seconds: float = 900.0) -> PrepareResult:
-    """Build what a setting loads, in a process of its own: converters crash, and leave libraries and threads behind.
-
-    Raises:
-        ColdRunError: as for `run_cold`.
-    """
+    """Build what a setting loads, in a process of its own: converters crash, and leave libraries and threads behind."""
     what = f"preparing {job.setting} for {job.model.name}"
     return work_apart("edgeplan.measurement.process.worker", job, PrepareResult, what, timeout_seconds)
 
@@ -129,19 +121,11 @@ class Forks:
         self._said.close()
 
     def run_cold(self, job: RunJob) -> RunResult:
-        """Run a plan of our own runtime cold, as `run_cold` does.
-
-        Raises:
-            ColdRunError: the process failed or answered nonsense.
-        """
+        """Run a plan of our own runtime cold, as `run_cold` does."""
         return self._ask(job, RunResult)
 
     def first_execution_ms(self, job: OnceJob) -> float:
-        """Measure how much longer the first execution of a step takes than its second, in ms of processor time.
-
-        Raises:
-            ColdRunError: as `run_cold`.
-        """
+        """Measure how much longer the first execution of a step takes than its second, in ms of processor time."""
         return self._ask(job, OnceResult).time_ms
 
     def open(self) -> None:

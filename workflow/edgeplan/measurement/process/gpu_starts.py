@@ -79,11 +79,7 @@ class GpuStartResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def start_gpu(job: GpuStartJob) -> GpuStartResult:
-    """Start a plan cold in a fresh process.
-
-    Raises:
-        ColdRunError: the process failed.
-    """
+    """Start a plan cold in a fresh process."""
     memory = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
     with ScratchFolder("edgeplan-gpu-start-", memory) as folder:
         return work_apart(__name__, msgspec.structs.replace(job, scratch=folder), GpuStartResult, "a cold start on a GPU",
@@ -98,9 +94,6 @@ def starts_apart(plan: PlanFolder, values: Mapping[str, Any], repeat: int, *, ev
         values: inputs.
         repeat: how often.
         evicted: whether its files are dropped from the page cache before each.
-
-    Raises:
-        ColdRunError: a process failed.
     """
     with ScratchFolder("gpu-inputs") as folder:
         inputs = Path(folder) / "inputs.npz"

@@ -69,11 +69,7 @@ def _time_us(work: Callable[[], object]) -> float:
 
 
 def together_us(processors: Sequence[int], load: str = HASHES) -> float:
-    """Run a load on all processors at once; return the time of the slowest of them, in microseconds.
-
-    Raises:
-        DeviceError: one of them may not be used.
-    """
+    """Run a load on all processors at once; return the time of the slowest of them, in microseconds."""
     everyone, times, problems = threading.Barrier(len(processors)), list[float](), list[OSError]()
 
     def look(processor: int) -> None:

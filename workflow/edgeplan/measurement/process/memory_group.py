@@ -63,11 +63,7 @@ class NoCopiesError(Exception):
 
 
 def copied(files: Iterable[str], folder: Path) -> dict[str, str]:
-    """Copy files into a folder, no page of them in memory; the copy of each.
-
-    Raises:
-        NoCopiesError: the page cache keeps them, as for a file system in memory, or there is no room.
-    """
+    """Copy files into a folder, no page of them in memory; the copy of each."""
     found = {}
     try:
         for number, file in enumerate(sorted(set(files))):
@@ -140,11 +136,7 @@ class MemoryGroup:
 
 @contextlib.contextmanager
 def memory_group() -> Iterator[MemoryGroup]:
-    """A new memory cgroup, removed afterwards.
-
-    Raises:
-        NoGroupError: there is no such controller, or this user may not use it.
-    """
+    """A new memory cgroup, removed afterwards."""
     version = 1 if (_ROOT_1 / "memory.limit_in_bytes").exists() or (_ROOT_1 / "cgroup.procs").exists() else 2
     # a group within this process's own one stays under its limits
     own = (folder for held_by, folder in groups("memory") if held_by == 1)
@@ -190,10 +182,6 @@ def run_limited(module: str, job_with_gate: bytes, gate: Path, budget: int, time
         gate: a file that must not exist.
         budget: bytes.
         timeout_seconds: for the process.
-
-    Raises:
-        NoGroupError: this system gives no memory cgroup.
-        TimeoutError: the process did not become idle.
     """
     starter = (
         "import os\n"
@@ -221,9 +209,6 @@ def run_paying(
         limit: bytes of the whole group from the start of the process on; 0: none before it is idle.
         budget: bytes over what the group uses when it is idle; 0: nothing is added to the limit.
         timeout_seconds: for the process.
-
-    Raises:
-        NoGroupError: this system gives no memory cgroup, or no files of its own to a process in it.
     """
     try:
         copies = copied(files, work)

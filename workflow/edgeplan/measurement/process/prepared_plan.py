@@ -18,9 +18,6 @@ def prepared(folder: Path) -> PrepareResult:
     """Describe a plan folder as a prepared artefact: every file that a first run reads is named in it.
 
     Its engine version changes with its content.
-
-    Raises:
-        FormatError: it is not a plan folder.
     """
     plan = read_folder(folder, COLD_START)
     program = plan.program_of(LinkedProgram)

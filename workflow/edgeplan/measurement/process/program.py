@@ -55,9 +55,6 @@ class Program:
         processors: that it may use; none: any.
         timeout_seconds: for all of it.
         group: a group that pays for all of its memory.
-
-    Raises:
-        ColdRunError: it crashed, hung or answered nonsense; its last words on stderr are in the message.
     """
 
     def __init__(
@@ -116,9 +113,6 @@ class Program:
 
         Args:
             seconds: that it may take; 0: what is left of all.
-
-        Raises:
-            ColdRunError: as above; OverTimeError where it took longer.
         """
         self._tell("")
         return self._answer(seconds)
@@ -129,9 +123,6 @@ class Program:
         Args:
             count: how often.
             seconds: that each may take, and each is asked for by itself then; 0: what is left of all.
-
-        Raises:
-            ColdRunError: as above; OverTimeError where one took longer.
         """
         at_once = 1 if seconds else _AT_ONCE
         for first in range(0, count, at_once):
@@ -141,11 +132,7 @@ class Program:
                 yield self._answer(seconds)["run"] * 1e3
 
     def outputs(self) -> list[Array]:
-        """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last.
-
-        Raises:
-            ColdRunError: as above.
-        """
+        """Return the outputs, in the order of the model: of our plans those of the first run, of other engines of the last."""
         self._tell("save")
         self._answer(0.0)
         with np.load(self._outputs, allow_pickle=False) as found:

@@ -38,11 +38,7 @@ def read_ahead_kb(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def reading_ahead(path: Path, kilobytes: int) -> Iterator[None]:
-    """Have the system read so many KiB ahead on the disk of a path while the block runs.
-
-    Raises:
-        FixedReadAheadError: it cannot be changed.
-    """
+    """Have the system read so many KiB ahead on the disk of a path while the block runs."""
     file = read_ahead_file(path)
     try:
         before = file.read_text().strip()

@@ -23,11 +23,6 @@ def start_apart(
     """Start a plan cold in fresh processes, on random inputs: the time of each start (ms), and whether the plan is continuous.
 
     A run in this process, on `values`, says what is wrong where a fresh one fails, and repairs the cache.
-
-    Raises:
-        DeviceError: too few cores, or such that a fresh process would take others than were named.
-        ColdRunError: a process failed where this one does not.
-        EdgeplanError: see `open_plan`.
     """
     program = cast("LinkedProgram", plan.program)
     executing, preparing = cold_executor.processors_of(program, cores)

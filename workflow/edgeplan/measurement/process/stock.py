@@ -27,11 +27,7 @@ _TIMEOUT_SECONDS = 600.0
 
 
 def peak_bytes(model: Path, processors: tuple[int, ...]) -> int:
-    """Measure ONNX Runtime's peak over idle by default, all pages, in bytes.
-
-    Raises:
-        ColdRunError: it cannot run the model.
-    """
+    """Measure ONNX Runtime's peak over idle by default, all pages, in bytes."""
     inputs = inputs_of(model)
     with ScratchFolder("stock") as folder:
         artefact = prepared(DEFAULT, model, inputs, Path(folder), len(processors))
@@ -77,11 +73,7 @@ class Inputs:
 
 
 def inputs_of(model: Path) -> Inputs:
-    """Return random inputs of a model.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """Return random inputs of a model."""
     graph = load_onnx(model)
     types = {name: graph.tensors[name].dtype for name in graph.inputs}
     return Inputs(
@@ -92,11 +84,7 @@ def inputs_of(model: Path) -> Inputs:
 
 
 def prepared(setting: str, model: Path, inputs: Inputs, folder: Path, threads: int) -> Artefact:
-    """Prepare the artefact that a setting loads for a model.
-
-    Raises:
-        ColdRunError: the setting cannot run it; its reason is in the message.
-    """
+    """Prepare the artefact that a setting loads for a model."""
     found = prepare_offline(PrepareJob(setting=setting, threads=threads, model=model, inputs=inputs.shapes, folder=folder))
     if found.artefact is None:
         raise ColdRunError(f"{setting} cannot run the model: {found.reason}", where=str(model), next_step="leave it out")
@@ -124,10 +112,6 @@ def run_stock(
         patience_seconds: that opening with the first inference, and each further one, may take; after as many in all no further
             one begins; 0: any time.
         budget: bytes over idle that the system holds it to; None: no limit.
-
-    Raises:
-        ColdRunError: the process failed; `OverTimeError`, or `OutOfMemoryError` where it was held to a budget.
-        NoGroupError: this system gives no memory cgroup.
     """
     values = random_inputs(inputs.shapes, 0, inputs.types, inputs.below)
     with (nullcontext() if budget is None else memory_group()) as group, Program(

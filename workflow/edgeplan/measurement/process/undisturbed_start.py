@@ -50,9 +50,6 @@ def start_cold(
     Returns:
         The first start that was not disturbed, or one that cannot count for another reason; of disturbed ones, the least
         disturbed.
-
-    Raises:
-        ColdRunError: as `run_cold`.
     """
     made: list[ObservedStart] = []
     for _ in range(attempts):

@@ -22,9 +22,6 @@ class Buffers:
         lower, upper: lifetime, any unit.
         size: bytes (or any unit), at least 0.
         alignment: offsets are multiples of it, at least 1.
-
-    Raises:
-        FormatError: the arrays differ in length, or a value is out of range.
     """
 
     lower: Ints
@@ -73,11 +70,7 @@ class BufferLayout:
 
 
 def buffers(lower: object, upper: object, size: object, alignment: object = None) -> Buffers:
-    """Return buffers from sequences of integers; alignment 1 without.
-
-    Raises:
-        FormatError: see `Buffers`.
-    """
+    """Return buffers from sequences of integers; alignment 1 without."""
     lows, highs, sizes = (np.asarray(values, dtype=np.int64) for values in (lower, upper, size))
     aligned = np.ones(len(sizes), dtype=np.int64) if alignment is None else np.asarray(alignment, dtype=np.int64)
     return Buffers(lows, highs, sizes, aligned)

@@ -30,10 +30,6 @@ def plan(
         budget: bytes for tensors and weights.
         mode: what is planned for.
         work: of the search for a better layout of the tensors (`search.improved`); 0: none.
-
-    Raises:
-        InfeasibleError: it is proven that nothing fits; the message says what is the least.
-        UndecidedError: neither a plan nor a proof is found.
     """
     if budget < bounds.least_bytes(workload):
         raise _does_not_fit(least(workload), budget)

@@ -1,7 +1,6 @@
 """The best of a few skylines for a budget, its time, and the bound that it is held to.
 
-Plain Python alone: the process that runs a plan makes the next one by this, in hundredths of a
-second, from a profile and a layout of the tensors.
+Plain Python alone, in hundredths of a second.
 """
 
 from __future__ import annotations

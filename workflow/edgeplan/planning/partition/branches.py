@@ -57,11 +57,7 @@ class Solution:
 
 
 def solver() -> Any:
-    """Import the CP-SAT solver of OR-tools.
-
-    Raises:
-        DeviceError: it is not installed.
-    """
+    """Import the CP-SAT solver of OR-tools."""
     try:
         cp_model.CpModel  # noqa: B018  asked for, so that it is imported
     except ImportError as error:

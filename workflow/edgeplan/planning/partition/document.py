@@ -115,11 +115,7 @@ class CostDocument(_Part):
 
 
 def read_costs(path: Path) -> PairCosts:
-    """Read a cost document from its file.
-
-    Raises:
-        FormatError: it cannot be read or does not fit; it names the operator and the field.
-    """
+    """Read a cost document from its file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -135,9 +131,6 @@ def parse_costs(content: bytes, where: str) -> PairCosts:
     Args:
         content: JSON in UTF-8, or in the encoding that its byte order mark says.
         where: path, for messages.
-
-    Raises:
-        FormatError: see `read_costs`.
     """
     try:
         raw = json.loads(content, object_pairs_hook=_unrepeated)

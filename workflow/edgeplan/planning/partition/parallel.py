@@ -105,9 +105,6 @@ def parallel(costs: PairCosts, search: SearchLimits) -> SideBySide:
     Args:
         costs: with the options to choose from.
         search: how hard to search.
-
-    Raises:
-        DeviceError: a branch has to be planned and OR-tools is not installed.
     """
     until = time.monotonic() + search.time_limit_s
     chain = _Chain(costs, search.gap)

@@ -82,12 +82,7 @@ BASELINES: dict[str, Callable[[PairCosts], Choice]] = {
 
 
 def outcome(costs: PairCosts, mode: str, search: SearchLimits | None = None) -> PartitionOutcome:
-    """Plan a partition in one mode.
-
-    Raises:
-        ParamsError: no such mode.
-        DeviceError: side by side needs OR-tools, which is not installed.
-    """
+    """Plan a partition in one mode."""
     if mode not in _MODES:
         raise ParamsError(f"there is no mode {mode!r}", next_step=f"choose one of {', '.join(_MODES)}")
     return _MODES[mode](admitted(costs), search or SearchLimits())
@@ -100,9 +95,6 @@ def plan(costs: PairCosts, mode: Mode, search: SearchLimits | None = None) -> Pa
         costs: of the model.
         mode: one step at a time, or side by side.
         search: how hard to search side by side.
-
-    Raises:
-        ParamsError, DeviceError: see `outcome`.
     """
     started = time.monotonic()
     return described(costs, outcome(costs, mode, search), mode, started)

@@ -132,11 +132,7 @@ def queues_by(costs: PairCosts, choice: Choice, keys: Sequence[float]) -> tuple[
 
 
 def side_by_side(costs: PairCosts, schedule: OptionSchedule, boundary: Boundary) -> PairTimeline:
-    """Simulate both queues side by side.
-
-    Raises:
-        ValueError: the queues wait for each other, or a step is not where its option wants it.
-    """
+    """Simulate both queues side by side."""
     return _Execution(costs, schedule, boundary).run()
 
 

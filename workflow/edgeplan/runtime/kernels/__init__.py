@@ -18,11 +18,7 @@ _TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 
 
 def load(names: Iterable[str]) -> list[int]:
-    """Addresses of kernels, by what they do and what their elements are of: `where_int32`.
-
-    Raises:
-        DeviceError: there is no such kernel, or it can neither be loaded nor compiled.
-    """
+    """Addresses of kernels, by what they do and what their elements are of: `where_int32`."""
     wanted = tuple(names)
     found = addresses(_IMAGES, wanted)
     return [found[name][name] for name in wanted]

@@ -15,11 +15,7 @@ _RAISED = 255  # a status that neither the library nor a kernel returns
 
 
 def build(name: str) -> bytes:
-    """Compile a kernel for this processor.
-
-    Raises:
-        DeviceError: there is no such kernel, or it cannot be compiled for this kind of processor.
-    """
+    """Compile a kernel for this processor."""
     family, _, element = name.rpartition("_")
     if family not in KERNELS or element not in KERNELS[family].elements:
         raise DeviceError(

@@ -50,9 +50,6 @@ def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[
         dnnl: the library of the host.
         partitioned: the partition, made for the host's blocks.
         threads: of the host's steps.
-
-    Raises:
-        ModelError: oneDNN offers no implementation of a step.
     """
     ranged = partitioned.ranged
     steps = ranged.lowered
@@ -86,11 +83,7 @@ def build_pair(dnnl: Dnnl, partitioned: Partitioned, threads: int = 1) -> tuple[
 
 
 def made_weights(dnnl: Dnnl, partitioned: Partitioned, built: Built, model: Path) -> Buffer:
-    """The weights of a program as its file holds them, which is not written: a session needs it once.
-
-    Raises:
-        ModelError: the weights cannot be read.
-    """
+    """The weights of a program as its file holds them, which is not written: a session needs it once."""
     found = allocate(built.program.weights_bytes)
     for at, content in contents(dnnl, model, partitioned.lowered, built):
         found.data[at : at + len(content)] = content
@@ -98,11 +91,7 @@ def made_weights(dnnl: Dnnl, partitioned: Partitioned, built: Built, model: Path
 
 
 def read_weights(path: Path, size: int) -> Buffer:
-    """The weights of a program, read whole.
-
-    Raises:
-        OSError: the file cannot be read, or is shorter.
-    """
+    """The weights of a program, read whole."""
     found = allocate(size)
     with path.open("rb", buffering=0) as file:
         at = 0

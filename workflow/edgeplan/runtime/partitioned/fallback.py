@@ -42,11 +42,7 @@ class Fallback:
         self._usable, self.fell_back = True, False
 
     def run(self, pair: Timed, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run an inference on the pair, or on one processor where that is tried, or has proven faster; one that fails is left.
-
-        Raises:
-            EdgeplanError: the pair fails.
-        """
+        """Run an inference on the pair, or on one processor where that is tried, or faster; one that fails is left."""
         slow = len(self._recent) == WATCHED and statistics.median(self._recent) > SLOW * self._expected_ms
         if self._usable and (self.fell_back or (slow and self._rest <= 0)):
             try:

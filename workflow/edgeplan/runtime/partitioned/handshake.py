@@ -46,9 +46,6 @@ def handshake(
         synchronisation: how they wait for each other.
         runs: of the chain.
         steps: of the chain, at least two.
-
-    Raises:
-        DeviceError: a processor fails, or the pair cannot synchronise so.
     """
     kernel = gpu.empty()
     items = [Item(lane, k, kernel) for k in range(steps) for lane in (1, 0)]

@@ -45,11 +45,7 @@ class Item:
     arena: Buffer | None = None
 
     def enqueue(self, gpu: Processor) -> None:
-        """Have the GPU's queue move what the kernel reads, run it, and move what the host reads.
-
-        Raises:
-            DeviceError: the GPU reports a failure.
-        """
+        """Have the GPU's queue move what the kernel reads, run it, and move what the host reads."""
         if self.arena is not None:
             for region in self.moved_in:
                 gpu.enqueue_in(self.arena, region)
@@ -80,9 +76,6 @@ class Lanes(ABC):
 
         Args:
             times: when each began and ended is put there, in ns since the beginning; -1 where the GPU does not tell.
-
-        Raises:
-            DeviceError: a processor fails, or does not come in time. What the GPU had in its queue is ended or given up.
         """
         self.gpu.spans()
         begin = time.perf_counter_ns()
@@ -99,12 +92,7 @@ class Lanes(ABC):
             times[self.on[1 - _CPU]] = spans - begin
 
     def run_host(self, first: int, end: int, last: int = 0) -> int:
-        """Run some of the host's items, and wait for the other lane's counter; `words.LATE` if it did not come.
-
-        Raises:
-            ModelError: an index lies outside its axis.
-            DeviceError: the library reports a failure.
-        """
+        """Run some of the host's items, and wait for the other lane's counter; `words.LATE` if it did not come."""
         found = self.loop.run(first, end, last, int(self.limit_seconds * _NS_PER_S))
         if found == words.FAILED:
             self.cpu.dnnl.check_execution(self.loop.status)

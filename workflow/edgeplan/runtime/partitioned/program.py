@@ -90,9 +90,6 @@ def partition(
         assignments: where each step runs.
         orders: numbers of the steps that each lane runs, in order, split ones in both: they wait for what they
             read, and different steps run side by side. None: a step waits for all of the step before.
-
-    Raises:
-        ModelError: a step cannot be split there, or the orders leave a step out or contradict what steps read.
     """
     if len(assignments) != len(lowered.steps):
         raise _misfit(lowered, f"{len(assignments)} assignments for {len(lowered.steps)} steps")
@@ -142,9 +139,6 @@ def program_of(dnnl: Dnnl, partitioned: Partitioned, model: Path, threads: int =
         model: the ONNX file.
         threads: of the steps of lane 0.
         home: layout of the activations inside the model, as they were given to `partition`.
-
-    Raises:
-        ModelError: oneDNN offers no implementation of a step, or the weights cannot be found.
     """
     lowered = partitioned.ranged.lowered
     dnnl.set_threads(threads)

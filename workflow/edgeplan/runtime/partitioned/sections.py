@@ -136,9 +136,6 @@ def cut(lowered: Lowered, layouts: Mapping[str, str], block: int, cuts: Sequence
         layouts: layout of every activation.
         block: channels of a block in the layout `blocked16`.
         cuts: for each step; None to leave it whole.
-
-    Raises:
-        ModelError: a step cannot be cut there; it says why.
     """
     for step, wanted in zip(lowered.steps, cuts, strict=True):
         if wanted is not None:

@@ -115,11 +115,6 @@ class PairSession(Session):
         arena: where all activations are.
         fallback: decides whether one processor runs alone; None: the pair runs, however slow it is.
         times: of the last run, when each sub-step began and ended, in ns since the run began; -1 where the GPU does not tell.
-
-    Raises:
-        ModelError: a processor refuses a step.
-        DeviceError: memory does not suffice, a kernel cannot be made, or the processors cannot synchronise so.
-        FormatError: the program does not fit.
     """
 
     def __init__(
@@ -212,21 +207,11 @@ class PairSession(Session):
         return any("winograd" in kernel.implementation for kernel in self.kernels)
 
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Run one inference; see `Session`.
-
-        Raises:
-            ModelError: an index in an input lies outside its axis.
-            DeviceError: a processor fails, or does not come in time; the session can only be closed then.
-        """
+        """Run one inference; see `Session`."""
         return self.timed(inputs)[0] if self.fallback is None else self.fallback.run(self.timed, inputs)
 
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], float]:
-        """Run one inference without a fallback; its outputs, and the time (ms) of its steps alone, without their copies.
-
-        Raises:
-            ModelError: as `run`.
-            DeviceError: likewise.
-        """
+        """Run one inference without a fallback; its outputs, and the time (ms) of its steps alone, without their copies."""
         self.bind(inputs)
         began = time.perf_counter()
         self.execute()
@@ -234,21 +219,12 @@ class PairSession(Session):
         return self.outputs(), took * 1e3
 
     def bind(self, inputs: Mapping[str, Array]) -> None:
-        """Copy the inputs to their place. The arena is reused while running, so each run needs them again.
-
-        Raises:
-            ModelError: an input is missing or of another shape.
-            DeviceError: the session has ended, or a processor failed in an earlier run.
-        """
+        """Copy the inputs to their place. The arena is reused while running, so each run needs them again."""
         self._require_open()
         copy_inputs({border.name: self._view(border) for border in self.program.inputs}, inputs, self.program.model)
 
     def execute(self) -> None:
-        """Run all steps on the inputs bound.
-
-        Raises:
-            DeviceError: as `run`.
-        """
+        """Run all steps on the inputs bound."""
         self._require_open()
         self._failed = True  # until it has not
         try:

@@ -1,4 +1,4 @@
-"""Plans made again in the process that runs one, for another budget: from the stored profile, without anything heavy.
+"""Plans made again for another budget, from the stored profile.
 
 Layers need not be cut again, nor kernels made: where buffers and weights lie changes, and when weights are read.
 """
@@ -64,9 +64,6 @@ class Again:
             program: the program.
             profile: of it.
             layout: of the plan that is stored: addresses of buffers to begin with.
-
-        Raises:
-            FormatError: they are of another program.
         """
         compute, layouts = profile["compute_ms"], (profile["lowest"], layout)
         if len(compute) != len(program.step_names) or any(len(layout) != len(program.buffer_names) for layout in layouts):
@@ -81,9 +78,6 @@ class Again:
         Args:
             budget: bytes over idle, all pages.
             mode: one of `Mode`.
-
-        Raises:
-            InfeasibleError: it does not fit, or no layout at hand does.
         """
         needed = bounds.least_bytes(self.workload) + self.objects_bytes
         found = None

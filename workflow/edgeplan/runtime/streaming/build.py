@@ -128,9 +128,6 @@ def build(
         limits: the same as `limit` for single steps, by their names.
         halved: weights of the model that are stored in half their bytes, where all of a segment are (`halvable`).
         halves: as what these are stored.
-
-    Raises:
-        ModelError: oneDNN offers no implementation of a step.
     """
     dnnl.set_threads(threads)
     lowered, tables = with_rows(lowered)
@@ -480,10 +477,6 @@ def write_weights(dnnl: Dnnl, model: Path, lowered: Lowered, built: Built, targe
         lowered: its steps, before they were cut.
         built: the program.
         target: the file to write.
-
-    Raises:
-        ModelError: the weights cannot be read.
-        OSError: the file cannot be written.
     """
     with target.open("wb") as file:
         for at, content in contents(dnnl, model, lowered, built):
@@ -522,9 +515,6 @@ def halvable(model: Path, lowered: Lowered, kind: Stored = BF16) -> frozenset[st
     """Names of the weights that can be stored in half their bytes: float32, and none becomes infinite by that.
 
     Masks of attention hold numbers that would.
-
-    Raises:
-        ModelError: the weights cannot be read.
     """
     names = {name for step in lowered.steps for name in step.weights.values() if lowered.types.get(name, FLOAT32) == FLOAT32}
     with _Values(model, lowered, Ranged(lowered, {}, {}, ())) as values:

@@ -43,9 +43,6 @@ class BoundCalls:
         columns: of the program.
         loop: over the steps that are run here.
         rows: the steps that read rows of the file; Python runs them.
-
-    Raises:
-        FormatError: operands are not those of the kernels.
     """
 
     def __init__(
@@ -162,13 +159,7 @@ class BoundCalls:
         return Loop(self._dnnl.info.path, self._stream.value, items)
 
     def run(self, first: int, end: int) -> None:
-        """Run steps from one on to before another, counted among those that are run here; those that read rows by themselves.
-
-        Raises:
-            FormatError: the kernel of one is not made.
-            ModelError: an index lies outside its axis.
-            DeviceError: the library reports a failure.
-        """
+        """Run steps from one on to before another, counted among those that are run here; those reading rows themselves."""
         if first in self.rows:
             status = self._read_rows(first)
         else:

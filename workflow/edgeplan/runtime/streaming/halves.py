@@ -46,9 +46,6 @@ def widen(halves: int, values: int, size: int, kind: Stored = BF16) -> None:
         values: the address that their float32 values go to.
         size: bytes of the halves, a multiple of those of a block.
         kind: of the halves.
-
-    Raises:
-        ValueError: it is none.
     """
     if size % _BLOCK_BYTES or size < 0:
         raise ValueError(f"{size} bytes are no whole blocks of {_BLOCK_BYTES}")

@@ -144,11 +144,6 @@ class MemorySession(Session):
         predicted_ms: of an inference under that budget.
         bytes_per_ms: of reading weights, when it was planned; 0: nobody knows.
         others: share of the processors' time that other work had while it was planned, 0 to 1.
-
-    Raises:
-        FormatError: the plan is for another machine or library, or a file is damaged.
-        ModelError: the weights are missing or damaged.
-        InfeasibleError: no stored schedule is within any of the budgets.
     """
 
     def __init__(self, plan: PlanFolder, dnnl: Dnnl | None = None, budgets: Sequence[int] = ()) -> None:
@@ -193,9 +188,6 @@ class MemorySession(Session):
 
         Returns:
             The milliseconds predicted of an inference, and those that choosing took.
-
-        Raises:
-            InfeasibleError: the budget is too small.
         """
         began = time.perf_counter()
         if (found := choose(by_coarseness(self._given), budget)) is None:
@@ -265,9 +257,6 @@ def choose(plans: Iterable[PlanFolder], budget: int) -> tuple[PlanFolder, Stored
     """The fastest stored schedule that a budget is enough for, of the first of some plans that has any; None without one.
 
     What the budget leaves is filled with weights that it reads in each inference.
-
-    Raises:
-        FormatError: schedules are damaged.
     """
     for plan in plans:
         schedules = schedules_of(plan)
@@ -287,11 +276,7 @@ def _too_small(plan: PlanFolder, budget: int) -> InfeasibleError:
 
 
 def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
-    """The stored schedules of a plan; None if it has none, as plans of before.
-
-    Raises:
-        FormatError: they are damaged.
-    """
+    """The stored schedules of a plan; None if it has none, as plans of before."""
     if SCHEDULES_NAME not in plan.files:
         return None
     plan.require_whole(SCHEDULES_NAME)
@@ -302,11 +287,7 @@ def schedules_of(plan: PlanFolder) -> ScheduleFile | None:
 
 
 def again_of(plan: PlanFolder) -> Again:
-    """Read the values that plans for other budgets are made from.
-
-    Raises:
-        FormatError: the plan holds no profile, or one of another program.
-    """
+    """Read the values that plans for other budgets are made from."""
     from edgeplan.runtime.streaming.again import Again  # noqa: PLC0415  this loads numpy
 
     profile = plan.predicted(MemoryPrediction).profile

@@ -106,10 +106,6 @@ def run_budgets(
     Returns:
         The inferences by budget, what was taken of the last outputs, and why the first of the budgets that are too small
         was refused.
-
-    Raises:
-        InfeasibleError: all budgets are too small.
-        EdgeplanError: see `StreamSession.run_taking`.
     """
     phases: list[Phase] = []
     outputs: dict[str, Taken] = {}

@@ -41,9 +41,6 @@ class WeightsFile:
     Attributes:
         direct: whether the file system takes direct I/O; where it refuses, reads go through the page cache, which is told
             to drop them again.
-
-    Raises:
-        ModelError: it cannot be opened, or has another size.
     """
 
     def __init__(self, path: Path, size: int, *, drop: bool = False) -> None:
@@ -61,11 +58,7 @@ class WeightsFile:
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        """Fill memory from an offset on.
-
-        Raises:
-            ModelError: the file cannot be read there, or ends before.
-        """
+        """Fill memory from an offset on."""
         left, at = list(pieces), offset
         while left:
             try:
@@ -90,11 +83,7 @@ class WeightsFile:
         return ModelError(what, where=str(self.path), next_step="check the disk, then run again")
 
     def require_unchanged(self) -> None:
-        """Nobody has written to the file since it was opened.
-
-        Raises:
-            ModelError: somebody has: outputs may be wrong.
-        """
+        """Nobody has written to the file since it was opened."""
         if os.fstat(self._descriptor).st_mtime_ns != self._stamp:
             raise ModelError("the weights were changed while they were in use", where=str(self.path), next_step=AGAIN)
 
@@ -265,22 +254,14 @@ class Loader:
             self._change.notify_all()
 
     def wait_filled(self) -> None:
-        """Wait until nothing more can be loaded before a step ends.
-
-        Raises:
-            ModelError: weights cannot be read.
-        """
+        """Wait until nothing more can be loaded before a step ends."""
         with self._change:
             while self._error is None and (self._flight or self._ready()):
                 self._change.wait()
             self._check()
 
     def wait_loaded(self, count: int) -> None:
-        """Wait until so many loads are complete, counted from the beginning.
-
-        Raises:
-            ModelError: weights cannot be read.
-        """
+        """Wait until so many loads are complete, counted from the beginning."""
         if self._loaded >= count and self._error is None:  # it only grows
             return
         with self._change:

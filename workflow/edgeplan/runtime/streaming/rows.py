@@ -70,9 +70,6 @@ class Rows:
         call: its block holds where the table begins in the file, its rows, the bytes of one, and how many are picked.
         size: of the file.
         where: for messages.
-
-    Raises:
-        FormatError: the table is not within the file.
     """
 
     def __init__(self, file: WeightsFile, call: KernelCall, size: int, where: str) -> None:

@@ -52,9 +52,6 @@ class ScheduleFile:
         steps: of the program.
         buffers: of the program.
         back_to_back: whether inferences follow each other.
-
-    Raises:
-        FormatError: it cannot be read, or is of another program.
     """
 
     def __init__(self, path: Path, steps: int, buffers: int, *, back_to_back: bool) -> None:
@@ -82,11 +79,7 @@ class ScheduleFile:
         return stored, filled(schedule, weight_bytes, budget - stored.budget_bytes)
 
     def schedule(self, stored: StoredSchedule) -> Schedule:
-        """Read one schedule of the file, addresses in bytes.
-
-        Raises:
-            FormatError: the file ends before.
-        """
+        """Read one schedule of the file, addresses in bytes."""
         length = self._buffers + 3 * self._steps
         values = array("i")
         values.frombytes(self._bytes(self._begin + stored.place * length * values.itemsize, length * values.itemsize))

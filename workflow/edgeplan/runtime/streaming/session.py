@@ -97,9 +97,6 @@ class StreamSession:
     Attributes:
         times: of the last inference, nanoseconds: begin and end of each step (`time.perf_counter_ns`).
         slowed: nanoseconds by which each step is prolonged, awake: a slower processor is stood for so; empty: none.
-
-    Raises:
-        FormatError: the program is for another library, or the schedule for another program.
     """
 
     def __init__(
@@ -144,11 +141,7 @@ class StreamSession:
         self.apply(schedule)
 
     def apply(self, schedule: Schedule) -> None:
-        """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew.
-
-        Raises:
-            FormatError: it is for another program.
-        """
+        """Run by another schedule from the next inference on: one that is running ends before. Weights are loaded anew."""
         program = self.program
         if (len(schedule.weight_offset), len(schedule.buffer_offset)) != (len(program.step_names), len(program.buffer_names)):
             raise FormatError("the plan does not fit the program", where=program.model, next_step=AGAIN)
@@ -208,11 +201,7 @@ class StreamSession:
         return self._loader.bytes_read
 
     def fill(self) -> None:
-        """Load what memory has room for before the next inference begins.
-
-        Raises:
-            ModelError: the weights cannot be read; the next call begins anew.
-        """
+        """Load what memory has room for before the next inference begins."""
         with self._lock:
             if not self._clean:
                 self._restart()
@@ -254,11 +243,6 @@ class StreamSession:
 
         Returns:
             What it made of them, by name.
-
-        Raises:
-            InputError: an input is missing, or of another size.
-            ModelError: the weights cannot be read; the next run begins anew.
-            DeviceError: the library reports a failure.
         """
         with self._lock:
             return self._run_taking(inputs, take)
@@ -463,11 +447,7 @@ def _stay_awake(until: int) -> None:
 
 
 def _require_sizes(program: StreamProgram, columns: ProgramColumns) -> None:
-    """Refuse sizes in the file that are neither those in memory nor whole pages of halves.
-
-    Raises:
-        FormatError: there are such.
-    """
+    """Refuse sizes in the file that are neither those in memory nor whole pages of halves."""
     sizes = set(zip(columns.stored_bytes, columns.weight_bytes, strict=False))
     halved = {(stored, VALUE_BYTES * stored // HALF_BYTES) for stored, _ in sizes if stored % mmap.PAGESIZE == 0}
     if len(columns.stored_bytes) != len(columns.weight_bytes) or any(one not in halved and one[0] != one[1] for one in sizes):

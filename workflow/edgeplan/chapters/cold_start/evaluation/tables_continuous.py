@@ -45,11 +45,7 @@ def _series(e: ColdEvidence) -> pd.DataFrame:
 
 
 def mode_over_without(e: ColdEvidence) -> pd.DataFrame:
-    """Divide times with the mode by those of the same plan without it, each inference and their sum, by model.
-
-    Raises:
-        NotMeasuredError: no model was run with it and without it.
-    """
+    """Divide times with the mode by those of the same plan without it, each inference and their sum, by model."""
     frame = _series(e)
     with_it, without = (
         frame[frame["setting"] == name].set_index("model").drop(columns="setting") for name in (CONTINUOUS, OWN)

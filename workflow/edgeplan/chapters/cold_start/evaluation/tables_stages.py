@@ -31,11 +31,7 @@ def good(e: ColdEvidence) -> pd.DataFrame:
 
 
 def focus(e: ColdEvidence, wanted: str) -> str:
-    """Return the model the paper shows, or, where it was not measured, the one with most FLOPs of those that were.
-
-    Raises:
-        NotMeasuredError: no model was measured.
-    """
+    """Return the model the paper shows, or, where it was not measured, the one with most FLOPs of those that were."""
     measured = set(good(e)["model"])
     if wanted in measured:
         return wanted
@@ -49,9 +45,6 @@ def stage_medians(e: ColdEvidence, model: str, setting: str, plan: str, threads:
     """Return each stage's median (ms) over the repeats: what the engine tells, memory allocation as first touch, total, warm.
 
     Our own runs are those that `metrics.own` takes. The last entry, `runs`, is their number.
-
-    Raises:
-        NotMeasuredError: there is no such run.
     """
     runs = good(e)
     key = {"model": model, "plan": plan, "threads": threads, "state": state}

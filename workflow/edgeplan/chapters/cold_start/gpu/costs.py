@@ -59,10 +59,6 @@ class CostMeter:
 
         Args:
             threads: that will prepare.
-
-        Raises:
-            DeviceError: a kernel cannot be compiled, or the device fails.
-            ModelError: weights cannot be read.
         """
         try:
             self._compile_all()

@@ -67,10 +67,6 @@ class GpuPlanning:
         model: ONNX file.
         processor: of the device, opened late, with profiling.
         block: channels of a block of activations.
-
-    Raises:
-        ModelError: the model cannot be read, or the device lacks a kernel for a step.
-        DeviceError: a kernel cannot be compiled, or the device fails.
     """
 
     def __init__(
@@ -98,9 +94,6 @@ class GpuPlanning:
             planner: a name in `GPU_PLANNERS`.
             folder: to write, where another plan may lie.
             search: how hard to search.
-
-        Raises:
-            StoreError: the folder cannot be written.
         """
         require_known("planner", [planner], GPU_PLANNERS, "--planner")
         began = time.perf_counter()
@@ -121,11 +114,7 @@ class GpuPlanning:
 
 @contextmanager
 def planning_on(device: DeviceFile) -> Iterator[tuple[DispatchingProcessor, int]]:
-    """Open the processor of a device for planning; hand over with it how many channels a block of activations has.
-
-    Raises:
-        DeviceError: the device is not there, or its engine is no GPU's.
-    """
+    """Open the processor of a device for planning; hand over with it how many channels a block of activations has."""
     device.require_local("plans are made and run")
     without_driver_caches()
     block = Dnnl().info.block
@@ -137,11 +126,7 @@ def planning_on(device: DeviceFile) -> Iterator[tuple[DispatchingProcessor, int]
 
 
 def gpu_device(name: str) -> DeviceFile | None:
-    """Return the device file of that name or path if cold starts on it are those of a GPU; None of any other.
-
-    Raises:
-        DeviceError: there is no such device.
-    """
+    """Return the device file of that name or path if cold starts on it are those of a GPU; None of any other."""
     found = load_device(name)
     if found.engine not in PROCESSORS:
         return None
@@ -153,9 +138,6 @@ def refuse_for_gpu(given: Mapping[str, bool]) -> None:
 
     Args:
         given: option -> whether it was given.
-
-    Raises:
-        ParamsError: names those that were.
     """
     if wrong := [option for option, is_given in given.items() if is_given]:
         what = f"a plan of a GPU has no {', '.join(wrong)}"
@@ -173,10 +155,6 @@ def plan_gpu_start(
         device: its file; the engine is opencl or cuda.
         planner: a name in `GPU_PLANNERS`.
         preparation: as for `predict`. A model that had to be prepared is written beside the plan, as `<output>.onnx`.
-
-    Raises:
-        ParamsError: there is no such planner.
-        ModelError, DeviceError, StoreError: see `GpuPlanning`.
     """
     require_known("planner", [planner], GPU_PLANNERS, "--planner")
     require_writable(output, instead="choose another folder with -o")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from edgeplan.engines.cold import model_files
 from edgeplan.engines.registry import owner, setting_protocol, version_of
 from edgeplan.errors import FormatError
+from edgeplan.graph.model_file import model_files
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import PrepareJob, PrepareResult, RunJob
 from edgeplan.support.files import files_sha256, read_json, write_text
@@ -93,11 +93,7 @@ class ArtefactStore:
         return result
 
     def reference(self, model: ColdModel, seed: int) -> Path:
-        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz.
-
-        Raises:
-            ColdRunError: ONNX Runtime cannot run the model.
-        """
+        """Return the outputs of ONNX Runtime for the seeded inputs, as .npz."""
         path = self._folder / f"{model.name}-reference-{model.digest}-{seed}.npz"
         if path.is_file():
             return path

@@ -95,11 +95,7 @@ class Tools:
         return slowness_of(runs, constants.nominal)
 
     def predict(self, model: Path, graph: Graph, name: str, predictors: Path) -> tuple[Profile, ...]:
-        """Predict profiles from the device's predictors and from profiled steps of other models.
-
-        Raises:
-            EdgeplanError: there are no predictors, or too little to predict from.
-        """
+        """Predict profiles from the device's predictors and from profiled steps of other models."""
         profiles, _ = predicted_profiles(
             self.dnnl, model, graph,
             cores=self.cores, name=name, store=self._store, predictor=DevicePredictor.load(predictors),

@@ -26,11 +26,7 @@ def fastest_warm(profile: Profile) -> tuple[int, ...]:
 
 
 def profile_for(made: Plan, profiles: Sequence[Profile]) -> Profile:
-    """Return the profile of the plan's home layout.
-
-    Raises:
-        FormatError: there is none.
-    """
+    """Return the profile of the plan's home layout."""
     for profile in profiles:
         if profile.layout == made.layout and len(profile.layers) == len(made.steps):
             return profile
@@ -96,9 +92,6 @@ def with_warm_kernels(made: Plan, profiles: Sequence[Profile]) -> Plan:
     Args:
         made: the plan of the cold start, which stays as it is.
         profiles: what it was made from.
-
-    Raises:
-        FormatError: none is of the plan's layout.
     """
     profile = profile_for(made, profiles)
     chosen = zip(profile.layers, repaid(made, profile), strict=True)

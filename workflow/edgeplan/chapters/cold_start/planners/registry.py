@@ -123,12 +123,7 @@ PLANNERS: dict[str, Planner] = {
 
 
 def outcomes(profiles: Iterable[Profile], planner: str, options: Options | None = None) -> dict[str, Outcome]:
-    """Plan a model under every home layout.
-
-    Raises:
-        ParamsError: no such planner.
-        FormatError: a profile does not fit, or leaves the planner no candidate.
-    """
+    """Plan a model under every home layout."""
     if planner not in PLANNERS:
         raise ParamsError(f"there is no planner {planner!r}", next_step=f"choose one of {', '.join(PLANNERS)}")
     profiles, options = tuple(profiles), options or Options()
@@ -182,10 +177,6 @@ def plan(
 
     Returns:
         The plan, with its makespan and the bound that no schedule of any of these layouts beats.
-
-    Raises:
-        ParamsError: no such planner.
-        FormatError: a profile does not fit, or there is none.
     """
     options = options or Options()
     profiles = tuple(profiles)

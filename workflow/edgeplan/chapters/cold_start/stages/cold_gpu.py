@@ -42,11 +42,6 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
         rows: rows of earlier runs.
         work: models and plans; may be deleted.
         measured: where the rows and the state of the machine go.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        DeviceError: the device is not there.
     """
     found, settings, folder = load_device(device), params.cold_gpu, (work / device.stem).resolve()
     about = _about(found, rows)
@@ -97,12 +92,7 @@ def measure_cold_gpu(params: ColdStartParams, *, device: Path, rows: Path, work:
 
 
 def _about(device: DeviceFile, rows: Path) -> dict[str, Any]:
-    """Rows are of the machine, the device and its driver; where nothing may be measured, as stored rows say.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        DeviceError: the device is not there.
-    """
+    """Rows are of the machine, the device and its driver; where nothing may be measured, as stored rows say."""
     path = rows / _ABOUT
     if stored_rows_only():
         if not path.is_file():

@@ -55,11 +55,6 @@ def measure_cold_start(
         rows: rows of earlier runs: profiles, plans, runs, checks.
         work: models, artefacts and plan folders; may be deleted, costs only building again.
         measured: folder that the tables of this stage go to.
-
-    Raises:
-        StoreError: nothing may be measured, and there is no table of an earlier run.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        EdgeplanError: of the profiler, the planners, the runtime and the baselines.
     """
     if stored_rows_only():
         _require_measured(measured)

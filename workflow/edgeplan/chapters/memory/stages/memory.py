@@ -72,11 +72,6 @@ def measure_memory(params: MemoryParams, *, device: Path, rows: Path, work: Path
         work: models and plans; may be deleted.
         runs: where the table of this stage goes.
         environment_path: where the state of the machine goes.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        EdgeplanError: of the planner and the runtime.
     """
     settings = params.memory
     kept, again = table_store(rows, *EARLIER_COLUMNS, _WHEN, later=LATER_COLUMNS), _kept_again(rows)

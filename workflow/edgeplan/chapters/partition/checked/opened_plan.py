@@ -37,35 +37,19 @@ class OpenedPlan:
         self.folder = folder
 
     def wait(self) -> None:
-        """Return when the plan is open and has run once; others may be opened meanwhile.
-
-        Raises:
-            EdgeplanError: the plan cannot be opened, or its first inference fails.
-        """
+        """Return when the plan is open and has run once; others may be opened meanwhile."""
         self._answer(_OPENING_SECONDS)
 
     def turn(self) -> list[float]:
-        """Some inferences back to back, their times in ms.
-
-        Raises:
-            EdgeplanError: one fails, or the process ended.
-        """
+        """Some inferences back to back, their times in ms."""
         return [float(ms) for ms in self._asked("turn")]
 
     def steps_ms(self) -> list[float]:
-        """The time of each of the model's steps in the last inference, in ms.
-
-        Raises:
-            EdgeplanError: the process ended.
-        """
+        """The time of each of the model's steps in the last inference, in ms."""
         return [float(ms) for ms in self._asked("steps")]
 
     def outputs(self) -> Mapping[str, Any]:
-        """The outputs of the last inference, on seeded inputs.
-
-        Raises:
-            EdgeplanError: the process ended.
-        """
+        """The outputs of the last inference, on seeded inputs."""
         with tempfile.TemporaryDirectory(prefix="edgeplan-outputs-") as folder:
             path = Path(folder) / "outputs.npz"
             self._asked(f"outputs {path}")

@@ -151,10 +151,6 @@ def own_times(pair: Opened, subject: SweptModel, runs: int = RUNS, splits: int =
         subject: the model.
         runs: of each session.
         splits: sessions in which steps are split.
-
-    Raises:
-        ModelError: a step cannot be run.
-        DeviceError: a processor fails.
     """
     lowered, refused, block = subject.lowered, on_gpu(pair, subject), pair.block
     over, why = [], []

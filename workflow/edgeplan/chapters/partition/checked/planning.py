@@ -99,11 +99,6 @@ def checked_plan(
         mode: of the planner.
         search: how hard to search side by side.
         limits: of the check.
-
-    Raises:
-        ModelError: the model cannot be read, or an operator is not supported.
-        DeviceError: a processor is not there or fails, or is for one process at a time, or no way to run the model works.
-        StoreError: the folder cannot be written.
     """
     return CheckedPlanning(pair, subject_of(model.stem, model, 0), mode, search, limits or CheckLimits()).go(output)
 
@@ -151,9 +146,6 @@ class CheckedPlanning:
 
         Args:
             way: that was chosen; it is held against the best of the others.
-
-        Raises:
-            DeviceError: none of them runs.
         """
         with ScratchFolder("plans") as scratch:
             folder = Path(scratch) / "ways"
@@ -248,9 +240,6 @@ def checked(folders: Mapping[str, Path], limits: CheckLimits, way: str = "") -> 
         folders: by way, the simplest first. They are deleted.
         limits: of the turns.
         way: chosen before, which is never given up and opened once; "": the fastest is found.
-
-    Raises:
-        DeviceError: none of them runs, or a processor is for one process at a time.
     """
     left_out: dict[str, str] = {}
     steps_ms: dict[str, list[float]] = {}
@@ -305,11 +294,7 @@ def _turns(
 
 @contextmanager
 def _leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Say why a way is left out, if it fails here.
-
-    Raises:
-        DeviceError: it fails since another one has the GPU: which of them is left out would be chance.
-    """
+    """Say why a way is left out, if it fails here."""
     try:
         yield
     except EdgeplanError as error:

@@ -49,9 +49,6 @@ def refine(pair: Opened, subject: SweptModel, assigned: Sequence[Assignment], or
         assigned: where each step runs.
         orders: of both processors' steps; None for one step at a time.
         seconds: that all of it may take; a round that has begun is ended.
-
-    Raises:
-        DeviceError: a processor fails.
     """
     until, before = time.monotonic() + seconds, tuple(assigned)
     kept, (spans, *_) = before, _in_turn(pair, subject, [before], orders)

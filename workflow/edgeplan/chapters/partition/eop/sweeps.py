@@ -56,11 +56,7 @@ class SweptModel:
 
 
 def subject_of(name: str, model: Path, seed: int) -> SweptModel:
-    """A model with inputs of a seed: ids and masks of 0 and 1, all else normal.
-
-    Raises:
-        ModelError: it cannot be read, or an operator is not supported.
-    """
+    """A model with inputs of a seed: ids and masks of 0 and 1, all else normal."""
     lowered = lower(load_onnx(model), eight_bits=False)
     rng = np.random.default_rng(seed)
     inputs: dict[str, Array] = {}

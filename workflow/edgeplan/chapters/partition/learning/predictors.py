@@ -59,11 +59,7 @@ class Trees:
 
     @classmethod
     def of(cls, text: str, features: int, where: str) -> Trees:
-        """Trees of a text, which is not trusted.
-
-        Raises:
-            FormatError: it is damaged, or of other features.
-        """
+        """Trees of a text, which is not trusted."""
         try:
             walk = Walk.of(Forest.pack([parse_ensemble(text, where)]), 0, features)
         except ValueError as error:
@@ -266,12 +262,7 @@ def save(predictors: PairPredictors, folder: Path) -> None:
 
 
 def load(folder: Path, pair: PairFile) -> PairPredictors:
-    """Read the predictors of a pair.
-
-    Raises:
-        FormatError: there are none, or they are damaged.
-        DeviceError: a processor of the pair is not known.
-    """
+    """Read the predictors of a pair."""
     if not (folder / _CARD).is_file():
         raise FormatError(
             f"no predictors of pair {pair.name!r}; the package ships none, "

@@ -95,10 +95,6 @@ def about_pair(pair: PairFile, rows: Path) -> dict[str, Any]:
         earlier (the same of other machines and drivers, where rows of such are stored); identity (`Opened.identity`), numbers
          (`Processor.numbers`), versions and names of both processors, synchronisation and
         why they wait so, environment of the machine.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        DeviceError: one of the processors is not there.
     """
     path = rows / _ABOUT
     if stored_rows_only():
@@ -137,11 +133,7 @@ def identities(pair: PairFile, about: Mapping[str, Any]) -> dict[str, tuple[list
 
 @contextlib.contextmanager
 def opened(pair: PairFile, *, profiling: bool = False) -> Iterator[Opened]:
-    """Open both processors of a pair, and close them.
-
-    Raises:
-        DeviceError: one of them is not there, or the pair cannot synchronise as its file asks.
-    """
+    """Open both processors of a pair, and close them."""
     pair.check_cores()
     with contextlib.ExitStack() as stack:
         host, other = open_processors(specs_of(pair), stack, profiling=profiling)
@@ -156,11 +148,7 @@ def specs_of(pair: PairFile) -> tuple[ProcessorSpec, ...]:
 
 
 def synchronisation(pair: PairFile, host: Host, other: Processor) -> tuple[Synchronisation, str]:
-    """Choose how a pair waits, and say why.
-
-    Raises:
-        DeviceError: its file asks for polling, which these processors cannot.
-    """
+    """Choose how a pair waits, and say why."""
     best, why = synchronisation_of(host, other)
     if pair.synchronisation == "auto":
         return best, why

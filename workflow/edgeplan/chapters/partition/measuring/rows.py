@@ -86,9 +86,6 @@ class PartitionRows:
 
     Attributes:
         protocols: names of the protocols by which the rows were measured that were found, by kind.
-
-    Raises:
-        FormatError: a file is damaged.
     """
 
     def __init__(
@@ -121,10 +118,6 @@ class PartitionRows:
             measure: gives them, this machine to itself.
             as_planned: tells whether stored rows are of the present plan; those of another one count where nothing may be
                 measured.
-
-        Raises:
-            NotThereError: they are not stored, and nothing may be measured.
-            BusyError: another process is measuring on this machine, and did not end in time.
         """
         if stored_rows_only():
             if (kept := self.stored(kind, what)) is None:

@@ -60,11 +60,6 @@ def measure_partition(params: PartitionParams, *, pair_path: Path, rows: Path, w
         rows: rows of earlier runs.
         work: models and weights; may be deleted.
         measured: where the predictors, what was measured and the state of the machine go.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        DeviceError: a processor of the pair is not there, or fails.
     """
     pair = load_pair(pair_path)
     settings, folder = params.partition, (work / pair.name).resolve()

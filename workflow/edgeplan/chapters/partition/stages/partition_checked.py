@@ -39,11 +39,6 @@ def measure_checked(params: PartitionParams, *, pair_path: Path, rows: Path, wor
         rows: rows of earlier runs.
         work: models and plans; may be deleted.
         measured: where the rows and the state of the machine go.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        DeviceError: a processor of the pair is not there.
     """
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()

@@ -92,12 +92,6 @@ def measure_eop(params: PartitionParams, *, pair_path: Path, rows: Path, work: P
         work: models; may be deleted.
         predictors: of the pair.
         measured: where what was measured and the state of the machine go.
-
-    Raises:
-        StoreError: nothing may be measured, and there are no rows.
-        FormatError: there are no predictors, or they are damaged.
-        BusyError: another process is measuring on this machine, and did not end in time.
-        DeviceError: a processor of the pair is not there, or fails.
     """
     pair = load_pair(pair_path)
     folder = (work / pair.name).resolve()

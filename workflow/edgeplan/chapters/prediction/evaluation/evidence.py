@@ -72,11 +72,7 @@ class Evidence:
     speed_told: str = ""
 
     def evaluated(self, *columns: str) -> pd.DataFrame:
-        """Return the evaluated variants that have a value in some columns.
-
-        Raises:
-            NotMeasuredError: no variant has.
-        """
+        """Return the evaluated variants that have a value in some columns."""
         known = set(columns) <= set(self.models.columns)
         frame = self.models.dropna(subset=list(columns)) if known else self.models.iloc[:0]
         if frame.empty:
@@ -109,9 +105,6 @@ def read_evidence(device: str, results: Path, zoo: Path, **extra: Any) -> Eviden
         results: its folder, results/<device>.
         zoo: the folder of the zoo's tables.
         extra: further parts of `Evidence`, e.g. speed, transfer.
-
-    Raises:
-        FormatError: a file cannot be read.
     """
     parts: dict[str, Any] = {name: _table(results / path) for name, path in _FILES.items()}
     parts |= {name: _table(zoo / path) for name, path in _ZOO_FILES.items()}

@@ -27,10 +27,6 @@ def find_prior(names: Iterable[str], engine: str, folder: Path) -> FusionRules |
         names: devices whose rules `folder` holds, one folder each.
         engine: name of the engine.
         folder: of the rules that the package ships.
-
-    Raises:
-        DeviceError: nothing of a named device is shipped.
-        FormatError: rules that cannot be read.
     """
     for name in names:
         rules = read_rules(shipped_folder(name, folder, where="fusion.prior") / RULES)

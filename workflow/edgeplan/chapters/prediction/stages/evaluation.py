@@ -36,9 +36,6 @@ def evaluate(params: PredictionParams, *, device: str, results: Path, zoo: Path,
     """Predict every evaluated variant with every predictor and write what follows from it below `results`.
 
     The figures of merit go to `metrics`, the page of the report to `chapter`.
-
-    Raises:
-        FormatError: the measured models are not those of the zoo.
     """
     rules = read_rules(results / "fusion" / "rules.json")
     folder = results / "predictors"

@@ -123,11 +123,7 @@ def sample_kernels(
 
 
 def require_numbers(file: DeviceFile) -> None:
-    """Refuse to measure a device whose kernels are launched by other numbers than those that predictors will be told.
-
-    Raises:
-        DeviceError: they differ.
-    """
+    """Refuse to measure a device whose kernels are launched by other numbers than those that predictors will be told."""
     numbers = file.settings.get("training", {}).get("dispatch_numbers", {})
     if not numbers or file.board is not None:
         return

@@ -140,11 +140,7 @@ def _judged(rows: pd.DataFrame, resolved_us: float) -> dict[str, float]:
 
 
 def _differences(rows: pd.DataFrame, adaptive: pd.DataFrame | None, resolved_us: float) -> dict[str, float]:
-    """Return a 95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets, or NaN.
-
-    Raises:
-        FormatError: the two were not judged on the same labels.
-    """
+    """Return a 95 % interval of the RMSPE less that of the adaptive sample (percentage points) on the same sets, or NaN."""
     found: dict[str, float] = {}
     same = ["subject", "config", "measured_us"]
     if adaptive is not None and not rows[same].equals(adaptive[same]):

@@ -31,9 +31,6 @@ def transfer(params: PredictionParams, *, source: Path, target: Path, csv: Path,
         target: the same of the device that they are tried on.
         csv: Table 11.
         chapter: where the report finds its page.
-
-    Raises:
-        FormatError: a document cannot be read.
     """
     names = params.transfer
     predicted = read_parquet(source / "models.parquet", *_PREDICTED)

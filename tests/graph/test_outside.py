@@ -1,0 +1,333 @@
+"""Constants in files beside a model, wherever in it they stand: one reader, which reads no more than is computed with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from model_file_runs import made, node, values, write
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import external_locations
+from edgeplan.graph.model_file import model_files, model_sha256
+from edgeplan.graph.onnx.compare import largest_difference
+from edgeplan.graph.onnx.names import named_file
+from edgeplan.graph.onnx.outside import read_whole
+from edgeplan.graph.onnx.prepare import Preparation, in_single_precision, load_prepared, prepare_file
+from edgeplan.graph.onnx.read import load_onnx
+
+Array = npt.NDArray[np.float32]
+_ROWS, _COLUMNS = 64, 48  # more elements than are brought in
+_KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+_TEST_OF_DATA = [node("ReduceMax", "x", "m", keepdims=0), node("Greater", "m z", "c")]
+_TEST_OF_A_SHAPE = [
+    node("Shape", "x", "s"),
+    node("ReduceMax", "s", "r", keepdims=0),
+    node("Cast", "r", "c", to=TensorProto.BOOL),
+]
+
+
+def _weight(kind: str, rows: int = _ROWS) -> TensorProto:
+    dtype = helper.tensor_dtype_to_np_dtype(_KINDS[kind])
+    return numpy_helper.from_array(values(rows, _COLUMNS).astype(dtype), "k")
+
+
+def _initialiser(kind: str, weight: TensorProto) -> onnx.ModelProto:
+    del kind
+    model = made([node("MatMul", "x k")], {"x": (2, weight.dims[0])})
+    model.graph.initializer.append(weight)
+    return model
+
+
+def _constant(kind: str, weight: TensorProto) -> onnx.ModelProto:
+    del kind
+    return made([helper.make_node("Constant", [], ["k"], value=weight), node("MatMul", "x k")], {"x": (2, weight.dims[0])})
+
+
+def _branching(kind: str, weight: TensorProto, *, test: list[onnx.NodeProto], held: bool) -> onnx.ModelProto:
+    """A weight in two branches, as an initialiser or held by a node; one negates what the other computes."""
+    constant = [helper.make_node("Constant", [], ["k"], value=weight)] if held else []
+    stored = [] if held else [weight]
+    wrote = [helper.make_tensor_value_info("o", _KINDS[kind], None)]
+    yes = helper.make_graph([*constant, node("MatMul", "x k", "o")], "yes", [], wrote, stored)
+    no = helper.make_graph([*constant, node("MatMul", "x k", "p"), node("Neg", "p", "o")], "no", [], wrote, stored)
+    model = made([*test, helper.make_node("If", ["c"], ["y"], then_branch=yes, else_branch=no)], {"x": (2, weight.dims[0])})
+    model.graph.initializer.append(helper.make_tensor("z", _KINDS[kind], [], [0.0]))
+    return model
+
+
+def _function(kind: str, weight: TensorProto) -> onnx.ModelProto:
+    """A function within a function, called twice."""
+    del kind
+    model = made([helper.make_node("Outer", ["x"], ["y"], domain="mine")], {"x": (2, weight.dims[0])})
+    body = [helper.make_node("Constant", [], ["k"], value=weight), node("MatMul", "a k", "r")]
+    calls = [helper.make_node("Inner", ["a"], [name], domain="mine") for name in "bc"]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    model.functions.append(helper.make_function("mine", "Inner", ["a"], ["r"], body, sets))
+    model.functions.append(helper.make_function("mine", "Outer", ["a"], ["d"], [*calls, node("Add", "b c", "d")], sets))
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    return model
+
+
+_PLACES: Mapping[str, Callable[[str, TensorProto], onnx.ModelProto]] = {
+    "initialiser": _initialiser,
+    "Constant": _constant,
+    "branch": partial(_branching, test=_TEST_OF_DATA, held=False),
+    "Constant in a branch": partial(_branching, test=_TEST_OF_DATA, held=True),
+    "branch that a shape decides": partial(_branching, test=_TEST_OF_A_SHAPE, held=False),
+    "function": _function,
+}
+
+
+def _model(place: str, kind: str = "float32", rows: int = _ROWS) -> onnx.ModelProto:
+    """A model of open batch whose inputs and outputs are of the same type as its weight."""
+    model = _PLACES[place](kind, _weight(kind, rows))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = _KINDS[kind]
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    return model
+
+
+def _tensors(message: object) -> list[TensorProto]:
+    """All tensors, found as text formats find them: field by field."""
+    if isinstance(message, TensorProto):
+        return [message]
+    fields = message.ListFields() if hasattr(message, "ListFields") else []
+    parts = [part for _, value in fields for part in (value if hasattr(value, "extend") else (value,))]
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _outside(model: onnx.ModelProto, location: str = "w.bin") -> bytes:
+    """Point all large tensors to one file; its bytes."""
+    content = b""
+    for tensor in _tensors(model):
+        if len(tensor.raw_data) > 16:
+            data, size = tensor.raw_data, len(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", location), ("offset", len(content)), ("length", size)):
+                tensor.external_data.add(key=key, value=str(value))
+            content += data
+    assert content
+    return content
+
+
+def _apart(folder: Path, place: str, kind: str = "float32", rows: int = _ROWS) -> Path:
+    model = _model(place, kind, rows)
+    content = _outside(model)
+    path = write(model, folder / "m.onnx")
+    (folder / "w.bin").write_bytes(content)
+    return path
+
+
+def _run(path: Path, x: Array) -> Array:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # what is fused rounds elsewhere
+    (found,) = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return np.asarray(found)
+
+
+def _result(path: Path, rows: int = _ROWS) -> Array:
+    return _run(path, values(2, rows, seed=1))
+
+
+_BATCH = Preparation(batch=2)
+
+
+@pytest.mark.parametrize("rows", [4, _ROWS])
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("place", _PLACES)
+def test_numbers_are_the_same_wherever_weights_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, kind: str, rows: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.bin").write_bytes(bytes(1 << 15))  # of another model, in the working directory
+    inside = prepare_file(write(_model(place, kind, rows), tmp_path / "inside" / "m.onnx"), _BATCH, tmp_path / "one/p.onnx")
+    path = _apart(tmp_path / "model", place, kind, rows)
+    beside, elsewhere = (prepare_file(path, _BATCH, folder / "p.onnx") for folder in (path.parent, tmp_path / "two"))
+    wanted = _result(inside, rows)
+    product = values(2, rows, seed=1) @ numpy_helper.to_array(_weight(kind, rows)).astype(np.float32)
+    np.testing.assert_allclose(wanted, product * (2 if place == "function" else 1), rtol=1e-5, atol=1e-5)
+    for one in (beside, elsewhere):
+        np.testing.assert_array_equal(_result(one, rows), wanted)
+        assert load_onnx(one).operators
+    if rows == _ROWS and kind != "bfloat16":  # these are widened, others stay where they are
+        assert set(model_files(beside)) == {beside, path.parent / "w.bin"}
+    assert not (path.parent / "p.onnx.data").exists() or kind == "bfloat16"
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_prediction_reads_no_large_weights(tmp_path: Path, place: str, kind: str) -> None:
+    whole = load_prepared(write(_model(place, kind), tmp_path / "inside" / "m.onnx"), _BATCH)
+    path = _apart(tmp_path / "model", place, kind)
+    (path.parent / "w.bin").unlink()
+    graph = load_prepared(path, _BATCH)
+    assert [(op.op_type, graph.shape(op.outputs[0])) for op in graph.operators] == [
+        (op.op_type, whole.shape(op.outputs[0])) for op in whole.operators
+    ]
+    with pytest.raises(ModelError, match="which is missing"):
+        prepare_file(path, _BATCH, tmp_path / "p.onnx")
+
+
+def test_what_is_computed_with_is_read(tmp_path: Path) -> None:
+    model = made([node("Transpose", "k", "t", perm=[1, 0]), node("MatMul", "x t")], {"x": (2, _COLUMNS)})
+    model.graph.initializer.append(_weight("float32"))
+    content = _outside(model)
+    path = write(model, tmp_path / "model" / "m.onnx")
+    with pytest.raises(ModelError, match="which is missing"):
+        load_prepared(path, _BATCH)
+    (path.parent / "w.bin").write_bytes(content)
+    x = values(2, _COLUMNS, seed=1)
+    found = _run(prepare_file(path, _BATCH, tmp_path / "p.onnx"), x)
+    np.testing.assert_allclose(found, x @ values(_ROWS, _COLUMNS).T, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_bytes_stay_outside(tmp_path: Path) -> None:
+    nodes = [node("DequantizeLinear", "k s o", "w"), node("MatMul", "x w")]
+    bytes_ = np.random.default_rng(0).integers(-127, 128, (_ROWS, _COLUMNS)).astype(np.int8)
+    model = made(nodes, {"x": (2, _ROWS)}, {"k": bytes_, "s": np.float32(0.01), "o": np.int8(0)})
+    content = _outside(model)
+    path = write(model, tmp_path / "model" / "m.onnx")
+    assert load_prepared(path, Preparation()).operators  # the file is not there
+    (path.parent / "w.bin").write_bytes(content)
+    found = _result(prepare_file(path, Preparation(), path.parent / "p.onnx"))
+    np.testing.assert_allclose(found, values(2, _ROWS, seed=1) @ (bytes_ * np.float32(0.01)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_hard_links_are_files(tmp_path: Path, place: str) -> None:
+    path = _apart(tmp_path / "model", place)
+    os.link(path.parent / "w.bin", tmp_path / "in a cache")
+    ready = prepare_file(path, _BATCH, path.parent / "p.onnx")
+    inside = prepare_file(write(_model(place), tmp_path / "inside" / "m.onnx"), _BATCH, tmp_path / "p.onnx")
+    np.testing.assert_array_equal(_result(ready), _result(inside))
+    assert largest_difference(path, ready, _BATCH) < 1e-5
+    assert not external_locations(read_whole(path))
+
+
+def test_nodes_are_named_in_a_copy_of_weights_behind_hard_links(tmp_path: Path) -> None:
+    path = _apart(tmp_path / "model", "initialiser")
+    static = prepare_file(path, _BATCH, path.parent / "p.onnx")
+    bare = onnx.load(static, load_external_data=False)
+    bare.graph.node[0].name = ""
+    static.write_bytes(bare.SerializeToString())
+    os.link(path.parent / "w.bin", tmp_path / "in a cache")
+    (tmp_path / "copy").mkdir()
+    named = named_file(static, tmp_path / "copy")
+    assert onnx.load(named, load_external_data=False).graph.node[0].name
+    np.testing.assert_array_equal(_result(named), _result(static))
+
+
+_ELSEWHERE = ["../w.bin", "parts/../../w.bin", "/etc/hostname", ""]
+
+
+@pytest.mark.parametrize("location", _ELSEWHERE)
+@pytest.mark.parametrize("place", _PLACES)
+def test_what_lies_outside_the_folder_is_refused_wherever_it_stands(tmp_path: Path, place: str, location: str) -> None:
+    model = _model(place)
+    content = _outside(model, location)
+    path = write(model, tmp_path / "model" / "m.onnx")
+    (tmp_path / "w.bin").write_bytes(content)
+    for read in (load_onnx, model_sha256, lambda path: prepare_file(path, _BATCH, tmp_path / "p.onnx")):
+        with pytest.raises(ModelError, match="outside the model's folder") as caught:
+            read(path)
+        assert caught.value.where == str(path)
+        assert caught.value.next_step
+    assert not (tmp_path / "p.onnx").exists()
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_digests_and_copies_cover_every_file(tmp_path: Path, place: str) -> None:
+    path = _apart(tmp_path, place)
+    assert model_files(path) == (path, tmp_path / "w.bin")
+    before = model_sha256(path)
+    content = bytearray((tmp_path / "w.bin").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "w.bin").write_bytes(content)
+    assert model_sha256(path) != before
+
+
+def test_files_of_sparse_tensors_bodies_and_attributes_are_found() -> None:
+    def told(location: str) -> TensorProto:
+        tensor = TensorProto(name=location, data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=location)
+        return tensor
+
+    def sparse(name: str) -> onnx.SparseTensorProto:
+        return onnx.SparseTensorProto(values=told(f"{name} values"), indices=told(f"{name} indices"), dims=[9])
+
+    body = helper.make_graph([], "body", [], [], [told("body")])
+    body.sparse_initializer.append(sparse("body"))
+    inner = helper.make_node("Loop", [], [], body=body)
+    listed = helper.make_node("Listed", [], [], domain="mine")
+    listed.attribute.add(name="several", type=onnx.AttributeProto.TENSORS, tensors=[told("several")])
+    listed.attribute.add(name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse("attribute"))
+    listed.attribute.add(name="graphs", type=onnx.AttributeProto.GRAPHS, graphs=[helper.make_graph([inner], "g", [], [])])
+    model = helper.make_model(helper.make_graph([listed], "g", [], []))
+    model.functions.append(helper.make_function("mine", "F", [], [], [inner], []))
+    model.functions[0].attribute_proto.add(name="default", type=onnx.AttributeProto.TENSOR, t=told("default"))
+    model.training_info.add(algorithm=helper.make_graph([], "step", [], [], [told("training")]))
+    wanted = {"body", "body values", "body indices", "several", "attribute values", "attribute indices", "default", "training"}
+    assert set(external_locations(model)) == wanted == {tensor.name for tensor in _tensors(model)}
+
+
+_HALVES = [TensorProto.FLOAT16, TensorProto.BFLOAT16]
+_BODIES: Mapping[str, Callable[[int], list[onnx.NodeProto]]] = {
+    "a constant": lambda kind: [
+        helper.make_node("Constant", [], ["k"], value=helper.make_tensor("", kind, [], [0.3])), node("Mul", "a k", "r"),
+    ],
+    "a cast and back": lambda kind: [
+        node("Cast", "a", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("Cast", "t", "r", to=kind),
+    ],
+    "a cast like another": lambda _: [
+        node("Cast", "a", "f", to=TensorProto.FLOAT), node("Tanh", "f", "t"), node("CastLike", "t a", "r"),
+    ],
+    "a shape that is filled": lambda kind: [
+        node("Shape", "a", "s"),
+        helper.make_node("ConstantOfShape", ["s"], ["f"], value=helper.make_tensor("", kind, [1], [0.3])),
+        node("Mul", "a f", "r"),
+    ],
+    "a branch": lambda kind: [
+        node("Shape", "a", "s"), node("ReduceMax", "s", "m", keepdims=0), node("Cast", "m", "c", to=TensorProto.BOOL),
+        helper.make_node("If", ["c"], ["r"], **{
+            side: helper.make_graph(
+                [helper.make_node("Constant", [], ["k"], value=helper.make_tensor("", kind, [], [0.3])), node(op, "a k", "o")],
+                side, [], [helper.make_tensor_value_info("o", kind, None)],
+            ) for side, op in (("then_branch", "Mul"), ("else_branch", "Add"))
+        }),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _HALVES)
+@pytest.mark.parametrize("body", _BODIES)
+def test_functions_of_half_precision(tmp_path: Path, body: str, kind: int) -> None:
+    """Told to compute in single precision a function is what it is without: the same nodes in its place."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    stored = {"w": values(4, 3, 3, 3).astype(dtype), "b": values(4).astype(dtype)}
+    end = node("Conv", "h w b")
+    given = {"x": (1, 3, 8, 8)}
+    called = made([helper.make_node("Mine", ["x"], ["h"], domain="mine"), end], given, stored, kind=kind)
+    function = helper.make_function("mine", "Mine", ["a"], ["r"], _BODIES[body](kind), [helper.make_opsetid("", 17)])
+    function.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 3, 8, 8]))
+    called.functions.append(function)
+    called.opset_import.append(helper.make_opsetid("mine", 1))
+    plain = made([node("Identity", "x", "a"), *_BODIES[body](kind), node("Identity", "r", "h"), end], given, stored, kind=kind)
+    x = values(1, 3, 8, 8, seed=2)
+    results: list[Array] = []
+    for name, model in (("called", called), ("plain", plain)):
+        path = write(model, tmp_path / name / "m.onnx")
+        assert load_prepared(path, Preparation()).operators
+        single = in_single_precision(path, path.with_name("s.onnx"))
+        results += [_run(of, x) for of in (prepare_file(path, Preparation(), path.with_name("p.onnx")), single)]
+    for found in results[1:]:
+        np.testing.assert_allclose(found, results[0], rtol=1e-5, atol=1e-6)
