@@ -75,19 +75,6 @@ def test_what_a_function_returns_is_unpacked(monkeypatch: pytest.MonkeyPatch) ->
     assert not found.done(None)
 
 
-def test_a_gpu_that_cannot_be_opened_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program has it for itself."""
-    _driver(
-        monkeypatch,
-        cuDeviceGet=(_Code.CUDA_SUCCESS, 0),
-        cuDeviceGetName=(_Code.CUDA_SUCCESS, b"some GPU\0"),
-        cuDevicePrimaryCtxRetain=(_Code.CUDA_ERROR_DEVICE_UNAVAILABLE,),
-    )
-    with pytest.raises(DeviceError, match="DEVICE_UNAVAILABLE") as error:
-        CudaProcessor(CudaOptions(), 16)
-    assert "some GPU" in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [({"device": "first"}, "device is 'first'"), ({"multiprocessors": "-8"}, "is '-8'"), ({"sm": "8"}, "unknown option 'sm'")],

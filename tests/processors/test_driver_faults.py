@@ -127,6 +127,7 @@ def test_a_gpu_in_exclusive_mode_is_not_opened_and_nothing_is_kept(gpu: Callable
         with pytest.raises(DeviceError, match=f"{function} reports DEVICE_UNAVAILABLE") as error:
             CudaProcessor(CudaOptions(), 16)
         assert "exclusive mode" in str(error.value)
+        assert "a GPU" in str(error.value)
         retained = "cuCtxSetCurrent" in answers.asked
         assert ("cuDevicePrimaryCtxRelease" in answers.asked) == retained
 
