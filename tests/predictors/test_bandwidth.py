@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from law_of_latency import relu
 
-from depth import by_day
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.kernels import KernelConfig, make_kernel
 from edgeplan.graph.operators.registry import BANDWIDTH_BOUND
@@ -53,7 +52,7 @@ def test_the_shipped_fit_is_that_of_the_shipped_rows(device: str) -> None:
     assert set(again.levels) == BANDWIDTH_BOUND & {r.kind for r in card.regressors}
 
 
-@pytest.mark.parametrize("device", by_day(DEVICES))
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.committed
 def test_kinds_left_out_of_the_shipped_rows_are_predicted_by_the_others(device: str) -> None:
     """As figures of docs/prediction.md: the typical kind is off by less than a factor of 2, and the interval holds most."""
