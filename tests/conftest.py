@@ -94,7 +94,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isa and lacking:
             item.add_marker(pytest.mark.skip(lacking))
         marked = [name for name in _MARKED if item.get_closest_marker(name)]
-        assert len(marked) < 2, f"{item.nodeid} is in two lanes: {marked}"
+        if len(marked) > 1:
+            raise pytest.UsageError(f"{item.nodeid} is in two lanes: {', '.join(marked)}")
         if not marked:
             item.add_marker("numerics" if isa and lane == _FAST else lane)
 
