@@ -1,4 +1,4 @@
-"""What a model can have on this machine: its plans, each written and run before it is told, beside ONNX Runtime.
+"""Plans a model in all ways, and runs each plan before it is told, beside ONNX Runtime.
 
 `edgeplan plan MODEL` and `edgeplan.plan_front` come here. A plan is told by what whoever runs it meets: the time of a whole
 process, of a later inference, and the most memory that the process takes.

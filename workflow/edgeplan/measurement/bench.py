@@ -213,10 +213,6 @@ class Bench:
         self._measure(subjects, repeat, description, least=1 if some or not self.measured else 0)
         return [self._known(s, repeat) if self.store.has((self._stored_id(s), repeat)) else None for s in subjects]
 
-    def is_stored(self, subject: Subject) -> bool:
-        """Tell whether a subject was measured."""
-        return self.store.has((self._stored_id(subject), 0))
-
     def _measure(self, subjects: Sequence[Subject], repeat: int, description: str, *, least: int) -> None:
         distinct = {s.id: s for s in subjects}
         missing = [s for s in distinct.values() if not self.store.has((self._stored_id(s), repeat))]

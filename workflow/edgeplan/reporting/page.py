@@ -266,7 +266,7 @@ def bar_lines(held: Iterable[Bar], metrics: Mapping[str, Any], *, shares: tuple[
 
 @dataclass(frozen=True, slots=True)
 class CardOf:
-    """Describes a card.
+    """Describes a card of the first screen.
 
     Attributes:
         title: sentence about the target, with `{}` in the place of the value.

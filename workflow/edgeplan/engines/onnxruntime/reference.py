@@ -21,7 +21,7 @@ _AGAIN, _NEAR = 4, 1e-3
 
 
 class Verdict(NamedTuple):
-    """How far outputs are from ONNX Runtime's, and how far they may be, as shares of each output's largest magnitude."""
+    """Differences of outputs from ONNX Runtime's, and how far they may go: shares of each output's largest magnitude."""
 
     difference: float
     tolerance: float

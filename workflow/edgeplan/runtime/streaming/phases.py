@@ -82,7 +82,7 @@ class Ended(Generic[Taken]):
         self._take, self.at_ns = take, 0
 
     def __call__(self, name: str, view: memoryview) -> Taken:
-        """Take an output."""
+        """Take an output, and note the time."""
         self.at_ns = self.at_ns or time.perf_counter_ns()
         return self._take(name, view)
 
