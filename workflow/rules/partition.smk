@@ -44,13 +44,6 @@ rule partition_checked_tables:
             subcategory="{pair}",
             labels={"id": "{shown}"},
         ),
-        report(
-            update(directory("results/{pair}/partition/checked/figures")),
-            patterns=["{shown}.svg"],
-            category="One model on two processors: figures",
-            subcategory="{pair}",
-            labels={"id": "{shown}"},
-        ),
     log:
         "work/logs/partition_checked_tables-{pair}.log",
     benchmark:

@@ -148,7 +148,16 @@ class Stage:
         return tuple(dict.fromkeys((*self.reads, *(p for p in self.inputs.values() if not covered(p, self.reads)))))
 
 
-def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str, str], measured: str, chapter: str) -> Stage:
+def tables_stage(
+    name: str,
+    function: str,
+    targets: Targets,
+    inputs: Mapping[str, str],
+    measured: str,
+    chapter: str,
+    *,
+    with_figures: bool = True,
+) -> Stage:
     """Declare the stage that makes tables, figures, metrics and a page of what another one measured.
 
     Args:
@@ -158,6 +167,7 @@ def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str
         inputs: files, by the names that the function knows them by.
         measured: the folder of its inputs, which gets the tables and figures.
         chapter: the files of metrics and of the page without their suffixes.
+        with_figures: whether it draws any.
     """
     tables, figures = f"{measured}/tables", f"{measured}/figures"
     return Stage(
@@ -169,8 +179,8 @@ def tables_stage(name: str, function: str, targets: Targets, inputs: Mapping[str
         metrics=(f"{chapter}.json",),
         paths={"measured": measured},
         writes=(tables,),
-        plots=(figures,),
-        shown=(tables, figures),
+        plots=(figures,) if with_figures else (),
+        shown=(tables, figures) if with_figures else (tables,),
     )
 
 

@@ -86,6 +86,7 @@ CHECKED_TABLES = tables_stage(
     _CHECKED_DOCUMENTS,
     _CHECKED,
     f"{_CHAPTERS}/partition_checked",
+    with_figures=False,
 )
 CHAPTER = Chapter(
     name="partition",
