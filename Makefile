@@ -130,7 +130,7 @@ distil: repository environment wire ## write what the package ships of the devic
 	python workflow/scripts/distil.py $(SHIPPED)
 
 clean: ## remove logs and caches of tools; rows, results and the environment stay
-	rm -rf work .snakemake .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf work .snakemake .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis
 
 # Before anything is created or installed: can it work here?
 place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -55,8 +56,11 @@ _LANES = {**dict.fromkeys(("engines", "processors"), "numerics"), "end_to_end": 
 #: Lanes by marker: what takes seconds, though others reach nearly all its lines, what takes minutes, and what reads sources.
 _MARKED = ("long", "slow", "texts", "committed")
 #: What a run in the checkout writes: tests of each day hold whatever it holds, those marked `committed` are of what is in git.
-_RESULTS = tuple(str(Path(__file__).parents[1] / name) for name in ("params.yaml", "dvc.lock", "data", "results"))
+ROOT = Path(__file__).parents[1]
+_RESULTS = tuple(str(ROOT / name) for name in ("params.yaml", "dvc.lock", "data", "results"))
 _READ: list[str] = []
+#: Tests of these lanes work in the checkout, all others in an empty folder.
+_IN_PLACE, _ELSEWHERE = ("texts", "slow", "committed"), tempfile.TemporaryDirectory(prefix="edgeplan-tests-")
 #: What computes with the instructions that oneDNN finds, or in blocks of their width.
 _BY_ISA = (
     "edgeplan.runtime.dnnl",
@@ -104,19 +108,24 @@ def _note_reads(event: str, arguments: tuple[object, ...]) -> None:
     """Note what of the checkout's results is read by this process (an audit hook)."""
     if event in {"open", "os.listdir", "os.scandir"} and arguments and isinstance(arguments[0], str | os.PathLike):
         path = os.path.abspath(arguments[0])  # noqa: PTH100  links stay as they are
-        if path.startswith(_RESULTS):
+        if path.startswith(_RESULTS) and not path.endswith(".gitignore"):
             _READ.append(path)
 
 
 sys.addaudithook(_note_reads)
 
 
-@pytest.fixture(autouse=True)
-def _reads_no_results_of_the_checkout(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test of each day does not depend on what was run in the checkout."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before fixtures of any scope: forget what earlier tests read, and leave the checkout, with what was run in it."""
     _READ.clear()
-    yield
-    if not any(map(request.node.get_closest_marker, _MARKED)):
+    os.chdir(ROOT if any(map(item.get_closest_marker, _IN_PLACE)) else _ELSEWHERE.name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Hold that a test of each day does not depend on what was run in the checkout."""
+    if not any(map(item.get_closest_marker, _MARKED)):
         assert not _READ, "mark the test `committed`, or give it files of its own"
 
 
@@ -330,14 +339,7 @@ def _worker_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
-@pytest.fixture(scope="session")
-def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("elsewhere")
-
-
 @pytest.fixture(autouse=True)
-def _no_workspace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, _elsewhere: Path) -> None:
-    """Tests work in no workspace, neither the checkout, with what was run in it, nor one that another test has named."""
+def _no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line notes a workspace that it is given for what it starts; here that would be the next test."""
     monkeypatch.setenv("EDGEPLAN_WORKSPACE", "")
-    if not any(map(request.node.get_closest_marker, ("texts", "slow", "committed"))):
-        monkeypatch.chdir(_elsewhere)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from streamed_models import plain_model
 
+from edgeplan.cli.front import print_front
 from edgeplan.errors import ParamsError
 from edgeplan.front import COLD, CONTINUOUS, MEMORY, STOCK, Front, FrontPlan, plan_front
 from edgeplan.graph.onnx.write import save_onnx
@@ -50,11 +53,22 @@ def test_each_plan_ran_and_what_its_budget_is_was_granted(front: Front) -> None:
         assert (plan.kind == MEMORY) == (plan.budget_bytes > 0) == (plan.arguments[:1] == ("memory",))
 
 
-def test_rows_are_written_by_the_commands_that_they_name(edgeplan: Edgeplan, front: Front, model: Path, tmp_path: Path) -> None:
-    for k, plan in enumerate(front.plans):
-        written = edgeplan("plan", plan.arguments[0], str(model), *plan.arguments[1:], "-o", str(tmp_path / str(k)))
+def test_rows_are_written_by_the_commands_that_are_shown(
+    edgeplan: Edgeplan,
+    front: Front,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    print_front(front, [str(model), "--batch", "1"], ("--device", "cpu-onednn"))
+    shown = re.findall(r"edgeplan plan (\S+) (.* -o plan)", capsys.readouterr().out)
+    assert len(shown) == len(front.plans)
+    for kind, words in shown:
+        written = edgeplan("plan", kind, *shlex.split(words), folder=tmp_path)
         assert written.code == 0, written.err
-        assert edgeplan("run", str(tmp_path / str(k)), "--check").code == 0
+        assert edgeplan("run", "plan", "--check", folder=tmp_path).code == 0
 
 
 def test_the_command_writes_what_runs_for_a_goal(edgeplan: Edgeplan, model: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from shipped_params import PARAMS_FILE
 
 from edgeplan.measurement.rows import read_rows
 
@@ -110,7 +111,7 @@ def make_workspace(folder: Path) -> Workspace:
     )
     for name in filter(None, listed.stdout.split("\0")):
         source, target = ROOT / name, folder / "tree" / name
-        measured = name.startswith(("data/", "results/")) or name == "dvc.lock"
+        measured = name.startswith(("data/", "results/")) or name in {"dvc.lock", "params.yaml"}
         if source.is_file() and (not measured or name.endswith(".gitignore")):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
@@ -128,7 +129,7 @@ def make_workspace(folder: Path) -> Workspace:
             "DVC_NO_ANALYTICS": "1",
         },
     )
-    params = yaml.safe_load((workspace.folder / "params.yaml").read_text())
+    params = yaml.safe_load(PARAMS_FILE.read_text())
     # Table 11 reads two devices; where one alone is measured it is held against itself.
     params |= {"devices": [DEVICE], "transfer": {"source": DEVICE, "target": DEVICE}}
     params["partition"]["checked_pairs"] = params["partition"]["pairs"]  # others need a GPU

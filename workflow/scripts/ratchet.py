@@ -1,7 +1,7 @@
 """Holds the tree to the sizes it had: each may fall, and rises by no more than workflow/rises.txt gives a reason for.
 
-A tree with changes is compared with HEAD, a clean one with HEAD's first parent. A reason is a line that the earlier tree does
-not have: how much, what of, and what for, as in `+120 lines of tests: renames of every inner tensor`.
+A tree with changes is compared with HEAD, a clean one with HEAD's first parent, and with nothing earlier. A reason is a line
+that the earlier tree does not have: how much, what of, and what for, as in `+120 lines of tests: renames of inner tensors`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def device_init(
             if engine_class(device.engine).reports_nodes
             else []
         ),
-        (f"make reproduce DEVICE={name}", "measure kernels and train predictors, about 20 minutes"),
+        (f"make reproduce DEVICE={name}", "measure kernels and train predictors"),
         *(
             [(f"edgeplan plan cold-start MODEL.onnx --device {name} --output plan", "the fastest first inference")]
             if device.engine == "onednn"

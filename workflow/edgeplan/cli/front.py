@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +19,7 @@ from edgeplan.runtime.gpu_program import GpuPrediction
 from edgeplan.terminal import escaped, say, show
 from edgeplan.workspace import WorkspaceOption
 
-_MIB = 1 << 20
+_MIB, _DEVICE = 1 << 20, "cpu-onednn"
 
 
 def plan_front(
@@ -32,7 +34,7 @@ def plan_front(
     pair: Annotated[
         str, typer.Option("--pair", help="Plan for two processors, too: name of a pair, or path of its file.")
     ] = "",
-    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = "cpu-onednn",
+    device: Annotated[str, typer.Option("--device", "-d", help="Name of a device, or path of a device file.")] = _DEVICE,
     shape: ShapeOption = None,
     values: SetOption = None,
     batch: BatchOption = None,
@@ -43,15 +45,18 @@ def plan_front(
         next_step = f"plan one: edgeplan plan memory {model} --budget {budget} -o {output or 'plan'}"
         raise ParamsError("a plan of memory alone holds a budget", where="--budget", next_step=next_step)
     prepared = preparation(shape, values, batch)
+    given = [str(model), *(word for text in shape or () for word in ("--shape", text))]
+    given += [*(word for text in values or () for word in ("--set", text)), *(("--batch", str(batch)) if batch else ())]
+    on = () if device == _DEVICE else ("--device", device)
     if output is None:
         if goal != "first":
             raise ParamsError(
                 "--for chooses a plan to write", where="--output", next_step="name a folder: -o plan, or leave --for out"
             )
-        print_front(front.plan_front(model, device=device, pair=pair, preparation=prepared), model)
+        print_front(front.plan_front(model, device=device, pair=pair, preparation=prepared), given, on)
         return
     found, written = front.write_front_plan(model, output, goal=goal, device=device, pair=pair, preparation=prepared)
-    print_front(found, model)
+    print_front(found, given, on)
     say(f"written to {escaped(str(written.folder))}: {written.chosen.kind}")
     for line in later_lines(written):
         say(line)
@@ -66,20 +71,30 @@ def later_lines(written: PlanForGoal) -> list[str]:
     return [f"  later           {later.made_for.driver}: ready {makespan_ms:.2f} ms after it is open; the faster one answers"]
 
 
-def print_front(found: Front, model: Path) -> None:
-    """Print what each plan took here, beside ONNX Runtime, and how it is written."""
+def print_front(found: Front, given: Sequence[str], on: Sequence[str]) -> None:
+    """Print what each plan took here, beside ONNX Runtime, and the command that writes it.
+
+    Args:
+        found: the plans.
+        given: the model and what it leaves open, as words of a command.
+        on: option of the device; pairs name their own.
+    """
     for line in found.about:
         say(escaped(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("plan")
     for name in ("threads", "process, ms", "later, ms", "memory, MiB"):
         table.add_column(name, justify="right")
-    table.add_column("written by: edgeplan plan ...")
     for plan in (found.stock, *found.plans):
-        words = (plan.arguments[0], escaped(model.name), *plan.arguments[1:], "-o plan") if plan.arguments else ()
-        figures = (milliseconds(plan.first_ms), milliseconds(plan.later_ms), f"{plan.peak_bytes / _MIB:.1f}")
-        table.add_row(plan.kind, str(plan.threads), *(figure.removesuffix(" ms") for figure in figures), " ".join(words))
+        kind = f"{plan.kind}, {plan.budget_bytes // _MIB} MiB over idle" if plan.budget_bytes else plan.kind
+        times = (milliseconds(ms).removesuffix(" ms") for ms in (plan.first_ms, plan.later_ms))
+        table.add_row(kind, str(plan.threads), *times, f"{plan.peak_bytes / _MIB:.1f}")
     show(table)
+    say("they are written by:")
+    for plan in found.plans:
+        kind, *options = plan.arguments
+        words = (kind, *given, *options, *(() if kind == "partition" else on), "-o", "plan")
+        say(f"  edgeplan plan {escaped(shlex.join(words))}")
     say(
         f"{escaped(found.model)}: each was run here, {found.seconds:.0f} s in all. process: from its start to its end, one "
         "inference (edgeplan run plan; ONNX Runtime in a program that imports nothing else); memory: the most that it held"

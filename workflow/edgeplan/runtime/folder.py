@@ -285,7 +285,7 @@ def _no_plan(folder: Path, error: OSError) -> FormatError:
 
 
 def _other_format(path: Path) -> FormatError:
-    what = "the plan has another format: another version of edgeplan made it"
+    what = "the plan has another format: another version of edgeplan made it; before format 10 eight bits may be wrong"
     return FormatError(what, where=str(path), next_step=plan_again(_kind_by_files(path.parent)))
 
 

@@ -58,7 +58,9 @@ _SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
 _BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
 #: What a first axis is called that is one of examples: a batch of some kind, or nothing (TensorFlow's unk__12, PyTorch's s0).
 _FIRST_BATCH = re.compile(
-    r"B|.*batch.*|\??|-1|None|unk(nown)?(__)?\d*|(.*_)?dynamic_axes_\d+|s\d+|(.*\.)?DynamicDimension\.\d+", re.IGNORECASE
+    r"B|batch([_.]?(size|dim|axis|\d+))*"
+    r"|\??|-1|None|unk(nown)?(__)?\d*|(.*_)?dynamic_axes_\d+|s\d+|(.*\.)?DynamicDimension\.\d+",
+    re.IGNORECASE,
 )
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _STORED = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8, TensorProto.BOOL})

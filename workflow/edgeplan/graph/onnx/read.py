@@ -1,6 +1,6 @@
 """ONNX files, which are untrusted, to graphs.
 
-A file is looked through (`onnx_contents`), held against ONNX's schemas and its shape inference (`onnx_shapes`), and brought to
+A file is looked through (`contents`), held against ONNX's schemas and its shape inference (`shapes`), and brought to
 the forms that the graph knows (`operators`); the graph is held against what kernels take for granted (`checks`). What passes
 is safe to compute with: nothing behind this border checks a model again.
 """

@@ -43,6 +43,7 @@ _CARDS = (
         ("prediction.repeat_within_10pct",),
         share=True,
         paper="not printed",
+        further=True,
     ),
     CardOf("has {} of the measurements in its 90 % intervals", ("interval.coverage_90",), share=True, paper="not printed"),
     CardOf(
