@@ -58,7 +58,7 @@ _SETTING = re.compile(r"(?P<name>.+?)=(?P<value>.*)", re.DOTALL)
 _BATCH = re.compile(r"N|bs|batch(_?size)?", re.IGNORECASE)
 #: What a first axis is called that is one of examples: a batch of some kind, or nothing (TensorFlow's unk__12, PyTorch's s0).
 _FIRST_BATCH = re.compile(
-    r"B|batch([_.]?(size|dim|axis|\d+))*"
+    r"B|(num_)?batch(es)?([_.]?(size|dim|axis|\d+))*"
     r"|\??|-1|None|unk(nown)?(__)?\d*|(.*_)?dynamic_axes_\d+|s\d+|(.*\.)?DynamicDimension\.\d+",
     re.IGNORECASE,
 )
