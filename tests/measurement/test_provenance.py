@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shipped_params import PARAMS_FILE
 
 import edgeplan
 from edgeplan.measurement.provenance import source_commit
@@ -34,7 +33,7 @@ def test_the_commit_is_named_and_marked_where_the_package_changed(package: Path)
     git(root, "commit", "--quiet", "--message", "first")
     commit = git(root, "rev-parse", "--short=12", "HEAD")
     assert source_commit() == commit
-    PARAMS_FILE.write_text("seed: 1")  # values of params are in the key of rows
+    (root / "params.yaml").write_text("seed: 1")  # values of params are in the key of rows
     assert source_commit() == commit
     (package / "new.py").write_text("")
     assert source_commit() == f"{commit}+changes"
