@@ -136,7 +136,7 @@ def test_a_line_says_what_came_out_of_each(results: Path) -> None:
     told = summary(PARAMS, results / "chapters")
     assert "memory on cpu-onednn: has a ratio of 0.5; grade good; bars: 1 of 2 pass, 1 without a value" in told
     document = PARAMS.model_dump()
-    assert len(told) == 7 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
+    assert len(told) == 6 + len(document["partition"]["checked_pairs"]) + len(document["cold_gpu"]["devices"])
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from cold_start_instances import layouts, realistic
+from cold_start_instances import layouts
 from shipped_params import PARAMS_FILE
 
 from edgeplan.chapters.cold_start.measuring import bench as cold_runs
@@ -53,10 +52,7 @@ def test_a_plan_is_found_again_in_its_profile(tmp_path: Path, name: str) -> None
         plans(tmp_path), Search(), name, profiles, TARGET, disk=Disk(900.0, 0.2) if name == "evicted" else None
     )
     assert (made.disk is not None) == (name == "evicted")
-    profile = profile_for(made, profiles)
-    schedule = cold_plans.schedule_of(made, profile)
-    assert schedule is not None
-    assert max(s.end_ms for s in cold_plans.planned_timeline(made, profiles)) == pytest.approx(made.makespan_ms, abs=1e-5)
+    assert profile_for(made, profiles).layout == made.layout
     row = cold_plans.plan_row("net", name, made)
     assert (row["plan"], row["planner"], row["makespan_ms"]) == (name, name, made.makespan_ms)
 
@@ -97,14 +93,6 @@ def test_where_nothing_may_be_measured_the_tables_of_an_earlier_run_stay(
     measure_cold_start(load_params(PARAMS_FILE), device=root / "config/devices/cpu-onednn.yaml", **folders)
     assert {path.name: path.read_text() for path in folders["measured"].iterdir()} == {name: name for name in DOCUMENTS}
     assert not folders["rows"].exists()
-
-
-def test_a_plan_of_another_layout_has_no_schedule(tmp_path: Path) -> None:
-    profiles = layouts(6, 1)
-    made = cold_plans.planned_once(plans(tmp_path), Search(), "optimal", profiles, TARGET)
-    bare = replace(realistic(6, 1), layout=made.layout)
-    bare = replace(bare, layers=tuple(replace(x, candidates=x.candidates[:1]) for x in bare.layers))
-    assert cold_plans.planned_timeline(made, [bare]) == ()
 
 
 def test_outputs_of_every_candidate_are_compared_once(tmp_path: Path, dnnl: Dnnl, monkeypatch: pytest.MonkeyPatch) -> None:

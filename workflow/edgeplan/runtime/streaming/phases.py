@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from edgeplan.errors import InfeasibleError
 from edgeplan.runtime.streaming.memory_session import MemorySession
+from edgeplan.runtime.streaming.session import Ended
 
 Taken = TypeVar("Taken")
 _LATE, _SLOWER = 0.5, 1.5  # share of waiting, and of what was predicted, from which on a run is told to be late
@@ -66,25 +67,6 @@ def lateness(phase: Phase, bytes_per_ms: float) -> str:
         f"weights came late: steps waited for them {waiting:.0f} % of the time; they were read at {now:.0f} MB/s, "
         f"{then:.0f} MB/s when the plan was made: give more memory, or plan again"
     )
-
-
-class Ended(Generic[Taken]):
-    """Takes outputs, and notes when they were there: what is made of them is no part of an inference's time.
-
-    Args:
-        take: see `StreamSession.run_taking`.
-
-    Attributes:
-        at_ns: when an inference had ended (`time.perf_counter_ns`).
-    """
-
-    def __init__(self, take: Callable[[str, memoryview], Taken]) -> None:
-        self._take, self.at_ns = take, 0
-
-    def __call__(self, name: str, view: memoryview) -> Taken:
-        """Take an output, and note the time."""
-        self.at_ns = self.at_ns or time.perf_counter_ns()
-        return self._take(name, view)
 
 
 def run_budgets(

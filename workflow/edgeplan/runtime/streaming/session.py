@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,25 @@ _LIBC = ctypes.CDLL(None)
 _POPULATE_WRITE, _TOUCHED_BYTES = 23, 8 << 20  # of madvise(2), Linux 5.14
 _GETPPID: Any = _LIBC.getppid  # a call that takes nothing and lets other threads have the interpreter
 _NAN = b"\x00\x00\xc0\x7f"  # a quiet one, little-endian
+
+
+class Ended(Generic[Taken]):
+    """Takes outputs, and notes when they were there: what is made of them is no part of an inference's time.
+
+    Args:
+        take: see `StreamSession.run_taking`.
+
+    Attributes:
+        at_ns: when an inference had ended (`time.perf_counter_ns`).
+    """
+
+    def __init__(self, take: Callable[[str, memoryview], Taken]) -> None:
+        self._take, self.at_ns = take, 0
+
+    def __call__(self, name: str, view: memoryview) -> Taken:
+        """Take an output, and note the time."""
+        self.at_ns = self.at_ns or perf_counter_ns()
+        return self._take(name, view)
 
 
 class Schedule(msgspec.Struct, frozen=True):

@@ -21,10 +21,9 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import MEMORY, WEIGHTS_NAME, PlanFolder, read_folder
 from edgeplan.runtime.streaming.library_pages import LibraryPages, RecordedPages, give_up_unused, unchanged_mappings
 from edgeplan.runtime.streaming.memory_session import MemorySchedule, choose, pages_of
-from edgeplan.runtime.streaming.phases import Ended
 from edgeplan.runtime.streaming.program import StreamProgram
 from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import READY_INFERENCES, Schedule, StreamSession
+from edgeplan.runtime.streaming.session import READY_INFERENCES, Ended, Schedule, StreamSession
 from edgeplan.support.answers import take_stdout
 from edgeplan.support.digests import sha256
 from edgeplan.support.memory_counters import page_tables, reset_peak, resident, wait_at
