@@ -160,6 +160,7 @@ def evidence(**changes: Any) -> ColdEvidence:
         "checks": pd.DataFrame(
             [{"model": m, "layout": "nhwc", "choice": k, "error": 1e-6 * (k + 1)} for m in MODELS for k in range(2)]
         ),
+        "notes": {"disk": "this folder lies on no disk"},
         "environment": {"measured_at": "2024-05-06"},
     }
     return ColdEvidence("cpu-test", **(parts | changes))
