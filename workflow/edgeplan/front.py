@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +20,9 @@ import numpy as np
 
 from edgeplan.chapters.cold_start.api import plan_cold_start
 from edgeplan.chapters.cold_start.gpu.planned import plan_gpu_start, planning_on
-from edgeplan.chapters.memory.api import plan_memory
 from edgeplan.chapters.memory.costed import all_bytes
-from edgeplan.chapters.memory.plan import Planner, planning
+from edgeplan.chapters.memory.plan import planning
 from edgeplan.chapters.partition.api import plan_partition
-from edgeplan.devices.config import DeviceFile
 from edgeplan.devices.pairs import load_pair
 from edgeplan.engines import onnxruntime
 from edgeplan.engines.base import random_inputs
@@ -34,7 +33,7 @@ from edgeplan.measurement.process.inputs import random_inputs_of
 from edgeplan.opening import open_plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.settings import cores_of, planning_device
-from edgeplan.runtime.folder import COLD_START, LATER_NAME, PlanFolder, read_folder
+from edgeplan.runtime.folder import LATER_NAME, PlanFolder, replacing, require_replaceable
 from edgeplan.support.files import FilePath
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import program_command, run
@@ -47,26 +46,28 @@ GOALS: tuple[Goal, ...] = ("first", "steady", "both")
 COLD, CONTINUOUS, MEMORY, PAIR, STOCK = "cold start", "cold start, continuous", "memory", "pair", "ONNX Runtime"
 _MIB = 1 << 20
 _BUDGETS = 3  # from the least to all weights in memory, evenly by ratio
-_PROCESSES = 5  # of each plan: the median counts
+_PROCESSES = 7  # of each plan, in turns with the others': the median counts
 _LATER_SECONDS, _LATER_RUNS = 0.5, 7  # at least
-#: Starts a command so often, each when the last has ended, and writes what each took.
+#: Starts commands in turns, so often, each when the last has ended, and writes what each took.
 _STARTS = """
 import json, os, subprocess, sys, tempfile, time
-job, found = json.loads(sys.argv[1]), []
+job = json.loads(sys.argv[1])
+found = [[] for _ in job["commands"]]
 os.sched_setaffinity(0, job["processors"])
-for _ in range(job["count"]):
+for turn in range(job["count"] * len(found)):
+    command, words = job["commands"][turn % len(found)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
-        given.write(job["given"].encode())
+        given.write(words.encode())
         given.seek(0)
         began = time.perf_counter()
-        child = subprocess.Popen(job["command"], stdin=given, stdout=told)
+        child = subprocess.Popen(command, stdin=given, stdout=told)
         _, status, usage = os.wait4(child.pid, 0)
         ms = (time.perf_counter() - began) * 1e3
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
             sys.exit(child.returncode)
         told.seek(0)
-        found.append((ms, usage.ru_maxrss * 1024, told.read().decode()))
+        found[turn % len(found)].append((ms, usage.ru_maxrss * 1024, told.read().decode()))
 print(json.dumps(found))
 """
 _ALIKE = 1.02  # later inferences that take no more than this times the fastest are as fast
@@ -148,34 +149,60 @@ def plan_front(
         BusyError: another process is measuring on this machine.
         EdgeplanError: see `plan_cold_start` and `chapters.memory.plan.planning`.
     """
-    began = time.perf_counter()
     with ScratchFolder("front") as scratch:
         work = Path(scratch) / "plans"  # the scratch folder itself is locked for as long as it is there
         work.mkdir()
         source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), work / "prepared.onnx")
-        processors = cores_of(planning_device(device)).all
-        found = [*_cold_starts(source, work, device, processors), *_of_memory(source, work, processors)]
-        about = []
-        if pair:
-            try:
-                plan_partition(source, work / "pair", pair)
-                found.append(_ran(PAIR, work / "pair", len(processors), processors, ("partition", "--pair", str(pair))))
-            except (FormatError, DeviceError) as error:
-                about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
-        stock = _stock(source, work, processors)
-    plans = tuple(sorted(found, key=lambda p: (p.first_ms, p.later_ms)))
-    return Front(Path(model).name, plans, stock, tuple(about), time.perf_counter() - began)
+        return _ran_in(work, Path(model).name, source, device, pair)[0]
 
 
-def _cold_starts(source: Path, work: Path, device: FilePath, processors: Sequence[int]) -> Iterator[FrontPlan]:
+def _ran_in(work: Path, model: str, source: Path, device: FilePath, pair: FilePath) -> tuple[Front, tuple[Path, ...]]:
+    """The front of a model, and the folder of each of its plans."""
+    began, about, processors = time.perf_counter(), [], cores_of(planning_device(device)).all
+    ways = [*_cold_starts(source, work, device, len(processors)), *_of_memory(source, work, processors)]
+    if pair:
+        try:
+            plan_partition(source, work / "pair", pair)
+            ways.append(_Way(PAIR, work / "pair", len(processors), ("partition", "--pair", str(pair))))
+        except (FormatError, DeviceError) as error:
+            about.append(f"no plan of {pair}: {error.what}; {error.next_step}")
+    stock = _stock_command(source, work, len(processors))
+    (start, start_peak, _), *runs = _processes([(stock, "\n"), *((way.command, "") for way in ways)], processors, _PROCESSES)
+    found = [
+        (FrontPlan(way.kind, way.threads, first, _later_ms(way.folder), peak, way.budget, way.arguments), way.folder)
+        for way, (first, peak, _) in zip(ways, runs, strict=True)
+    ]
+    ((*_, (told,)),) = _processes([(stock, "\n" + "run\n" * 4 * _LATER_RUNS)], processors, 1)
+    later = [json.loads(line)["run"] * 1e3 for line in told.splitlines() if "run" in json.loads(line)]
+    beside = FrontPlan(STOCK, len(processors), start, statistics.median(later[_LATER_RUNS:]), start_peak)
+    plans, folders = zip(*sorted(found, key=lambda f: (f[0].first_ms, f[0].later_ms)), strict=True)
+    return Front(model, plans, beside, tuple(about), time.perf_counter() - began), folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A plan that was written; its fields as of `FrontPlan`."""
+
+    kind: str
+    folder: Path
+    threads: int
+    arguments: tuple[str, ...]
+    budget: int = 0
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (sys.executable, "-m", "edgeplan", "run", str(self.folder))
+
+
+def _cold_starts(source: Path, work: Path, device: FilePath, threads: int) -> Iterator[_Way]:
     """The cold start as it is, and with kernels of their own for later inferences where there are any."""
     plan_cold_start(source, work / "cold", device)
-    yield _ran(COLD, work / "cold", len(processors), processors, ("cold-start",))
+    yield _Way(COLD, work / "cold", threads, ("cold-start",))
     if plan_cold_start(source, work / "continuous", device, continuous=True).plan.later:
-        yield _ran(CONTINUOUS, work / "continuous", len(processors), processors, ("cold-start", "--continuous"))
+        yield _Way(CONTINUOUS, work / "continuous", threads, ("cold-start", "--continuous"))
 
 
-def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[FrontPlan]:
+def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[_Way]:
     """Plans for budgets from the least on, in whole MiB."""
     threads = max(1, len(processors) - 1)  # one reads
     made = {}
@@ -185,27 +212,16 @@ def _of_memory(source: Path, work: Path, processors: Sequence[int]) -> Iterator[
         for size in np.geomspace(low, high, _BUDGETS):
             budget = -(-int(size) // _MIB) * _MIB
             folder = work / f"memory-{budget}"
-            if budget not in made and _held(planner, budget, folder):
-                made[budget] = folder
+            if budget not in made:
+                with suppress(InfeasibleError):
+                    planner.write(budget, Mode.back_to_back, folder)
+                    made[budget] = folder
     for budget, folder in made.items():
-        arguments = ("memory", "--budget", f"{budget // _MIB}MiB")
-        yield _ran(MEMORY, folder, threads, processors, arguments, budget)
+        yield _Way(MEMORY, folder, threads, ("memory", "--budget", f"{budget // _MIB}MiB"), budget)
 
 
-def _held(planner: Planner, budget: int, folder: Path) -> bool:
-    try:
-        planner.write(budget, Mode.back_to_back, folder)
-    except InfeasibleError:
-        return False
-    return True
-
-
-def _ran(
-    kind: str, folder: Path, threads: int, processors: Sequence[int], arguments: tuple[str, ...], budget: int = 0
-) -> FrontPlan:
-    """Run a plan in processes of its own, and in a session held open."""
-    command = (sys.executable, "-m", "edgeplan", "run", str(folder))
-    first, peak, _ = _processes(command, "", processors, _PROCESSES)
+def _later_ms(folder: Path) -> float:
+    """Median of inferences in a session held open, the first one apart."""
     with open_plan(folder) as session:
         inputs, times = random_inputs_of(session.inputs), list[float]()
         session.run(inputs)
@@ -214,33 +230,34 @@ def _ran(
             began = time.perf_counter()
             session.run(inputs)
             times.append((time.perf_counter() - began) * 1e3)
-    return FrontPlan(kind, threads, first, statistics.median(times), peak, budget, arguments)
+    return statistics.median(times)
 
 
-def _stock(source: Path, work: Path, processors: Sequence[int]) -> FrontPlan:
-    """ONNX Runtime as it comes, in processes that hold nothing of ours."""
+def _stock_command(source: Path, work: Path, threads: int) -> tuple[str, ...]:
+    """ONNX Runtime as it comes, in a process that holds nothing of ours."""
     write_outputs(work / "inputs.npz", random_inputs(load_onnx(source)))
-    job = json.dumps({"main": str(source), "inputs": str(work / "inputs.npz"), "threads": len(processors)})
-    command = (sys.executable, "-P", str(Path(onnxruntime.__file__).with_name("start.py")), job)
-    first, peak, _ = _processes(command, "\n", processors, _PROCESSES)
-    *_, (told,) = _processes(command, "\n" + "run\n" * 4 * _LATER_RUNS, processors, 1)
-    later = [json.loads(line)["run"] * 1e3 for line in told.splitlines() if "run" in json.loads(line)]
-    return FrontPlan(STOCK, len(processors), first, statistics.median(later[_LATER_RUNS:]), peak)
+    job = json.dumps({"main": str(source), "inputs": str(work / "inputs.npz"), "threads": threads})
+    return (sys.executable, "-P", str(Path(onnxruntime.__file__).with_name("start.py")), job)
 
 
-def _processes(command: Sequence[str], given: str, processors: Sequence[int], count: int) -> tuple[float, int, list[str]]:
-    """Median milliseconds from the start of a process to its end, the most bytes that one held, and what each wrote.
+def _processes(
+    commands: Sequence[tuple[Sequence[str], str]], processors: Sequence[int], count: int
+) -> list[tuple[float, int, list[str]]]:
+    """Of each command, given a text: median milliseconds of its processes, the most bytes one held, what each wrote.
 
     Raises:
         ColdRunError: one failed.
     """
-    job = {"command": command, "given": given, "processors": list(processors), "count": count}
+    job = {"commands": commands, "processors": list(processors), "count": count}
     # a process of its own starts them: what this one holds would count as theirs until they are another program
     done = run(program_command(sys.executable, "-I", "-S", "-c", _STARTS, json.dumps(job)))
     if done.returncode:
-        raise ColdRunError(done.stderr.decode().strip(), where=" ".join(command), next_step="run this command")
-    found = json.loads(done.stdout)
-    return statistics.median(ms for ms, *_ in found), max(peak for _, peak, _ in found), [told for *_, told in found]
+        where, next_step = "; ".join(command[-1] for command, _ in commands), "run each with edgeplan run"
+        raise ColdRunError(done.stderr.decode().strip(), where=where, next_step=next_step)
+    return [
+        (statistics.median(ms for ms, *_ in runs), max(peak for _, peak, _ in runs), [told for *_, told in runs])
+        for runs in json.loads(done.stdout)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,31 +299,21 @@ def write_front_plan(
         EdgeplanError: see `plan_front`.
     """
     require_known("goal", [goal], GOALS, "--for")
-    require_writable(Path(output), instead="choose another folder with -o")
+    out = Path(output)
+    require_writable(out, instead="choose another folder with -o")
+    require_replaceable(out)
     second = load_pair(str(pair)).devices()[1] if pair and goal == "both" else None
     if second is not None:
         with planning_on(second):
             pass  # what cannot be opened is refused before anything is written
-    found = plan_front(model, device=device, pair=pair if second is None else "", preparation=preparation)
-    if second is not None:
-        return found, _handing_over(found, Path(model), Path(output), device, second, preparation)
-    chosen = found.best(goal)
-    if chosen.kind == MEMORY:
-        made = plan_memory(model, output, chosen.budget_bytes, device=device, preparation=preparation)
-        return found, PlanForGoal(made.folder, chosen)
-    if chosen.kind == PAIR:
-        plan_partition(model, output, pair, preparation=preparation)
-        return found, PlanForGoal(Path(output), chosen)
-    cold = plan_cold_start(model, output, device, continuous=chosen.kind == CONTINUOUS, preparation=preparation)
-    return found, PlanForGoal(cold.folder, chosen)
-
-
-def _handing_over(
-    found: Front, model: Path, output: Path, device: FilePath, second: DeviceFile, preparation: Preparation | None
-) -> PlanForGoal:
-    """Write the cold start of the host, and in it the plan of the pair's second processor, which takes over."""
-    cold = plan_cold_start(model, output, device, preparation=preparation)
-    source = Path(read_folder(cold.folder, COLD_START).made_for.model)
-    later = plan_gpu_start(source, cold.folder / LATER_NAME, second)
-    chosen = next(plan for plan in found.plans if plan.kind == COLD)
-    return PlanForGoal(cold.folder, chosen, later=later.plan)
+    source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
+    with ScratchFolder(f".{out.name}.front-", out.absolute().parent) as scratch:  # a rename brings what ran to its place
+        work = Path(scratch) / "plans"
+        work.mkdir()
+        found, folders = _ran_in(work, Path(model).name, source, device, "" if second is not None else pair)
+        chosen = next(p for p in found.plans if p.kind == COLD) if second is not None else found.best(goal)
+        with replacing(out) as building:
+            for path in folders[found.plans.index(chosen)].iterdir():
+                path.rename(building / path.name)
+    later = plan_gpu_start(source, out / LATER_NAME, second).plan if second is not None else None
+    return found, PlanForGoal(out, chosen, later)

@@ -19,13 +19,14 @@ import numpy as np
 from edgeplan.measurement.preemption import thread_waited_ms
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
-from edgeplan.profiling.memory import pinned, release_freed
+from edgeplan.profiling.memory import release_freed
 from edgeplan.profiling.rounds import Harness
 from edgeplan.profiling.settings import Cores
 from edgeplan.runtime.lanes import Lane, LanePreparation
 from edgeplan.runtime.linked import Linked
 from edgeplan.runtime.preparation import Executor, Shared
 from edgeplan.runtime.tape_file import tape_of
+from edgeplan.support.cpus import pinned
 
 #: Of each measurement.
 REPEATS = 5

@@ -42,17 +42,6 @@ def first_touch() -> tuple[float, int]:
 
 
 @contextlib.contextmanager
-def pinned(*processors: int) -> Iterator[None]:
-    """Pin the calling thread, and those it starts, for a while."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-@contextlib.contextmanager
 def prioritised() -> Iterator[None]:
     """Run the calling thread, and threads and processes that it starts, before other work, where the system allows that."""
     before = os.getpriority(os.PRIO_PROCESS, 0)

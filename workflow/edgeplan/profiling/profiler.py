@@ -24,7 +24,7 @@ from edgeplan.profiling.contention import REPEATS, Pairs, measure_pairs
 from edgeplan.profiling.first_call_costs import ONCE, measure_once, once_ms
 from edgeplan.profiling.fresh_process_factors import Start, measure_start, start_of, start_row, start_signature, tried
 from edgeplan.profiling.measure import measure, work_ms
-from edgeplan.profiling.memory import first_touch, pinned, prioritised
+from edgeplan.profiling.memory import first_touch, prioritised
 from edgeplan.profiling.profiles import profile_of
 from edgeplan.profiling.rounds import Harness, ModelToProfile
 from edgeplan.profiling.settings import Cores, ProfileSettings
@@ -35,6 +35,7 @@ from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.process import prepare_process
+from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
 
 log = logging.getLogger(__name__)

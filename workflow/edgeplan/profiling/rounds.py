@@ -29,7 +29,7 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array, random_inputs
-from edgeplan.profiling.memory import pinned, release_freed
+from edgeplan.profiling.memory import release_freed
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.subjects import ProfilingSubject, subject
@@ -42,6 +42,7 @@ from edgeplan.runtime.raw_weights import Staging
 from edgeplan.runtime.tape_file import tape_of
 from edgeplan.runtime.weight_cache import WeightCache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
+from edgeplan.support.cpus import pinned
 
 _clock = time.perf_counter_ns
 _NS_PER_MS = 1e6

@@ -81,7 +81,6 @@ RNN_DIRECTION: Mapping[str, int] = MappingProxyType({"forward": 1, "reverse": 2,
 QUERY_IMPL_INFO: Final = 8
 QUERY_WEIGHTS_MD: Final = 131
 QUERY_SCRATCHPAD_MD: Final = 136
-QUERY_EXEC_ARG_MD: Final = 255
 
 ARG_SRC: Final = 1
 ARG_SRC_1: Final = 2

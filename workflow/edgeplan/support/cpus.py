@@ -6,10 +6,11 @@ processes so much time of all processors in each period, and stops them until th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edgeplan.support.cgroups import PROC, ROOT, fields, groups, lines
@@ -130,3 +131,14 @@ def pin_threads(processors: Sequence[int]) -> None:
             os.sched_setaffinity(int(task.name), processors)
         except ProcessLookupError:  # it has ended since
             continue
+
+
+@contextlib.contextmanager
+def pinned(*processors: int) -> Iterator[None]:
+    """Pin the calling thread, and what it starts, for a while; none: as it is."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -78,8 +78,8 @@ _log = logging.getLogger(__name__)
 #: Bytes of weights of a part of a step that are tried, the coarsest first: what they cost is measured, not known beforehand.
 LIMITS = (1 << 40, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
 _WORK_PREFIX = ".planning-"  # of folders beside the plan; those of killed processes go with the next planning
-_ATTEMPTS = 4  # to hold the budget in a run
-_FOUND_ATTEMPTS = 8  # with a budget that the search has found, which grows by twice as much each time
+_ATTEMPTS = 5  # to hold the budget in a run
+_FOUND_ATTEMPTS = 8  # with a budget that the search has found, which grows each time
 _IDLE_BYTES = 128 * MIB  # more than the idle process takes, with what is read ahead of it
 _SLACK_BYTES = 256 << 10  # pages that come and go from run to run
 _ADVICE_BYTES = 3 * MIB // 4  # that another process was seen to take more: a budget that is advised leaves as much
@@ -497,7 +497,7 @@ class Planner:
         """A plan whose run held its budget; nothing is written. See `write`."""
         excess = self._more
         for attempt in range(_FOUND_ATTEMPTS if found else _ATTEMPTS):
-            slack = _SLACK_BYTES << attempt if found else _SLACK_BYTES  # nobody named the budget: it may grow until it holds
+            slack = _SLACK_BYTES << attempt  # a run that met its limit does not say by how much
             candidate, made = self.best(budget, mode, excess)
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)

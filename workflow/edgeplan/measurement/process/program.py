@@ -29,6 +29,7 @@ import numpy as np
 from edgeplan.engines.cold import Artefact
 from edgeplan.engines.registry import setting
 from edgeplan.measurement.process.memory_group import MemoryGroup
+from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import end, ending, program_command, start
 from edgeplan.support.tensors import Array
@@ -83,7 +84,7 @@ class Program:
             starter = () if group is None else _WAITING
             command = program_command(*starter, sys.executable, "-P", str(known.program), json.dumps(job))
             self._said = stack.enter_context(tempfile.TemporaryFile())
-            with _on(processors):
+            with pinned(*processors):
                 self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
             stack.callback(self._close)
             if group is not None:
@@ -178,17 +179,3 @@ class Program:
     def _close(self) -> None:
         with self._process:
             end(self._process)  # some engines crash or hang in their own exit handlers: nothing is left to do
-
-
-@contextlib.contextmanager
-def _on(processors: Sequence[int]) -> Iterator[None]:
-    """Keep this thread, and what it starts, to some processors."""
-    if not processors:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

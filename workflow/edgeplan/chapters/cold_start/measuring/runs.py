@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -28,7 +27,7 @@ from edgeplan.measurement.process.job import PrepareResult, RunJob, RunResult, S
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS, ObservedStart, start_cold
 from edgeplan.measurement.provenance import source_commit
 from edgeplan.measurement.references import References, ReferenceTimes
-from edgeplan.profiling.memory import pinned
+from edgeplan.support.cpus import pinned
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import Journal, key_of
 from edgeplan.support.workers import ColdRunError
@@ -268,7 +267,7 @@ class _Measuring:
 
     def _look(self) -> ReferenceTimes:
         """Time the references on the first processor of a run: how slow the machine is now."""
-        with pinned(*self._knobs.cpus[:1]) if self._knobs.cpus else nullcontext():
+        with pinned(*self._knobs.cpus[:1]):
             return self._clocked.time(LOOK_RUNS)
 
     def _probe(self, run: PlannedRun) -> dict[str, Any]:
