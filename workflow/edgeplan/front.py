@@ -243,7 +243,7 @@ def _stock_command(source: Path, work: Path, threads: int) -> tuple[str, ...]:
 def _processes(
     commands: Sequence[tuple[Sequence[str], str]], processors: Sequence[int], count: int
 ) -> list[tuple[float, int, list[str]]]:
-    """Of each command, given a text: median milliseconds of its processes, the most bytes one held, what each wrote.
+    """Median milliseconds of the processes of each command with its input, the most bytes one held, what each wrote.
 
     Raises:
         ColdRunError: one failed.
