@@ -26,7 +26,8 @@ from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
-_KERNEL_SUFFIXES = (".cl", ".h")
+_NATIVE = "../../native/src"  # of the native library, in a checkout
+_KERNEL_SUFFIXES = (".cl", ".h", ".cpp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +208,9 @@ def essence(source: str) -> str:
 
 
 def kernel_essence(source: str) -> str:
-    """Return OpenCL source without comments; white space, which ends macros there, as single characters."""
-    return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
+    """Return source of OpenCL or C++ without comments; white space, which ends macros there, as single characters."""
+    told = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", source, flags=re.DOTALL)
+    return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", told)
 
 
 def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:
