@@ -74,7 +74,7 @@ _RUNTIME = (
         *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "primitive_kinds"),
         *("primitives", "program", "session", "transform", "weights", "streaming/build", "streaming/calls"),
     ),
-    *_files("runtime/native", "calls", "partner"),
+    "runtime/native/calls.py",
     "runtime/kernels",
     *_LOWERING,
 )
@@ -97,7 +97,7 @@ _PROFILES = (
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
-    *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "partner", "stages", "words"),
+    *_files("runtime/native", "__init__", "words"),
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
