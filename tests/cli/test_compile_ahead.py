@@ -23,10 +23,8 @@ from edgeplan.planning.layout.buffers import buffers
 from edgeplan.planning.memory import planner
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.runtime import kernels
 from edgeplan.runtime.native import calls, entries
 from edgeplan.runtime.memory import checksum
-from edgeplan.runtime.kernels.build import names
 from edgeplan.chapters.cold_start.planners.streamed import streamed
 from edgeplan.planning.profile import Disk
 from cold_start_instances import realistic
@@ -42,7 +40,6 @@ streamed(realistic(12, 1), Disk(500.0, 0.1))
 entries.load()
 calls.load()
 entries.code_memory()
-kernels.load(names())
 """
 #: One process for all: most of each one's time would go into imports.
 _REFUSED = """
@@ -90,11 +87,10 @@ def _compiling() -> set[str]:
 
 
 def test_all_modules_that_compile_are_known() -> None:
-    done = {*ahead.MODULES, ahead.kernels.__name__}
+    done = {*ahead.MODULES}
     for name in done:
         __import__(name)
-    packages = {"edgeplan.runtime.native", ahead.kernels.__name__}
-    left = {name for name in _compiling() if name not in done and name.rpartition(".")[0] not in packages}
+    left = {name for name in _compiling() if name not in done and name.rpartition(".")[0] != "edgeplan.runtime.native"}
     assert not left
 
 

@@ -1,111 +1,17 @@
-"""Images of machine code: kept, mapped without a compiler, compiled again where damaged or of another processor."""
+"""Images of machine code: linked, and mapped without a compiler."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 
-import edgeplan
-from depth import by_day
 from edgeplan.errors import DeviceError
-from edgeplan.runtime import kernels
 from edgeplan.support import machine_code, object_code
 
 LANE = "processes"  # see tests/conftest.py
-
-#: Maps one kernel and runs it; what the process takes more for it (KiB), and whether a compiler was loaded.
-_USE = """
-import ctypes, logging, sys
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-from edgeplan.graph import blocks
-from edgeplan.runtime import kernels
-
-def resident():
-    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Rss:"))
-
-libm = ctypes.CDLL("libm.so.6")
-resident()
-before = resident()
-erf = kernels.function("erf_float32")
-numbers = blocks.element_wise((4,), [((4,), "float32")], "float32")
-block = (ctypes.c_int64 * len(numbers))(*numbers)
-x, y = (ctypes.c_float * 4)(0, 0.5, 1, 2), (ctypes.c_float * 4)()
-places = (ctypes.c_int64 * 2)(ctypes.addressof(x), ctypes.addressof(y))
-assert erf(ctypes.addressof(block), 0, 2, ctypes.addressof(places)) == 0
-assert [round(value, 4) for value in y] == [0, 0.5205, 0.8427, 0.9953]
-print(resident() - before, any(name in sys.modules for name in ("numba", "llvmlite", "numpy")))
-"""
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """The folder of a user who has compiled nothing yet."""
-    return tmp_path / "edgeplan" / "compiled"
-
-
-def _used(cache: Path, before: str = "") -> tuple[int, bool, str]:
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache.parents[1]), "PYTHONPATH": str(Path(edgeplan.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", before + _USE], env=environment, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    kib, loaded = done.stdout.split()
-    return int(kib), loaded == "True", done.stderr
-
-
-@pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a user who has compiled what is used."""
-    folder = tmp_path_factory.mktemp("used") / "edgeplan" / "compiled"
-    _, loaded, said = _used(folder)
-    assert "compiling for this processor, once" in said
-    assert not loaded, "it was compiled by another process"
-    return folder
-
-
-def test_a_compiled_kernel_takes_less_than_a_mebibyte_and_no_compiler(used: Path) -> None:
-    kib, loaded, said = _used(used)
-    assert (loaded, said) == (False, "")
-    assert kib < 1024
-
-
-_DAMAGES = {
-    "a bit": lambda whole: whole[:100] + bytes([whole[100] ^ 1]) + whole[101:],
-    "its end": lambda whole: whole[:-1],
-    "most of it": lambda whole: whole[:50],
-    "all": lambda _: b"",
-}
-
-
-@pytest.mark.parametrize("damage", by_day(list(_DAMAGES)))
-def test_a_damaged_file_is_compiled_again(used: Path, cache: Path, damage: str) -> None:
-    shutil.copytree(used, cache)
-    (path,) = cache.glob("*.code")
-    whole = path.read_bytes()
-    path.write_bytes(_DAMAGES[damage](whole))
-    _, loaded, said = _used(cache)
-    assert not loaded
-    assert "compiling" in said
-    assert path.read_bytes()[:8] == whole[:8]
-
-
-def test_another_processor_has_files_of_its_own_and_says_that_it_compiles(used: Path, cache: Path) -> None:
-    shutil.copytree(used, cache)
-    other = "from edgeplan.support import machine_code\nmachine_code.processor = lambda: 'another'\n"
-    _, _, said = _used(cache, other)
-    assert said.count("compiling for this processor") == 1
-    assert len(list(cache.glob("*.code"))) == 2
-
-
-def test_what_is_no_kernel_is_named() -> None:
-    with pytest.raises(DeviceError, match="nonsense"):
-        kernels.load(["nonsense"])
-
 
 # Linking
 

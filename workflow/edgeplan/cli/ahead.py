@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import partial
 
-from edgeplan.runtime import kernels
-from edgeplan.runtime.kernels.build import names
 from edgeplan.runtime.native import entries
 
-#: Modules that compile, each with a function `load`; the kernels, which are many, come after them.
+#: Modules that compile, each with a function `load`.
 MODULES = (
     "edgeplan.runtime.native.entries",
     "edgeplan.runtime.native.calls",
@@ -25,7 +22,6 @@ def loads() -> Iterator[Callable[[], object]]:
     """Yield functions that compile, or load what is kept, when they are called."""
     yield from (importlib.import_module(name).load for name in MODULES)
     yield entries.code_memory
-    yield from (partial(kernels.load, [name]) for name in names())
 
 
 def main() -> None:
