@@ -18,7 +18,9 @@ class BuiltWithLibrary(build_py):
 
     def run(self) -> None:
         super().run()
-        target = _NATIVE["TARGET"] if self.editable_mode else Path(self.build_lib).absolute() / "edgeplan" / _NATIVE["TARGET"].name
+        target = (
+            _NATIVE["TARGET"] if self.editable_mode else Path(self.build_lib).absolute() / "edgeplan" / _NATIVE["TARGET"].name
+        )
         try:
             _NATIVE["build"](target)
         except SystemExit as missing:  # predictions, tables and stock engines need none: the rest says how to build it

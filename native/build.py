@@ -57,7 +57,9 @@ def build(target: Path = TARGET, *, check: bool = False) -> None:
 
 def _run(command: list[str]) -> None:
     if subprocess.run(command, check=False).returncode:  # noqa: S603  the compiler that was found
-        sys.exit(f"error: the native library cannot be built\n  where: {shlex.join(command)}\n  next:  another compiler: CXX=...")
+        sys.exit(
+            f"error: the native library cannot be built\n  where: {shlex.join(command)}\n  next:  another compiler: CXX=..."
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeplan.errors import DeviceError
 
-_PATH = Path(__file__).with_name("libedgeplan.so")
+PATH = Path(__file__).with_name("libedgeplan.so")
 _ABI = 1  # of native/src/version.cpp
 
 
@@ -21,13 +21,13 @@ def library() -> ctypes.CDLL:
         DeviceError: it was not built, or from other sources.
     """
     try:
-        found = ctypes.CDLL(str(_PATH))
+        found = ctypes.CDLL(str(PATH))
         if (abi := int(found.ep_abi_version())) == _ABI:
             return found
         what = f"the native library has version {abi}, this package needs {_ABI}"
     except OSError as error:
         what = f"the native library cannot be loaded: {error}"
-    raise DeviceError(what, where=str(_PATH), next_step="make native")
+    raise DeviceError(what, where=str(PATH), next_step="make native")
 
 
 def function(name: str, result: Any, *arguments: Any) -> Any:

@@ -75,11 +75,10 @@ _RUNTIME = (
         *("primitives", "program", "session", "transform", "weights", "streaming/build", "streaming/calls"),
     ),
     "runtime/native/calls.py",
-    "runtime/kernels",
+    *(f"{_NATIVE}/{part}" for part in ("base.h", "kernels", "loops/loops.h", "loops/partner.cpp")),
     *_LOWERING,
 )
 _PROFILES = (
-    *_files("support", "compiled", "machine_code", "object_code"),
     "measurement/preemption.py",
     *_files("measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory"),
     *_files(
