@@ -96,7 +96,9 @@ _PROFILES = (
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
-    *_files("runtime/native", "__init__", "words"),
+    *_files("runtime/native", "entries", "words"),
+    f"{_NATIVE}/base.h",
+    f"{_NATIVE}/loops",
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
