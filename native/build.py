@@ -44,7 +44,7 @@ def build(target: Path = TARGET, *, check: bool = False) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".native-") as folder:
 
         def compiled(source: Path) -> str:
-            made = str(Path(folder) / f"{source.stem}.o")
+            made = str(Path(folder) / f"{source.parent.name}-{source.stem}.o")
             _run([*command, *_FLAGS, *(_STRICT if check else ()), "-c", str(source), "-o", made])
             return made
 

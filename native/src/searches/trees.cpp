@@ -34,15 +34,25 @@ struct Ensemble {
   Word features, outputs;
 };
 
-// Counts the thresholds of a feature below each value; none is below NaN, which then goes left.
+// How many of ascending thresholds are below a value; none is below NaN, which then goes left. It multiplies
+// where it could branch: no processor would guess which way.
+Rank below(const double *thresholds, Word count, double value) {
+  const double *from = thresholds;
+  while (count > 1) {
+    const Word half = count / 2;
+    from += half * (from[half - 1] < value);
+    count -= half;
+  }
+  return static_cast<Rank>(from - thresholds + (count && *from < value));
+}
+
 void rank(const Ensemble &ensemble, const double *rows, Word count, Rank *ranks) {
   const Word features = ensemble.features;
   for (Word i = 0; i < count; ++i) {
     Rank *own = ranks + i / LANES * LANES * features + i % LANES;
     for (Word f = 0; f < features; ++f) {
-      const double *begin = ensemble.thresholds + ensemble.first[f];
-      const double *end = ensemble.thresholds + ensemble.first[f + 1];
-      own[f * LANES] = static_cast<Rank>(std::lower_bound(begin, end, rows[i * features + f]) - begin);
+      const Word first = ensemble.first[f], end = ensemble.first[f + 1];
+      own[f * LANES] = below(ensemble.thresholds + first, end - first, rows[i * features + f]);
     }
   }
 }
