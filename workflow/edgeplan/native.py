@@ -13,6 +13,11 @@ PATH = Path(__file__).with_name("libedgeplan.so")
 _ABI = 1  # of native/src/version.cpp
 
 
+def is_built() -> bool:
+    """Tell whether there is a library to load."""
+    return PATH.is_file()
+
+
 @cache
 def library() -> ctypes.CDLL:
     """Load the library, once a process.

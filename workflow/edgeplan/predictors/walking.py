@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan import native
 from edgeplan.predictors.trees import Forest
 from edgeplan.support import cpus
 from edgeplan.support.native_arrays import array, when_needed
@@ -71,7 +72,12 @@ class Walk:
 
     @staticmethod
     def of(forest: Forest, number: int, features: int) -> Walk | None:
-        """Lay out ensemble `number` of a forest whose rows have so many features; None if a word cannot number its nodes."""
+        """Lay out ensemble `number` of a forest whose rows have so many features.
+
+        None where a word cannot number its nodes, or no native library was built: `Forest.raw` needs neither.
+        """
+        if not native.is_built():
+            return None
         trees = forest.roots[forest.tree_start[number] : forest.tree_start[number + 1]].astype(np.int64)
         room = len(forest.feature)
         feature, value, left = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
