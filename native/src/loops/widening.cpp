@@ -14,40 +14,46 @@
 
 namespace {
 
-using Half = std::uint16_t;
-using Bits = std::uint32_t;  // of a float32
+// Vectors of 16 values, which compilers split for processors of narrower ones. They would split comparisons
+// into single values: what is greater is told by the sign of a difference.
+using Halves = std::uint16_t __attribute__((vector_size(32)));
+using Bits = std::uint32_t __attribute__((vector_size(64)));  // of float32 values
+using Integers = std::int32_t __attribute__((vector_size(64)));
+using Floats = float __attribute__((vector_size(64)));
+constexpr Word PART = sizeof(Halves), PARTS = loops::BLOCK / 16;
 
 // The upper half of a float32.
 struct Bf16 {
-  static Bits widened(Bits half) { return half << 16; }
+  static void widen(Bits& value) { value <<= 16; }
 };
 
 // Bits are moved to where they stand in a float32, and the exponent is made that of one; what is below the
 // smallest normal number is an integer times 2^-24.
 struct F16 {
-  static constexpr Bits NORMAL = 1 << 23, INFINITE = 31 << 23;  // the least of them, moved
-  static constexpr Bits APART = (127 - 15) << 23, APART_OF_INFINITE = (255 - 31) << 23;
+  static constexpr std::uint32_t NORMAL = 1 << 23, INFINITE = 31 << 23;  // the least of them, moved
+  static constexpr std::uint32_t APART = (127 - 15) << 23;               // twice that for an infinite one
 
-  static Bits widened(Bits half) {
-    const Bits rest = half & 0x7FFF, moved = rest << 13;
-    const float small = static_cast<float>(static_cast<std::int32_t>(rest)) * 0x1p-24F;
-    Bits size;
-    std::memcpy(&size, &small, sizeof size);
-    if (moved >= NORMAL) size = moved + APART;
-    if (moved >= INFINITE) size = moved + APART_OF_INFINITE;
-    return size | (half & 0x8000) << 16;
+  static void widen(Bits& value) {
+    const Bits rest = value & 0x7FFF, moved = rest << 13, sign = (value ^ rest) << 16;
+    const auto normal = reinterpret_cast<Bits>(reinterpret_cast<Integers>(NORMAL - 1 - moved) >> 31);
+    const auto infinite = reinterpret_cast<Bits>(reinterpret_cast<Integers>(INFINITE - 1 - moved) >> 31);
+    const auto small = __builtin_convertvector(reinterpret_cast<Integers>(rest), Floats) * 0x1p-24F;
+    const Bits whole = moved + APART + (infinite & APART);
+    value = sign | (normal & whole) | (~normal & reinterpret_cast<Bits>(small));
   }
 };
 
-// A block is copied: a half and a value that lie in one place must not be taken for two.
 template <class Kind>
 __attribute__((always_inline)) inline void widen(const char* halves, char* values, Word count) {
-  Half from[loops::BLOCK];
-  Bits to[loops::BLOCK];
-  for (Word at = 0; at < count; at += loops::BLOCK, halves += sizeof from, values += sizeof to) {
-    std::memcpy(from, halves, sizeof from);
-    for (Word k = 0; k < loops::BLOCK; ++k) to[k] = Kind::widened(from[k]);
-    std::memcpy(values, to, sizeof to);
+  Bits block[PARTS];
+  for (Word at = 0; at < count; at += loops::BLOCK, halves += PARTS * PART, values += sizeof block) {
+    for (Word k = 0; k < PARTS; ++k) {
+      Halves read;
+      std::memcpy(&read, halves + k * PART, PART);
+      block[k] = __builtin_convertvector(read, Bits);
+    }
+    for (Bits& part : block) Kind::widen(part);
+    for (Word k = 0; k < PARTS; ++k) std::memcpy(values + 2 * k * PART, &block[k], 2 * PART);
   }
 }
 
