@@ -12,13 +12,15 @@ RUN apt-get update \
 
 WORKDIR /edgeplan
 # The locks first: the environment is a layer that changes of the code leave alone.
-COPY requirements.lock requirements-no-deps.lock ./
+COPY requirements.lock requirements-no-deps.lock requirements-zig.lock ./
 RUN python -m venv .venv \
     && .venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
     && .venv/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-no-deps.lock
 COPY . .
-RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation -e . \
-    && .venv/bin/edgeplan compile \
+# The compiler is needed here alone.
+RUN .venv/bin/pip install --no-cache-dir --require-hashes -r requirements-zig.lock \
+    && .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation -e . \
+    && .venv/bin/pip uninstall --quiet --yes ziglang \
     && cat requirements.lock requirements-no-deps.lock > .venv/requirements.lock
 
 ENV PATH=/edgeplan/.venv/bin:$PATH PYTHONUTF8=1

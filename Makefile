@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire native \
 	clean place repository
 
 help: ## show this text
@@ -51,14 +51,12 @@ DAY = fast or numerics or processes
 MORE = long or texts or committed
 
 test: dev-environment ## finish the set-up and run the tests on WORKERS cores (minutes; WORKERS=0: one after the other)
-	@edgeplan compile # once, not in each worker
 	$(PYTEST) -m "$(DAY)"
 
 test-committed: dev-environment ## run the tests of what is in git: rows, results, shipped predictors; in a clone that nothing was run in
 	$(PYTEST) -m committed
 
 test-all: dev-environment ## every test, with many examples and each instruction set, before a release (hours)
-	@edgeplan compile
 	HYPOTHESIS_PROFILE=many $(PYTEST) -m "$(DAY) or $(MORE)"
 	$(MAKE) test-isa test-slow
 
@@ -76,6 +74,7 @@ test-isa: dev-environment ## run what computes with oneDNN or OpenCL with blocks
 
 lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, import-linter, sizes against the last commit's, and the tests of texts
 	python workflow/scripts/ratchet.py
+	python native/build.py --check
 	lint-imports --no-logo
 	ruff check .
 	ruff format --check .
@@ -122,6 +121,8 @@ lock: dev-environment ## resolve the dependencies of pyproject.toml again
 		--extra openvino --extra runtime --extra baselines --extra partition --extra pipeline --extra dev --extra docs -c requirements.lock pyproject.toml -o requirements-dev.lock
 	printf 'cuda-bindings>=13.0\nnvidia-cuda-nvrtc>=13.0\n' | uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate - -o requirements-cuda.lock
+	echo ziglang | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate - -o requirements-zig.lock
 	echo pnnx | uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--no-annotate --no-deps - -o requirements-no-deps.lock
 
@@ -145,6 +146,15 @@ LOCKS := requirements.lock requirements-no-deps.lock
 # The locks are whole, so nothing is resolved; modules are compiled when they are first imported, most never are: half the time.
 INSTALL = python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 
+LIBRARY := workflow/edgeplan/libedgeplan.so
+
+native: environment ## build the native library again where its sources changed: with CXX, g++ or clang++, else with ziglang
+
+# Where there is no compiler one is installed into the environment.
+$(LIBRARY): $(wildcard native/*.py native/src/*.* native/src/*/*.*)
+	@test -n "$$CXX" || command -v g++ clang++ >/dev/null || $(INSTALL) --require-hashes -r requirements-zig.lock
+	@python native/build.py
+
 environment: place
 	@cat $(LOCKS) | cmp -s - "$$VENV_PATH"/requirements.lock || { set -e; \
 		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "edgeplan needs Python >= 3.11; name one: make PYTHON=python3.12 ...")'; \
@@ -155,8 +165,8 @@ environment: place
 		$(INSTALL) --no-build-isolation -e .; \
 		python -c 'import lightgbm' 2>"$$VENV_PATH"/lightgbm.log || { tail -n 1 "$$VENV_PATH"/lightgbm.log >&2; \
 			echo "LightGBM cannot be loaded; if libgomp.so.1 is missing: apt-get install libgomp1, then run make again" >&2; exit 1; }; \
-		edgeplan compile; \
 		cat $(LOCKS) > "$$VENV_PATH"/requirements.lock; }
+	@$(MAKE) --no-print-directory $(LIBRARY)
 
 dev-environment: environment
 	@cmp -s requirements-dev.lock "$$VENV_PATH"/requirements-dev.lock || { set -e; \

@@ -51,7 +51,7 @@ def test_an_import_waits_for_nothing_heavy(tmp_path: Path, imported: str) -> Non
     done = _python(tmp_path, "-X", "importtime", "-c", f"import {imported}")
     assert done.returncode == 0, done.stderr
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    heavy = {"numpy", "onnx", "onnxruntime", "pandas", "scipy", "numba", "pydantic", "lightgbm", "openvino"}
+    heavy = {"numpy", "onnx", "onnxruntime", "pandas", "scipy", "pydantic", "lightgbm", "openvino"}
     assert not loaded & heavy
     assert ("typer" in loaded) == (imported == "edgeplan.cli.commands")
 

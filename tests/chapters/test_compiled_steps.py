@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -175,24 +173,6 @@ def test_a_block_tells_how_far_it_reaches(start: int) -> None:
             blocks.span_bytes(block, 0)
     else:
         assert blocks.span_bytes(block, 0) == 8 * (24 + 1 + 5)
-
-
-def test_a_process_that_runs_compiled_steps_loads_no_compiler(model: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from edgeplan.engines.base import random_inputs
-from edgeplan.graph.onnx.read import load_onnx
-from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.program import default_program
-from edgeplan.runtime.session import SequentialSession
-path, dnnl = Path(sys.argv[1]), Dnnl()
-graph = load_onnx(path)
-SequentialSession(dnnl, default_program(dnnl, path, graph, "nhwc"), path.parent).run(random_inputs(graph))
-print(sorted({"numba", "llvmlite"} & sys.modules.keys()), "llvm" in open("/proc/self/maps").read())
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] False"
 
 
 def test_a_fresh_process_draws_inputs_of_the_models_types(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: Libraries that no process that runs a plan loads.
-HEAVY = ("numba", "llvmlite", "onnx", "onnxruntime", "pydantic", "pandas", "scipy", "yaml", "matplotlib", "pyarrow")
+HEAVY = ("onnx", "onnxruntime", "pydantic", "pandas", "scipy", "yaml", "matplotlib", "pyarrow")
 COMMAND = "from edgeplan.cli import main\nsys.argv[0] = 'edgeplan'\nmain()"
 OPENED = """
 import edgeplan, numpy as np

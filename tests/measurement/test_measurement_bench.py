@@ -135,7 +135,7 @@ def test_rows_of_a_card_are_added_to_on_a_machine_that_has_the_like(tmp_path: Pa
     other = json.loads(path.read_text())
     path.write_text(json.dumps(other | {"nominal_compute_us": 100 * other["nominal_compute_us"]}))
     monkeypatch.setattr(bench_module, "_ALIKE", 0.9)
-    with pytest.raises(DeviceError, match=r"compute reference takes \d+ us here and took \d+ us"):
+    with pytest.raises(DeviceError, match=r"(compute|bandwidth) reference takes \d+ us here and took \d+ us"):
         Bench(named, SETTINGS, rows)
     with pytest.raises(DeviceError, match=f"its fingerprint is {begun}, and this machine's is 0123456789abcdef"):
         Bench(DEVICE.model_copy(update={"fingerprint": begun}), SETTINGS, tmp_path / "rows" / "dev")

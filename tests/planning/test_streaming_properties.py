@@ -3,8 +3,6 @@
 import itertools
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -162,12 +160,6 @@ def test_plans_made_again_are_as_near_to_the_bound(name: str) -> None:
         assert again is not None
         assert_sound(workload, again.placement, _run(workload, reader, again), mib * _MIB)
         assert again.predicted_ms <= 1.02 * first.predicted_ms
-
-
-def test_planning_again_needs_no_compiler() -> None:
-    code = "import sys, edgeplan.planning.memory.quick; print('numba' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
 
 
 def test_what_fits_is_never_read_again() -> None:

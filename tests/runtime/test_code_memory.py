@@ -15,9 +15,10 @@ LANE = "processes"  # see tests/conftest.py
 
 _BEGIN = """
 import ctypes, mmap
-from edgeplan.runtime.code_memory import SLOT_BYTES, SLOTS, pool_code
+from edgeplan.runtime.code_memory import pool_code
 from edgeplan.runtime.library import open_library
 
+SLOT_BYTES, SLOTS = 256 << 10, 512
 path = open_library()[1].path
 pool = pool_code(path)
 assert pool is not None and pool.used == 0

@@ -126,8 +126,8 @@ def waited(dnnl: Dnnl) -> tuple[Context, np.ndarray]:
 
 
 def test_a_wait_for_a_step_leaves_the_core(waited: tuple[Context, np.ndarray]) -> None:
-    context, own = waited
-    wait = partial(entries.await_all, context, own)
+    context, _ = waited
+    wait = partial(entries.await_all, context)
     assert naps(wait, lambda: entries.publish(context, 0, 1)) > LEAST_NAPS
 
 

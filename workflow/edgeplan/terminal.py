@@ -79,14 +79,13 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:  # prints warnings where nobody has set up logging
         logging.lastResort.setFormatter(formatter())
-    # why nothing happens for half a minute, and what is taken for granted of a model
-    for told in map(logging.getLogger, ("edgeplan.support.machine_code", "edgeplan.graph.onnx.prepare")):
-        if not told.handlers:
-            handler = logging.StreamHandler()
-            handler.setFormatter(formatter())
-            told.addHandler(handler)
-            told.setLevel(logging.INFO)
-            told.propagate = False
+    told = logging.getLogger("edgeplan.graph.onnx.prepare")  # what is taken for granted of a model
+    if not told.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter())
+        told.addHandler(handler)
+        told.setLevel(logging.INFO)
+        told.propagate = False
 
 
 def ending(stream: TextIO | None, *, suspected: bool = False) -> tuple[str, int] | None:

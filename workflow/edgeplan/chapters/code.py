@@ -39,7 +39,10 @@ def code_digest(stage: Stage) -> str:
 
 def digest(modules: Iterable[Path]) -> str:
     """Digest modules: the same wherever they stand and whatever they are called, so that moving code builds nothing again."""
-    files = {path for module in modules for path in (module, *_beside(module.parent))}
+    given = set(modules)
+    files = {path for module in given for path in (module, *_beside(module.parent))}
+    if PACKAGE / "native.py" in given:
+        files.update(path for path in (ROOT / "native/src").rglob("*") if path.is_file())
     return hashlib.sha256("".join(sorted(map(_file_digest, files))).encode()).hexdigest()[:16]
 
 

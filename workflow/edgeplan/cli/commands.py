@@ -36,10 +36,6 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "export:export",
             "Write a published model with seeded weights as ONNX: any that the tables of this project name.",
         ),
-        "compile": (
-            "compile:compile_ahead",
-            "Compile the runtime for this processor once, in a minute or less, so that no other command has to wait for it.",
-        ),
         "prepare": (
             "preparation:prepare",
             "Write a model of static shape that computes the same: steering inputs, half precision, shape arithmetic.",

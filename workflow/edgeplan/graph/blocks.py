@@ -1,4 +1,4 @@
-"""Blocks of numbers: all that a compiled kernel knows of the tensors that it works on. Values only; nothing here knows numba.
+"""Blocks of numbers: all that a compiled kernel knows of the tensors that it works on (`native/src/kernels/kernels.h`).
 
 A kernel goes over a loop of axes and, for each place there, along one row. A block holds, in order: the number
 of axes, the number of operands (what is written comes last), the length of the row, the sizes of the axes; then

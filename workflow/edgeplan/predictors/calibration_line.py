@@ -21,6 +21,7 @@ from edgeplan.predictors.features import FEATURES
 from edgeplan.predictors.labels import group_folds
 from edgeplan.predictors.latency import EXTRA_FEATURES, MANY_ROWS
 from edgeplan.predictors.trees import Forest, merge_texts, parse_ensemble
+from edgeplan.predictors.walking import Walk
 from edgeplan.support.rounding import nine_digits
 
 Floats = npt.NDArray[np.float64]
@@ -131,12 +132,9 @@ class Calibration:
         return np.asarray(np.exp(log_us), dtype=np.float64)
 
     def _corrected(self, seen: Floats) -> Floats:
-        """Return what the trees add, by compiled code where there are many rows: the same sums."""
-        if len(seen) > MANY_ROWS:
-            from edgeplan.predictors.walking import Walk  # noqa: PLC0415  numba's import takes longer than few rows
-
-            if walk := Walk.of(self.forest, 0, seen.shape[1]):
-                return walk.raw(seen)[:, 0]
+        """Return what the trees add, by a walk where there are many rows: the same sums."""
+        if len(seen) > MANY_ROWS and (walk := Walk.of(self.forest, 0, seen.shape[1])):
+            return walk.raw(seen)[:, 0]
         return self.forest.raw(seen, np.zeros(len(seen), np.int64))[:, 0]
 
     @cached_property

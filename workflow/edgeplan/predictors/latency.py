@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,7 @@ from edgeplan.predictors.features import FEATURES, LABELLED_TYPES, features, wor
 from edgeplan.predictors.launches import LAUNCH_FEATURES, launch_features
 from edgeplan.predictors.layouts import FIRST_STATES, UNKNOWN, ImplementationChoices
 from edgeplan.predictors.trees import Forest
-
-if TYPE_CHECKING:  # numba's import takes longer than a small prediction
-    from edgeplan.predictors.walking import Walk
+from edgeplan.predictors.walking import Walk, on_all_cores
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 #: and code of the implementation (for predictors of a whole kind).
 EXTRA_FEATURES = ("input_layout", "implementation")
 NO_PREDICTOR = -1
-MANY_ROWS = 2000  # configurations from which compiled code is faster, loading it included
+MANY_ROWS = 2000  # configurations from which walks are faster, laying them out included
 _BLOCK = 10_000  # rows whose features a thread holds at once
 _LEAST_US = 1e-3
 
@@ -178,8 +175,6 @@ class Evaluator:
         return self.forest.raw(matrix, np.full(len(matrix), number), outputs)
 
     def _walk(self, number: int, width: int) -> Walk | None:
-        from edgeplan.predictors.walking import Walk  # noqa: PLC0415  as above
-
         with self._walks_lock:
             if number not in self._walks:
                 self._walks[number] = Walk.of(self.forest, number, width)
@@ -250,8 +245,6 @@ def _blocks(rows: Integers) -> list[Integers]:
 def _each(work: Callable[[Integers], None], blocks: list[Integers], large: bool) -> None:
     """Run the work on blocks of rows, on all cores if they are large enough to pay for the threads."""
     if large:
-        from edgeplan.predictors.walking import on_all_cores  # noqa: PLC0415  as above
-
         on_all_cores(work, blocks)
     else:
         for block in blocks:

@@ -5,26 +5,17 @@ Every such change of the address space interrupts the other cores of the process
 that generate kernels slow each other down. `pool_code` has the library take the same memory, with the same permissions, from a
 region that was mapped before; what it asks for beyond that, and any other mapping, is the system's as ever.
 
-The library offers no hook for that, so its imports of three C functions are pointed to compiled ones (`imports`,
-`native.code_slots`): they run where the interpreter must not.
+The library offers no hook for that, so its imports of three C functions are pointed to native ones (`imports`,
+`native/src/loops/code_slots.cpp`): they run where the interpreter must not.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
-
+from edgeplan import native
 from edgeplan.runtime.imports import imports_of, replace
-from edgeplan.runtime.native import entries
-from edgeplan.runtime.native.words import SLOT_BYTES, SLOTS
-
-_ALL = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_NOHUGEPAGE, _NORESERVE = 15, 0x4000
 
 
 @lru_cache
@@ -53,32 +44,21 @@ class CodePool:
     """Slots of a region, and the three functions that hand them out.
 
     Attributes:
+        base: address of the region.
         map, protect, unmap: addresses of functions of the C types of `mmap`, `mprotect`, `munmap`.
     """
 
     def __init__(self, base: int) -> None:
         self.base = base
-        states = base + SLOTS * SLOT_BYTES
-        self._states: npt.NDArray[np.int64] = np.ctypeslib.as_array((ctypes.c_int64 * SLOTS).from_address(states))
-        code = entries.code_memory()
-        ctypes.c_int64.from_address(code["region"]).value = base
-        self.map, self.protect, self.unmap = (code[name] for name in ("map", "protect", "unmap"))
+        self.map, self.protect, self.unmap = (native.address(f"code_{name}") for name in ("map", "protect", "unmap"))
 
     @classmethod
     def reserve(cls) -> CodePool | None:
-        """Map the region, and the words of its slots behind it; pages are taken when they are written to."""
-        size = SLOTS * (SLOT_BYTES + 8)
-        libc = ctypes.CDLL(None, use_errno=True)
-        take, advise = libc.mmap, libc.madvise
-        take.restype, advise.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        take.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-        base = take(None, size, _ALL, _ANONYMOUS | _NORESERVE, -1, 0)
-        if base is None or base == ctypes.c_void_p(-1).value:
-            return None
-        advise(base, size, _NOHUGEPAGE)  # a kernel needs some pages; clearing 2 MiB takes longer
-        return cls(base)
+        """Map the region, once a process; pages are taken when they are written to."""
+        base = native.function("code_region", ctypes.c_int64)()
+        return cls(base) if base else None
 
     @property
     def used(self) -> int:
         """Count the slots that hold code."""
-        return int(np.count_nonzero(self._states))
+        return int(native.function("code_used", ctypes.c_int64)())

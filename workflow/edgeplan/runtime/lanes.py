@@ -215,7 +215,7 @@ class LanePreparation:
         objects = self._objects
         self._shared.dnnl.set_threads(1)
         self._prepare_all(self._lanes[0])
-        entries.await_all(objects.context, self._lanes[0].preparer.own)
+        entries.await_all(objects.context)
         self._shared.dnnl.set_threads(self._narrow)
         self._require_no_failure()
 

@@ -19,14 +19,6 @@ from edgeplan.runtime.tape import FUNCTIONS, NUMBER_OF, THREADS
 from edgeplan.runtime.tape_file import TapeArrays, addresses
 
 _LIBC = ctypes.CDLL(None)
-_SYSTEM = MappingProxyType(
-    {
-        words.FN_CLOCK: "clock_gettime",
-        words.FN_READ: "pread",
-        words.FN_ADVISE: "madvise",
-        words.FN_NAP: "usleep",
-    }
-)
 _NOTHING = "labs"
 _LIBRARY = MappingProxyType(
     {
@@ -49,8 +41,6 @@ def _functions(path: str) -> tuple[Numbers, Numbers]:
     library = ctypes.CDLL(path)
     found = addresses(lambda name: getattr(library, name))
     places = np.zeros(words.PLACES, np.int64)
-    system = addresses(lambda name: getattr(_LIBC, name), tuple(_SYSTEM.values()))
-    places[list(_SYSTEM)] = system
     places[list(_LIBRARY)] = found[[NUMBER_OF[name] for name in _LIBRARY.values()]]
     if not places[words.FN_THREADS]:  # a library without OpenMP: any function that does nothing
         places[words.FN_THREADS] = addresses(lambda name: getattr(_LIBC, name), (_NOTHING,))[0]
@@ -60,7 +50,7 @@ def _functions(path: str) -> tuple[Numbers, Numbers]:
 
 
 def library_places(dnnl: Dnnl) -> Numbers:
-    """Addresses of the functions that compiled code calls, as rows of `places`."""
+    """Addresses of the functions that native code calls, as rows of `places`."""
     return _functions(dnnl.info.path)[1]
 
 
@@ -88,7 +78,7 @@ class Objects:
         arena: address of the activations.
 
     Attributes:
-        tape, store, places: what compiled code works on (`native`).
+        tape, store, places: what native code works on (`native`).
         context: the same as it takes them.
     """
 

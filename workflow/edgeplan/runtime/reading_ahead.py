@@ -6,7 +6,7 @@ time, what is needed first comes late, and small pages take two to three times t
 
 Before the program is known the same thread brings the weight cache from its beginning, where the first steps' weights lie,
 behind the files that say what the program is. It tells of what has come (`Store.flags`): until then lanes make kernels
-(`native.lanes`).
+(`native/src/loops/lanes.cpp`).
 """
 
 from __future__ import annotations

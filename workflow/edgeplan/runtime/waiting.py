@@ -3,7 +3,7 @@
 libgomp waits awake for 8 ms and more at every barrier. Where another process uses the core, that time is taken from the
 thread's own share of it, and the scheduler then lets the other one run for several milliseconds, at barrier after barrier.
 A thread that sleeps keeps its share and gets the core back at once. To sleep always (OMP_WAIT_POLICY=passive) costs a
-wake-up at every barrier, on a quiet machine, too. What waits in compiled code does the same (`native.waiting`).
+wake-up at every barrier, on a quiet machine, too. What waits in native code does the same (`native/src/loops`).
 """
 
 from __future__ import annotations

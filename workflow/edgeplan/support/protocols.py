@@ -26,7 +26,8 @@ from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
-_KERNEL_SUFFIXES = (".cl", ".h")
+_NATIVE = "../../native/src"  # of the native library, in a checkout
+_KERNEL_SUFFIXES = (".cl", ".h", ".cpp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +74,11 @@ _RUNTIME = (
         *("candidates", "creation", "descriptors", "executable", "layouts", "lowering", "primitive_kinds"),
         *("primitives", "program", "session", "transform", "weights", "streaming/build", "streaming/calls"),
     ),
-    *_files("runtime/native", "calls", "partner"),
-    "runtime/kernels",
+    "runtime/native/calls.py",
+    *(f"{_NATIVE}/{part}" for part in ("base.h", "kernels", "loops/loops.h", "loops/partner.cpp")),
     *_LOWERING,
 )
 _PROFILES = (
-    *_files("support", "compiled", "machine_code", "object_code"),
     "measurement/preemption.py",
     *_files("measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory"),
     *_files(
@@ -96,7 +96,9 @@ _PROFILES = (
     *_files(
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
-    *_files("runtime/native", "__init__", "build", "intrinsics", "lanes", "making", "partner", "stages", "words"),
+    *_files("runtime/native", "entries", "words"),
+    f"{_NATIVE}/base.h",
+    f"{_NATIVE}/loops",
     *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
@@ -207,8 +209,9 @@ def essence(source: str) -> str:
 
 
 def kernel_essence(source: str) -> str:
-    """Return OpenCL source without comments; white space, which ends macros there, as single characters."""
-    return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL))
+    """Return source of OpenCL or C++ without comments; white space, which ends macros there, as single characters."""
+    told = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", source, flags=re.DOTALL)
+    return re.sub(r"\s+", lambda space: "\n" if "\n" in space[0] else " ", told)
 
 
 def _left_out(source: str) -> Iterator[tuple[int, int, int, int]]:

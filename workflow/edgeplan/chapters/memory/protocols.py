@@ -22,7 +22,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "rows",
                 ),
                 *files_of("runtime/streaming", "schedules", "session", "worker"),
-                *files_of("runtime", "ranges", "bands", "native/partner", "native/widening"),
+                *files_of("runtime", "ranges", "bands"),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "background", "memory_group", "own_files", "read_ahead"),
                 "engines/onednn/mapped.py",

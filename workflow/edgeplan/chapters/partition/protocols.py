@@ -22,7 +22,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "opencl", "building", "dispatch", "launch", "post_ops", "processor", "transforms", "convolutions", "linear"
                 ),
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
-                *files_of("runtime", "ranges", "native/partner"),
+                "runtime/ranges.py",
                 *files_of(
                     "chapters/partition/measuring",
                     "chains",
@@ -49,7 +49,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("processors", "onednn", "opencl", "cuda"),
                 "opencl",
                 "cuda",
-                *files_of("runtime", "ranges", "bands", "native/partner"),
+                *files_of("runtime", "ranges", "bands"),
                 *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "refining", "planning", "worker"),
                 *files_of("chapters/partition/checked", "fastest", "opened_plan", "stock_times"),
                 *files_of("chapters/partition", "costs", "measuring/checked", "stages/partition_checked"),
@@ -68,7 +68,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                     "opencl", "batches", "building", "dispatch", "launch", "post_ops", "processor", "products", "transforms"
                 ),
                 *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
-                *files_of("runtime", "ranges", "bands", "native/partner"),
+                *files_of("runtime", "ranges", "bands"),
                 *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
                 *files_of("workloads", "registry", "unrolled", "recurrent", "transformers", "yolov3"),

@@ -9,7 +9,7 @@ ENGINE = Description(
     "pip install 'edgeplan[runtime,partition,cuda]'",
     "edgeplan.engines.cuda.session:Cuda",
     processor="edgeplan.processors.cuda:CudaProcessor",
-    wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
+    wheels=("cuda-bindings", "nvidia-cuda-nvrtc", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
     gpu=True,
 )

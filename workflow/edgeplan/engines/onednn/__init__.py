@@ -36,6 +36,6 @@ ENGINE = Description(
         }
     ),
     processor="edgeplan.processors.onednn:OnednnProcessor",
-    wheels=("onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
+    wheels=("onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
 )

@@ -9,6 +9,6 @@ ENGINE = Description(
     "pip install 'edgeplan[runtime,partition]'",
     "edgeplan.engines.opencl.session:Opencl",
     processor="edgeplan.processors.opencl:OpenclProcessor",
-    wheels=("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "llvmlite", "numba", "scipy"),
+    wheels=("pyopencl", "pocl-binary-distribution", "onednn-cpu-gomp", "scipy"),
     architectures=("x86_64",),
 )

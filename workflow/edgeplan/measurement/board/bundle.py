@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tarfile
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import edgeplan
 from edgeplan import __version__
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.board.wheels import BoardTarget, download, pinned
+from edgeplan.native import PATH as LIBRARY
 from edgeplan.support.files import files_sha256, write_atomically
 from edgeplan.support.scratch import ScratchFolder
 from edgeplan.support.subprocesses import module_command, run
@@ -25,7 +27,7 @@ _EPOCH = "1577836800"
 
 def bundle_digest(engine: str, target: BoardTarget) -> str:
     """Return the digest of what a bundle would hold, without making it: a board that has it is left alone."""
-    parts = [target.told, *_requirements(engine, target), __version__, files_sha256(_package_files())]
+    parts = [target.told, *_requirements(engine, target), __version__, files_sha256(_package_files(target))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -45,7 +47,7 @@ def write_bundle(engine: str, target: BoardTarget, path: Path, where: str) -> st
         listed = Path(made, "requirements.txt")
         listed.write_text("\n".join(lines) + "\n", encoding="utf-8")
         download(listed, folder, target, where)
-        own = _own_wheel(Path(made, "tree"), folder)
+        own = _own_wheel(Path(made, "tree"), folder, target)
         (folder / "requirements.txt").write_text(
             "\n".join([*lines, f"edgeplan=={__version__} --hash=sha256:{files_sha256([own])}"]) + "\n", encoding="utf-8"
         )
@@ -95,18 +97,22 @@ def _requirements(engine: str, target: BoardTarget) -> list[str]:
     return pinned((_root() / _LOCK).read_text(encoding="utf-8"), engine, target)
 
 
-def _package_files() -> list[Path]:
-    root = _root()
-    package = sorted(
-        path for path in (root / "workflow/edgeplan").rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
+def _left_out(target: BoardTarget) -> tuple[str, ...]:
+    """Names of what a bundle lacks: a native library runs on its own architecture alone, and stock engines need none."""
+    return ("__pycache__", *(() if target.architecture == platform.machine() else (LIBRARY.name,)))
+
+
+def _package_files(target: BoardTarget) -> list[Path]:
+    root, without = _root(), {*_left_out(target)}
+    package = sorted(p for p in (root / "workflow/edgeplan").rglob("*") if p.is_file() and not without & {*p.parts})
     return [root / "pyproject.toml", *package]
 
 
-def _own_wheel(tree: Path, folder: Path) -> Path:
+def _own_wheel(tree: Path, folder: Path, target: BoardTarget) -> Path:
     """Build the wheel of this package, from a copy of the tree."""
     root = _root()
-    shutil.copytree(root / "workflow/edgeplan", tree / "workflow/edgeplan", ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns(*_left_out(target))
+    shutil.copytree(root / "workflow/edgeplan", tree / "workflow/edgeplan", ignore=ignored)
     for name in _PROJECT:
         shutil.copy(root / name, tree / name)
     options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")

@@ -1,4 +1,4 @@
-"""The compiled loop over steps whose calls are bound, as Python calls it: nothing heavy is imported."""
+"""The native loop over steps whose calls are bound, as Python calls it: nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
+from edgeplan import native
 from edgeplan.runtime.native import words
-from edgeplan.support.machine_code import Images, addresses
 
-_IMAGES = Images("edgeplan.runtime.native.build", ("runtime/native/*.py",))
 _WORD = ctypes.c_int64
-#: What the loop calls, by rows of `words`' places.
-_SYSTEM = {words.FN_CLOCK: "clock_gettime", words.FN_NAP: "usleep"}
 _PLACE = "dnnl_memory_set_data_handle"
-_LIBC = ctypes.CDLL(None)
 Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
 @cache
-def load() -> Any:
-    """Load the loop's machine code, compiled if none is kept."""
-    return ctypes.CFUNCTYPE(_WORD, *(_WORD,) * 9)(addresses(_IMAGES, ["calls"])["calls"]["run_lane"])
+def run_lane() -> Any:
+    """The loop: addresses of places, own memory, items and times; first step, end, what is waited for last, limit in ns."""
+    return native.function("run_lane", _WORD, *(_WORD,) * 8)
 
 
 def array(count: int) -> Words:
@@ -43,8 +39,6 @@ def places_of(path: str) -> Words:
         path: of oneDNN's library, which is loaded.
     """
     found = array(words.PLACES)
-    for row, name in _SYSTEM.items():
-        found[row] = function_address(getattr(_LIBC, name))
     found[words.FN_PLACE] = function_address(getattr(ctypes.CDLL(path), _PLACE))
     return found
 
@@ -62,12 +56,11 @@ class Loop:
     """
 
     def __init__(self, path: str, stream: int, items: Words) -> None:
-        self._run, self._places = load(), places_of(path)
+        self._run, self._places = run_lane(), places_of(path)
         self._own = array(words.OWN_WORDS)
         self._own[words.OWN_STREAM] = stream
-        steps = len(items) // words.ITEM_WORDS
-        self.times, self._items = array(2 * steps), items
-        self._given = (*map(ctypes.addressof, (self._places, self._own, items, self.times)), steps)
+        self.times, self._items = array(2 * (len(items) // words.ITEM_WORDS)), items
+        self._given = tuple(map(ctypes.addressof, (self._places, self._own, items, self.times)))
 
     def share(self, own: int, other: int, needed: Sequence[int]) -> None:
         """Have the loop wait for another lane.
@@ -82,7 +75,7 @@ class Loop:
             self._items[words.ITEM_WORDS * k + words.NEEDED] = count
 
     def run(self, first: int, end: int, last: int = 0, limit_ns: int = 0) -> int:
-        """Run steps from one on to before another, then wait until the other counter is so far; see `partner.run_lane`."""
+        """Run steps from one on to before another, then wait until the other counter is so far: `DONE`, `FAILED` or `LATE`."""
         return int(self._run(*self._given, first, end, last, limit_ns))
 
     @property

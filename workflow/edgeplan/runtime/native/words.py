@@ -1,4 +1,4 @@
-"""Compiled code and Python agree on these kinds, rows of tables, and arrays that pass between them."""
+"""The native loops and Python agree on these kinds, rows of tables, and arrays that pass between them (`loops.h`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL, ASK, TELL, COPY, WALK = range(5)
 NUMBER, HANDLE, RESULT, CONSTANT, SCRATCH, MEMORY, ENGINE = range(7)
 #: Where weights come from: nowhere, copied from the cache, mapped, or Python must say.
 NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
-#: Rows of `places`: addresses, functions, what to ask for.
+#: Rows of `places`: addresses, functions of the libraries, what to ask for.
 (
     AT_ENGINE,
     AT_MEMORY,
@@ -31,20 +31,15 @@ NO_WEIGHTS, COPIED, MAPPED, BY_PYTHON = range(4)
     FN_NEXT,
     FN_MEMORY,
     FN_EXECUTE,
-    FN_CLOCK,
-    FN_READ,
-    FN_ADVISE,
     FN_THREADS,
-    WHAT_NAME,
-    FN_NAP,
     FN_PLACE,
+    WHAT_NAME,
     PLACES,
-) = range(18)
+) = range(14)
 #: Rows of `own`: stream, operation and status of a failure, step at hand, marks so far, where in `todo` the next step stands
 #: whose kernels may be made ahead; of a pair the addresses of this lane's counter and of the other one's, 0 where there is
-#: none; words for calls.
-OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_COUNTER, OWN_OTHER, OWN_CALL = range(9)
-OWN_WORDS = OWN_CALL + INTEGERS
+#: none.
+OWN_STREAM, OWN_OPERATION, OWN_STATUS, OWN_STEP, OWN_MARKS, OWN_AHEAD, OWN_COUNTER, OWN_OTHER, OWN_WORDS = range(9)
 #: What became of a step; there was none, or it is not prepared.
 DONE, NONE, LEFT_TO_PYTHON, FAILED = 0, -1, -2, -3
 #: Rows of `Store.flags`.
@@ -56,25 +51,17 @@ READ, CREATE = range(2)
 #: Head of a step's record.
 (HEAD_SOURCE, HEAD_SEGMENT, HEAD_BYTES, HEAD_PLACE, HEAD_GROUPS, HEAD_SLOTS, HEAD_CALLS, HEAD_BLOCK, HEAD) = range(9)
 
-#: A context: the address of `places`; address and length of each array of a tape and of a store; the columns of operations.
-TAPE_AT, STORE_AT, WIDTH_AT = 1, 19, 37
-CONTEXT_WORDS = 38
 #: How the lane of a pair ends besides `DONE` and `FAILED`: the other processor did not come in time.
 LATE = -4
 #: Columns of the steps of a lane: how far the other counter must be, the addresses where the step's calls begin (0 until it is
 #: prepared) and end, and that of the addresses of its operands, call by call; 0 where the arguments of its calls know them.
 NEEDED, FIRST, END, OPERANDS, ITEM_WORDS = range(5)
-#: Columns of calls, which are what `invoke_with_four` takes but for the stream: steps of one kernel share them. Without
+#: Columns of calls, which but for the stream are a function and its arguments: steps of one kernel share them. Without
 #: arguments, as compiled kernels are called, these are the addresses of the operands.
 FUNCTION, PRIMITIVE, COUNT, ARGUMENTS, CALL_WORDS = range(5)
-#: Words of an argument of a primitive, and which of them is its memory.
-ARGUMENT_WORDS, ARGUMENT_MEMORY = 2, 1
-
-#: Memory for generated code: bytes of a slot, which oneDNN 3 asks for, and how many there are.
-SLOT_BYTES, SLOTS = 256 << 10, 512
 
 WORD = 8
-LANES = 4  # of `mix`: their multiplications overlap
+LANES = 4  # of `entries.mix`: their multiplications overlap
 
 
 def memories_at(calls: int) -> int:

@@ -1,7 +1,7 @@
 """Weights in half their bytes: stored as bf16, the upper half of a float32, or as float16, and widened where they are read to.
 
 A segment that is stored so is read to the upper half of its place, and its values are widened from the lowest on, which
-takes no memory besides. `runtime.streaming.rounding` makes them. Nothing heavy is imported.
+takes no memory besides (`native/src/loops/widening.cpp`). `runtime.streaming.rounding` makes them. Nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import ctypes
 from functools import cache
 from typing import Any, Literal
 
-from edgeplan.runtime.native.widening import BLOCK
-from edgeplan.support.machine_code import Images, addresses
+from edgeplan import native
 
 #: How weights are stored: as kernels take them, or in half the bytes.
 Stored = Literal["f32", "bf16", "f16"]
@@ -22,27 +21,25 @@ F16: Stored = "f16"
 HALVES_TOLERANCE = 0.02
 #: Bytes of a half, and of its value.
 HALF_BYTES, VALUE_BYTES = 2, 4
+BLOCK = 64  # values that are widened at once; it divides those of a page
 _BLOCK_BYTES = HALF_BYTES * BLOCK
-_IMAGES = Images("edgeplan.runtime.native.build", ("runtime/native/*.py",))
-_WORD = ctypes.c_int64
 
 
 @cache
 def _widen(kind: Stored) -> Any:
-    """The function's machine code, compiled if none is kept; other threads have the interpreter while it runs."""
-    return ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD)(addresses(_IMAGES, ["widening"])["widening"][f"widen_{kind}"])
+    return native.function(f"widen_{kind}", None, *(ctypes.c_int64,) * 3)
 
 
 def load(kind: Stored = BF16) -> None:
-    """Load the machine code that `widen` calls."""
+    """Look up what `widen` calls."""
     _widen(kind)
 
 
 def widen(halves: int, values: int, size: int, kind: Stored = BF16) -> None:
-    """Widen halves that have been read; see `runtime.native.widening` for where they may lie.
+    """Widen halves that have been read, while other threads have the interpreter.
 
     Args:
-        halves: their address.
+        halves: their address; may be that of the upper half of where the values go.
         values: the address that their float32 values go to.
         size: bytes of the halves, a multiple of those of a block.
         kind: of the halves.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.later import fastest_warm
 from edgeplan.chapters.cold_start.planners.nnv12 import nnv12
 from edgeplan.chapters.cold_start.planners.streamed import streamed
@@ -182,8 +181,6 @@ def plan(
     profiles = tuple(profiles)
     if not profiles:
         raise FormatError("there is no profile to plan from", where=target.model, next_step="profile the model first")
-    if options.disk is not None:
-        descent.load()
     started = time.monotonic()
     planned = outcomes(profiles, planner, options)
     best = min(planned.values(), key=lambda o: o.makespan_ms)

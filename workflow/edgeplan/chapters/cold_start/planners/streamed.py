@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgeplan.chapters.cold_start.planners import descent
 from edgeplan.chapters.cold_start.planners.streamed_program import carried_bounds, streamed_program
 from edgeplan.chapters.cold_start.planners.streams import Streams, descended, streamed_ms, streams_of
 from edgeplan.planning.local_search import changed_at_random, cheap_bounds, picked, spread
@@ -60,7 +59,6 @@ def streamed(profile: Profile, disk: Disk, search: Search | None = None, *, beat
         beat_ms: a makespan that is at hand already: where the bound is not below it (but for the gap), search no further.
     """
     search = search or Search()
-    descent.load()
     until = time.monotonic() + search.time_limit_s
     s = streams_of(profile, disk)
     costs, widenings = s.costs, s.costs.widenings()

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from edgeplan.chapters.cold_start.planners import descent
-from edgeplan.chapters.cold_start.planners.descent import Scratch, SearchTimes, priced, scratch
+from edgeplan.chapters.cold_start.planners.descent import Scratch, SearchTimes, priced
 from edgeplan.planning.machine import CostArrays, Floats, KernelSchedule, costs_of
 from edgeplan.planning.profile import BIG, LITTLE, Disk, Profile, prepare_ms
 
@@ -44,27 +44,17 @@ class Streams:
 
     @cached_property
     def times(self) -> SearchTimes:
-        """Return the same times for compiled code."""
+        """Return the same times for the native library."""
         costs = self.costs
         wide = costs.narrow if costs.wide is None else costs.wide
-        return SearchTimes(
-            read=self.read,
-            early_main=self.early_main,
-            early_queue=self.early_queue,
-            main=costs.main,
-            queue=costs.queue,
-            narrow=costs.narrow,
-            wide=wide,
-            candidates=costs.present.sum(axis=1).astype(np.int64),
-            queues=costs.queues,
-            widens=int(costs.wide is not None),
-            latency_ms=self.latency_ms,
-        )
+        times = (self.read, self.early_main, self.early_queue, costs.main, costs.queue, costs.narrow, wide)
+        candidates, widens = costs.present.sum(axis=1), costs.wide is not None
+        return SearchTimes(np.stack(times, axis=-1), candidates, costs.queues, self.latency_ms, widens=widens)
 
     @cached_property
     def scratch(self) -> Scratch:
         """Return memory for pricing schedules."""
-        return scratch(self.costs.steps, self.costs.queues)
+        return Scratch(self.costs.steps, self.costs.queues)
 
 
 def streams_of(profile: Profile, disk: Disk) -> Streams:

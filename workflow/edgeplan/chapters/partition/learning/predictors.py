@@ -51,7 +51,7 @@ class Trees:
 
     Attributes:
         text: of LightGBM.
-        walk: the same, compiled.
+        walk: the same, laid out.
     """
 
     text: str

@@ -1,0 +1,115 @@
+// Kernels between types of numbers: casts, half precision, and bytes that stand for numbers.
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace {
+
+template <class Y, class X>
+int cast(const Word* block, const Word* at) {
+  return each<Y, X>(block, at, [](X x) {
+    if constexpr (std::is_integral_v<Y> && std::is_floating_point_v<X>) return truncated<Y>(x);
+    else return Y(x);
+  });
+}
+
+// Numbers that no byte holds lose their higher bits, as in ONNX Runtime; floats beyond 32 bits have none.
+template <class Byte, class X>
+int cast_to_byte(const Word* block, const Word* at) {
+  return each<Byte, X>(block, at, [](X x) {
+    if constexpr (std::is_floating_point_v<X>) return Byte(truncated<of::int32>(x));
+    else return Byte(x);
+  });
+}
+
+// Half precision is moved as bits, and rounded half to even.
+
+using Half = std::uint16_t;
+using Bits = std::uint32_t;  // of a float
+
+constexpr Bits WITHOUT_SIGN = 0x7FFFFFFF, ENDLESS = 0x7F800000;
+constexpr Bits TOO_LARGE = 0x477FF000;     // 65520, from where on float16 is infinite
+constexpr Bits LEAST_NORMAL = 0x38800000;  // 2^-14, of float16
+constexpr Bits HALF_ENDLESS = 0x7C00, HALF_NAN = 0x7E00;
+constexpr Bits EXPONENTS_APART = 112;  // of the biases of both
+constexpr float LAST_BIT = 0x1p-24f;   // of a subnormal float16, and of a float from .5 to 1
+
+Bits bits_of(float x) {
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+float float_of(Bits bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+Half to_bfloat16(Bits bits) {
+  const Bits rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  return Half((bits & WITHOUT_SIGN) > ENDLESS ? bits >> 16 | 0x40 : rounded);
+}
+
+Half to_float16(Bits bits) {
+  const Bits size = bits & WITHOUT_SIGN;
+  const Bits normal = (size - (EXPONENTS_APART << 23) + 0xFFF + (size >> 13 & 1)) >> 13;
+  const Bits subnormal = bits_of(float_of(size) + 0.5f) - bits_of(0.5f);  // the sum is rounded to LAST_BIT
+  const Bits finite = size < LEAST_NORMAL ? subnormal : normal;
+  const Bits half = size > ENDLESS ? HALF_NAN : size >= TOO_LARGE ? HALF_ENDLESS : finite;
+  return Half((bits >> 16 & 0x8000) | half);
+}
+
+Bits of_bfloat16(Half half) { return Bits(half) << 16; }
+
+Bits of_float16(Half half) {
+  const Bits exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
+  const Bits subnormal = bits_of(float(int(fraction)) * LAST_BIT);
+  const Bits normal = (exponent == 0x1F ? 0xFF : exponent + EXPONENTS_APART) << 23 | fraction << 13;
+  return Bits(half >> 15) << 31 | (exponent == 0 ? subnormal : normal);
+}
+
+// Bytes stand for numbers: a number is (byte - zero point) x scale. Scales and zero points are broadcast.
+
+// Half-way cases are rounded to even, as ONNX says; NaN gets the lowest byte.
+template <class Byte>
+int quantised(const Word* block, const Word* at) {
+  return each<Byte, float, float, Byte>(block, at, [](float x, float scale, Byte zero) {
+    constexpr float lowest = std::numeric_limits<Byte>::min(), highest = std::numeric_limits<Byte>::max();
+    const float value = std::rint(x / scale) + float(zero), bounded = value > lowest ? value : lowest;
+    return int(bounded < highest ? bounded : highest);
+  });
+}
+
+template <class T>
+int dequantised(const Word* block, const Word* at) {
+  using Wide = std::conditional_t<sizeof(T) == 1, of::int32, of::int64>;
+  return each<float, T, float, T>(block, at, [](T x, float scale, T zero) {
+    return float(Wide(x) - Wide(zero)) * scale;
+  });
+}
+
+}  // namespace
+
+EP_WHOLE(to_float32, cast<float, T>(block, at))
+EP_FLOAT(to_int32, cast<of::int32, T>(block, at))
+EP_KERNEL(to_int32, int64, cast<of::int32, T>(block, at))
+EP_BYTES(to_int32, cast<of::int32, T>(block, at))
+EP_FLOAT(to_int64, cast<of::int64, T>(block, at))
+EP_KERNEL(to_int64, int32, cast<of::int64, T>(block, at))
+EP_BYTES(to_int64, cast<of::int64, T>(block, at))
+EP_ALL(to_bool, each<of::uint8, T>(block, at, [](T x) { return x != 0; }))
+EP_NUMBERS(to_int8, cast_to_byte<of::int8, T>(block, at))
+EP_KERNEL(to_int8, uint8, cast_to_byte<of::int8, T>(block, at))
+EP_ALL(to_uint8, cast_to_byte<of::uint8, T>(block, at))
+
+EP_FLOAT(to_float16, each<Half, Bits>(block, at, [](Bits x) { return to_float16(x); }))
+EP_FLOAT(to_bfloat16, each<Half, Bits>(block, at, [](Bits x) { return to_bfloat16(x); }))
+EP_FLOAT(of_float16_to, each<Bits, Half>(block, at, [](Half x) { return of_float16(x); }))
+EP_FLOAT(of_bfloat16_to, each<Bits, Half>(block, at, [](Half x) { return of_bfloat16(x); }))
+
+EP_FLOAT(quantised_to_int8, quantised<of::int8>(block, at))
+EP_FLOAT(quantised_to_uint8, quantised<of::uint8>(block, at))
+EP_BYTES(dequantised, dequantised<T>(block, at))
+EP_KERNEL(dequantised, int32, dequantised<T>(block, at))

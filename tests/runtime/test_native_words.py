@@ -1,0 +1,60 @@
+"""What the package and the native loops agree on is the same in both."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgeplan.runtime.native import words
+from edgeplan.runtime.streaming import halves
+
+LANE = "fast"  # see tests/conftest.py
+
+_HEADER = re.sub(r"//.*", "", (Path(__file__).parents[2] / "native/src/loops/loops.h").read_text())
+#: Structures whose fields are rows or columns, by the prefix that these have in Python.
+_ROWS = {"Places": "", "Own": "OWN_", "Head": "HEAD_", "Call": "", "Item": ""}
+_COUNTS = {
+    "Places": words.PLACES,
+    "Own": words.OWN_WORDS,
+    "Head": words.HEAD,
+    "Call": words.CALL_WORDS,
+    "Item": words.ITEM_WORDS,
+}
+
+
+def _fields(structure: str) -> list[str]:
+    """The names of a structure's fields, in order."""
+    found = re.search(rf"struct {structure} {{(.*?)}};", _HEADER, re.DOTALL)
+    assert found is not None
+    declared = (line for line in found[1].split(";") if "(" not in line)
+    return [name for line in declared for name in re.findall(r"(\w+)(?=,|$)", line.strip())]
+
+
+def test_kinds_and_codes_are_the_same() -> None:
+    found = dict[str, int]()
+    for listed in re.findall(r"enum \w+ : [\w:]+ {(.*?)}", _HEADER):
+        value = -1
+        for name, given in re.findall(r"(\w+)(?: = (-?\d+))?", listed):
+            value = int(given) if given else value + 1
+            found[name] = value
+    assert len(found) == 27
+    assert found == {name: getattr(words, name) for name in found}
+
+
+def test_sizes_are_the_same() -> None:
+    (listed,) = re.findall(r"constexpr Word (.*?);", _HEADER)
+    found = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", listed)}
+    assert found == {name: getattr(words if hasattr(words, name) else halves, name) for name in found}
+    assert set(found) == {"INTEGERS", "FLOATS", "LANES", "BLOCK"}
+
+
+def test_rows_and_columns_are_the_same() -> None:
+    for structure, prefix in _ROWS.items():
+        rows = [getattr(words, f"{prefix}{name}".upper()) for name in _fields(structure)]
+        assert rows == list(range(_COUNTS[structure]))
+
+
+def test_arrays_pass_in_the_same_order() -> None:
+    assert tuple(_fields("Tape")) == words.Tape._fields
+    assert tuple(_fields("Store")) == words.Store._fields
+    assert _fields("Context") == ["places", "tape", "store", "width"]

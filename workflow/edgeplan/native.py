@@ -1,0 +1,47 @@
+"""The native library: kernels, loops and searches in C++ (the folder `native`), called by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgeplan.errors import DeviceError
+
+PATH = Path(__file__).with_name("libedgeplan.so")
+_ABI = 1  # of native/src/version.cpp
+
+
+def is_built() -> bool:
+    """Tell whether there is a library to load."""
+    return PATH.is_file()
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the library, once a process.
+
+    Raises:
+        DeviceError: it was not built, or from other sources.
+    """
+    try:
+        found = ctypes.CDLL(str(PATH))
+        if (abi := int(found.ep_abi_version())) == _ABI:
+            return found
+        what = f"the native library has version {abi}, this package needs {_ABI}"
+    except OSError as error:
+        what = f"the native library cannot be loaded: {error}"
+    raise DeviceError(what, where=str(PATH), next_step="make native")
+
+
+def function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the library, by its name without `ep_`, with ctypes' types of what it returns and takes."""
+    found = library()[f"ep_{name}"]
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+def address(name: str) -> int:
+    """The address of a function or a variable of the library, by its name without `ep_`; AttributeError: there is none."""
+    return ctypes.cast(getattr(library(), f"ep_{name}"), ctypes.c_void_p).value or 0
