@@ -2,6 +2,7 @@
 #include <functional>
 #include <utility>
 
+#define EP_WIDE
 #include "kernels.h"
 
 namespace {
@@ -10,7 +11,7 @@ namespace {
 template <class T, class Better>
 int best(const Word* block, const Word* at, Better better) {
   return walk<2>(block, at, [=](Word count, const Word* places, const Word* by) {
-    const Row<T, Word> x(places[0], by[0]);
+    const Row<T, ANY> x(places[0], by[0]);
     Word found = 0;
     for (Word i = 1; i < count; i++) {
       if (better(x[i], x[found])) found = i;
@@ -22,7 +23,7 @@ int best(const Word* block, const Word* at, Better better) {
 template <class T>
 int summed(const Word* block, const Word* at) {
   return walk<2>(block, at, [](Word count, const Word* places, const Word* by) {
-    const Row<T, Word> x(places[0], by[0]);
+    const Row<T, ANY> x(places[0], by[0]);
     T *y = elements<T>(places[1]), total = x[0];
     y[0] = total;
     for (Word i = 1; i < count; i++) y[i * by[1]] = total = added(total, x[i]);
@@ -34,7 +35,7 @@ template <class T>
 int summed_before(const Word* block, const Word* at) {
   using Total = std::conditional_t<std::is_floating_point_v<T>, double, T>;
   return walk<2>(block, at, [](Word count, const Word* places, const Word* by) {
-    const Row<T, Word> x(places[0], by[0]);
+    const Row<T, ANY> x(places[0], by[0]);
     T* y = elements<T>(places[1]);
     Total total = 0;
     for (Word i = 0; i < count; i++) {
@@ -48,14 +49,13 @@ int summed_before(const Word* block, const Word* at) {
 template <class T, class Function>
 int reduced(const Word* block, const Word* at, Function function) {
   return walk<2>(block, at, [=](Word count, const Word* places, const Word* by) {
-    const auto run = [=](auto step) {
-      const Row<T, decltype(step)> x(places[0], step);
+    const auto run = [=](auto x) {
       T found = x[0];
       for (Word i = 1; i < count; i++) found = function(found, x[i]);
       *elements<T>(places[1]) = found;
     };
-    if (by[0] == 1) run(Known<1>{});
-    else run(by[0]);
+    if (by[0] == 1) run(Row<T, 1>(places[0], 1));
+    else run(Row<T, ANY>(places[0], by[0]));
   });
 }
 
@@ -72,11 +72,6 @@ struct Heap {
   // Of equal values the later is the worse.
   bool worse(Word a, Word b) const {
     return better(value(b), value(a)) || (!better(value(a), value(b)) && place(a) > place(b));
-  }
-
-  void put(Word k, T given, Word from) const {
-    value(k) = given;
-    place(k) = from;
   }
 
   void swap(Word a, Word b) const {
@@ -101,16 +96,18 @@ struct Heap {
 template <class T, class Better>
 int chosen(const Word* block, const Word* at, Better better) {
   return walk<3>(block, at, [=](Word count, const Word* places, const Word* by) {
-    const Row<T, Word> x(places[0], by[0]);
+    const Row<T, ANY> x(places[0], by[0]);
     const Heap<T, Better> heap{elements<T>(places[1]), elements<Word>(places[2]), by[1], by[2], better};
     const Word end = count + (by[0] != 0 ? reach_of(block, 0) / by[0] : 0);
     for (Word k = 0; k < count; k++) {
-      heap.put(k, x[k], k);
+      heap.value(k) = x[k];
+      heap.place(k) = k;
       heap.rise(k);
     }
     for (Word i = count; i < end; i++) {
       if (!better(x[i], heap.value(0))) continue;
-      heap.put(0, x[i], i);
+      heap.value(0) = x[i];
+      heap.place(0) = i;
       heap.sink(count);
     }
     for (Word size = count - 1; size > 0; size--) {

@@ -4,6 +4,8 @@
 // number of operands, their addresses. It allocates nothing, and returns 0 or BAD_INDEX.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -23,18 +25,26 @@ using int64 = std::int64_t;
 using uint8 = std::uint8_t;
 }  // namespace of
 
-// All that a kernel calls is compiled into it, for each generation of processors, as loops become vectors.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define EP_WIDE __attribute__((flatten, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+// All that a kernel calls is compiled into it, for each generation of processors where loops gain by it.
+#if defined(EP_WIDE) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EP_COMPILED __attribute__((flatten, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
-#define EP_WIDE __attribute__((flatten))
+#define EP_COMPILED __attribute__((flatten))
+#endif
+
+// Of a loop: no element that it writes is read by it at another place.
+#ifdef __clang__
+#define EP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define EP_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
 // A kernel is an expression of `block`, `at` and the type `T` of its elements; below, one for each type.
-#define EP_KERNEL(family, element, ...)                                                                     \
-  EP_EXPORT EP_WIDE int ep_kernel_##family##_##element(const Word* block, const void*, int, const Word* at) {\
-    using T [[maybe_unused]] = of::element;                                                                 \
-    return __VA_ARGS__;                                                                                     \
+#define EP_KERNEL(family, element, ...)                     \
+  EP_EXPORT EP_COMPILED int ep_kernel_##family##_##element( \
+      const Word* block, const void*, int, const Word* at) {\
+    using T [[maybe_unused]] = of::element;                 \
+    return __VA_ARGS__;                                     \
   }
 #define EP_FLOAT(family, ...) EP_KERNEL(family, float32, __VA_ARGS__)
 #define EP_TRUTH(family, ...) EP_KERNEL(family, uint8, __VA_ARGS__)
@@ -51,6 +61,11 @@ T* elements(Word address) {
   return reinterpret_cast<T*>(address);
 }
 
+template <class T>
+void copy(const T* x, T* y, Word count) {
+  for (Word i = 0; i < count; i++) y[i] = x[i];
+}
+
 // What a block tells of an operand; of one that is not there, of the last.
 inline const Word* told(const Word* block, Word operand) {
   const Word rank = block[AT_RANK], last = block[AT_OPERANDS] - 1;
@@ -59,102 +74,117 @@ inline const Word* told(const Word* block, Word operand) {
 
 inline Word reach_of(const Word* block, Word operand) { return told(block, operand)[REACH]; }
 
-// Where an operand is at a place of all axes but the last, counted as if they were one.
-inline Word located(const Word* block, const Word* at, Word operand, Word outer) {
-  const Word *own = told(block, operand), *dims = block + AT_DIMS, last = block[AT_OPERANDS] - 1;
-  Word place = own[STARTS];
-  for (Word axis = block[AT_RANK] - 2; axis >= 0; axis--) {
-    place += outer % dims[axis] * own[STRIDES + axis];
-    outer /= dims[axis];
-  }
-  return at[operand < last ? operand : last] + place * own[BYTES];
-}
+// Goes from row to row of operands: the addresses where these begin, and the steps along them.
+class Walk {
+ public:
+  static constexpr int MOST = 5;  // operands
+  Word count, places[MOST], by[MOST];
 
-// Calls a function for each row, with its length, addresses and steps; the first status that is not 0.
+  Walk(const Word* block, const Word* at, int operands);
+  bool next();  // false behind the last row
+
+ private:
+  const Word *block_, *at_;
+  const int operands_;
+  Word inner_, left_, outer_ = 0, outers_ = 1, moves_[MOST];
+
+  void locate();
+};
+
+// Calls a function for each row; the first status that is not 0, if it returns any.
 template <int OPERANDS, class Function>
 int walk(const Word* block, const Word* at, Function function) {
-  const Word rank = block[AT_RANK], inner = rank > 0 ? block[AT_DIMS + rank - 1] : 1, count = block[AT_ROW];
-  Word outer = 1, by[OPERANDS], moves[OPERANDS], places[OPERANDS];
-  for (Word axis = 0; axis < rank - 1; axis++) outer *= block[AT_DIMS + axis];
-  for (int k = 0; k < OPERANDS; k++) {
-    const Word* own = told(block, k);
-    by[k] = own[STEP];
-    moves[k] = rank > 0 ? own[STRIDES + rank - 1] * own[BYTES] : 0;
-  }
-  for (Word o = 0; o < outer; o++) {
-    for (int k = 0; k < OPERANDS; k++) places[k] = located(block, at, k, o);
-    for (Word i = 0; i < inner; i++) {
-      if constexpr (std::is_void_v<decltype(function(count, places, by))>) {
-        function(count, places, by);
-      } else if (const int status = function(count, places, by)) {
-        return status;
-      }
-      for (int k = 0; k < OPERANDS; k++) places[k] += moves[k];
+  Walk walk(block, at, OPERANDS);
+  do {
+    if constexpr (std::is_void_v<decltype(function(walk.count, walk.places, walk.by))>) {
+      function(walk.count, walk.places, walk.by);
+    } else if (const int status = function(walk.count, walk.places, walk.by)) {
+      return status;
     }
-  }
+  } while (walk.next());
   return 0;
 }
 
-// What is read along a row: vectors where the step is known. At step 0 it is one element, read once.
-template <Word step>
-using Known = std::integral_constant<Word, step>;
+// What is read along a row, by a step that compilers know, for they make vectors then, or by any.
+constexpr Word ANY = -1;
 
-template <class T, class Step>
+template <class T, Word STEP>
 struct Row {
-  const T* first;
-  Step step;
-  Row(Word address, Step by) : first(elements<const T>(address)), step(by) {}
-  T operator[](Word i) const { return first[i * step]; }
-};
+  using Element = T;
+  const T *first, one;
+  Word step;
 
-template <class T>
-struct Row<T, Known<0>> {
-  T one;
-  Row(Word address, Known<0>) : one(*elements<const T>(address)) {}
-  T operator[](Word) const { return one; }
+  Row(Word address, Word by) : first(elements<const T>(address)), one(*first), step(by) {}
+  T operator[](Word i) const { return STEP == 0 ? one : first[i * (STEP == 1 ? 1 : step)]; }
 };
 
 template <class...>
 struct Types {};
 
+// By parts of known length from a place on; where the rest begins.
+template <Word PART, class Y, class Function, class... Rows>
+Word compute_parts(Word begin, Word count, Y* y, Function function, Rows... rows) {
+  for (; begin + PART <= count; begin += PART) {
+    EP_INDEPENDENT for (Word i = begin; i < begin + PART; i++) y[i] = Y(function(rows[i]...));
+  }
+  return begin;
+}
+
 template <bool KNOWN, class Y, class Function, class... Rows>
 void compute(Types<>, Word count, const Word* places, const Word* by, Function function, Rows... rows) {
   Y* y = elements<Y>(*places);
-  const Word step = KNOWN ? 1 : *by;
-  for (Word i = 0; i < count; i++) y[i * step] = Y(function(rows[i]...));
+  if constexpr (!KNOWN) {
+    for (Word i = 0, step = *by; i < count; i++) y[i * step] = Y(function(rows[i]...));
+    return;
+  }
+  Word i = 0;
+  // Vectors of bytes are long: floats that become bytes would be computed one by one where a row is not.
+  if constexpr (sizeof(Y) == 1 && (std::is_same_v<typename Rows::Element, float> || ...)) {
+    i = compute_parts<64>(i, count, y, function, rows...);
+    i = compute_parts<32>(i, count, y, function, rows...);
+    i = compute_parts<16>(i, count, y, function, rows...);
+  }
+  EP_INDEPENDENT for (; i < count; i++) y[i] = Y(function(rows[i]...));
 }
 
-template <bool KNOWN, class Y, class X, class... Others, class Function, class... Rows>
-void compute(Types<X, Others...>, Word count, const Word* places, const Word* by, Function function,
+// The next of the types that are left to be read becomes a row.
+template <bool KNOWN, class Y, class X, class... Left, class Function, class... Rows>
+void compute(Types<X, Left...>, Word count, const Word* places, const Word* by, Function function,
              Rows... rows) {
-  const auto with = [=](auto step) {
-    const Row<X, decltype(step)> row(*places, step);
-    compute<KNOWN, Y>(Types<Others...>{}, count, places + 1, by + 1, function, rows..., row);
+  const auto with = [=](auto row) {
+    compute<KNOWN, Y>(Types<Left...>{}, count, places + 1, by + 1, function, rows..., row);
   };
-  if constexpr (!KNOWN) with(*by);
-  else if (*by == 1) with(Known<1>{});
-  else with(Known<0>{});
+  if constexpr (!KNOWN) with(Row<X, ANY>(*places, *by));
+  else if (*by == 1) with(Row<X, 1>(*places, 1));
+  else with(Row<X, 0>(*places, 0));
+}
+
+// By any steps: compiled once, since wide vectors gain little there.
+template <class Y, class... X, class Function>
+__attribute__((noinline))
+void compute_any(Word count, const Word* places, const Word* by, Function function) {
+  compute<false, Y>(Types<X...>{}, count, places, by, function);
 }
 
 // Writes what a function makes of elements at one place, of which X... are read and Y is written.
 template <class Y, class... X, class Function>
 int each(const Word* block, const Word* at, Function function) {
-  constexpr int READ = sizeof...(X);
-  return walk<READ + 1>(block, at, [=](Word count, const Word* places, const Word* by) {
-    bool known = by[READ] == 1;
-    for (int k = 0; k < READ; k++) known = known && (by[k] == 0 || by[k] == 1);
+  return walk<sizeof...(X) + 1>(block, at, [=](Word count, const Word* places, const Word* by) {
+    bool known = by[sizeof...(X)] == 1;
+    for (std::size_t k = 0; k < sizeof...(X); k++) known = known && (by[k] == 0 || by[k] == 1);
     if (known) compute<true, Y>(Types<X...>{}, count, places, by, function);
-    else compute<false, Y>(Types<X...>{}, count, places, by, function);
+    else compute_any<Y, X...>(count, places, by, function);
   });
 }
 
-// Functions of two elements of one type. Integers wrap; where one is NaN, the first is both most and least.
+// Integers wrap. Of two elements of which one is NaN the first is both most and least.
 template <class T>
 constexpr auto wrapping(T x) {
   if constexpr (std::is_integral_v<T>) return std::make_unsigned_t<T>(x);
   else return x;
 }
 
+inline constexpr auto negated = [](auto x) { return decltype(x)(0 - wrapping(x)); };
 inline constexpr auto added = [](auto a, auto b) { return decltype(a)(wrapping(a) + wrapping(b)); };
 inline constexpr auto subtracted = [](auto a, auto b) { return decltype(a)(wrapping(a) - wrapping(b)); };
 inline constexpr auto multiplied = [](auto a, auto b) { return decltype(a)(wrapping(a) * wrapping(b)); };
@@ -166,4 +196,19 @@ template <class Integer, class Float>
 Integer truncated(Float x) {
   constexpr Integer lowest = std::numeric_limits<Integer>::min();
   return x >= Float(lowest) && x < -Float(lowest) ? Integer(x) : lowest;
+}
+
+using Bits = std::uint32_t;  // of a float
+
+inline Bits bits_of(float x) {
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+// The integer nearest to a float, half-way cases to even, within bounds that are integers; of NaN the lower.
+inline int nearest(float x, float lowest, float highest) {
+  constexpr float large = 0x1.8p23f;  // so large that the last bit of a sum counts 1
+  const float above = x > lowest ? x : lowest, bounded = above < highest ? above : highest;
+  return int(bits_of(bounded + large) - bits_of(large));
 }

@@ -1,32 +1,24 @@
 // Kernels between types of numbers: casts, half precision, and bytes that stand for numbers.
-#include <cmath>
 #include <cstring>
 
+#define EP_WIDE
 #include "kernels.h"
 
 namespace {
 
+// Numbers that no byte holds lose their higher bits, as in ONNX Runtime; floats beyond 32 bits have none.
 template <class Y, class X>
 int cast(const Word* block, const Word* at) {
+  using Whole = std::conditional_t<sizeof(Y) == 1, of::int32, Y>;
   return each<Y, X>(block, at, [](X x) {
-    if constexpr (std::is_integral_v<Y> && std::is_floating_point_v<X>) return truncated<Y>(x);
+    if constexpr (std::is_integral_v<Y> && std::is_floating_point_v<X>) return Y(truncated<Whole>(x));
     else return Y(x);
-  });
-}
-
-// Numbers that no byte holds lose their higher bits, as in ONNX Runtime; floats beyond 32 bits have none.
-template <class Byte, class X>
-int cast_to_byte(const Word* block, const Word* at) {
-  return each<Byte, X>(block, at, [](X x) {
-    if constexpr (std::is_floating_point_v<X>) return Byte(truncated<of::int32>(x));
-    else return Byte(x);
   });
 }
 
 // Half precision is moved as bits, and rounded half to even.
 
 using Half = std::uint16_t;
-using Bits = std::uint32_t;  // of a float
 
 constexpr Bits WITHOUT_SIGN = 0x7FFFFFFF, ENDLESS = 0x7F800000;
 constexpr Bits TOO_LARGE = 0x477FF000;     // 65520, from where on float16 is infinite
@@ -34,12 +26,6 @@ constexpr Bits LEAST_NORMAL = 0x38800000;  // 2^-14, of float16
 constexpr Bits HALF_ENDLESS = 0x7C00, HALF_NAN = 0x7E00;
 constexpr Bits EXPONENTS_APART = 112;  // of the biases of both
 constexpr float LAST_BIT = 0x1p-24f;   // of a subnormal float16, and of a float from .5 to 1
-
-Bits bits_of(float x) {
-  Bits bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
 
 float float_of(Bits bits) {
   float x;
@@ -61,8 +47,6 @@ Half to_float16(Bits bits) {
   return Half((bits >> 16 & 0x8000) | half);
 }
 
-Bits of_bfloat16(Half half) { return Bits(half) << 16; }
-
 Bits of_float16(Half half) {
   const Bits exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
   const Bits subnormal = bits_of(float(int(fraction)) * LAST_BIT);
@@ -76,9 +60,8 @@ Bits of_float16(Half half) {
 template <class Byte>
 int quantised(const Word* block, const Word* at) {
   return each<Byte, float, float, Byte>(block, at, [](float x, float scale, Byte zero) {
-    constexpr float lowest = std::numeric_limits<Byte>::min(), highest = std::numeric_limits<Byte>::max();
-    const float value = std::rint(x / scale) + float(zero), bounded = value > lowest ? value : lowest;
-    return int(bounded < highest ? bounded : highest);
+    constexpr int lowest = std::numeric_limits<Byte>::min(), highest = std::numeric_limits<Byte>::max();
+    return nearest(x / scale, float(lowest - zero), float(highest - zero)) + zero;
   });
 }
 
@@ -100,14 +83,14 @@ EP_FLOAT(to_int64, cast<of::int64, T>(block, at))
 EP_KERNEL(to_int64, int32, cast<of::int64, T>(block, at))
 EP_BYTES(to_int64, cast<of::int64, T>(block, at))
 EP_ALL(to_bool, each<of::uint8, T>(block, at, [](T x) { return x != 0; }))
-EP_NUMBERS(to_int8, cast_to_byte<of::int8, T>(block, at))
-EP_KERNEL(to_int8, uint8, cast_to_byte<of::int8, T>(block, at))
-EP_ALL(to_uint8, cast_to_byte<of::uint8, T>(block, at))
+EP_NUMBERS(to_int8, cast<of::int8, T>(block, at))
+EP_KERNEL(to_int8, uint8, cast<of::int8, T>(block, at))
+EP_ALL(to_uint8, cast<of::uint8, T>(block, at))
 
 EP_FLOAT(to_float16, each<Half, Bits>(block, at, [](Bits x) { return to_float16(x); }))
 EP_FLOAT(to_bfloat16, each<Half, Bits>(block, at, [](Bits x) { return to_bfloat16(x); }))
 EP_FLOAT(of_float16_to, each<Bits, Half>(block, at, [](Half x) { return of_float16(x); }))
-EP_FLOAT(of_bfloat16_to, each<Bits, Half>(block, at, [](Half x) { return of_bfloat16(x); }))
+EP_FLOAT(of_bfloat16_to, each<Bits, Half>(block, at, [](Half x) { return Bits(x) << 16; }))
 
 EP_FLOAT(quantised_to_int8, quantised<of::int8>(block, at))
 EP_FLOAT(quantised_to_uint8, quantised<of::uint8>(block, at))
