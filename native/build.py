@@ -18,8 +18,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 TARGET = HERE.parent / "workflow" / "edgeplan" / "libedgeplan.so"
-# -ffp-contract=off: the same bits on each processor. No -march: what gains by newer instructions is compiled for each of them.
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+# No -march: what gains by newer instructions is compiled for each of them.
+_SAME_BITS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # on each processor
+_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-fvisibility=hidden", *_SAME_BITS)
 _STRICT = ("-Wall", "-Wextra", "-Werror", "-fsyntax-only")
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-s")
 

@@ -20,8 +20,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 REASONS = Path("workflow/rises.txt")
 _REASON = re.compile(r"\+(\d+) ([\w ,]+): \S.*")
+_PARTS = {"workflow", "tests", "native", "params.yaml"}
 _NATIVE = {".c", ".cc", ".cpp", ".cl", ".cu", ".h", ".hpp"}
-#: What a declaration looks like.
 _DECLARED = {
     "options": r"\btyper\.Option\(|\badd\(\"--",
     "tables": r"(?<!class )\bTableSpec\(",
@@ -40,7 +40,7 @@ def sizes(root: Path, names: list[str]) -> Counter[str]:
     for name in names:
         path = root / name
         part, native = name.partition("/")[0], path.suffix in _NATIVE
-        if part not in {"workflow", "tests", "native"} or not (native or path.suffix == ".py") or not path.is_file():
+        if part not in _PARTS or not (native or path.suffix == ".py") or not path.is_file():
             continue
         text = path.read_text(encoding="utf-8")
         found["lines of C" if native else f"lines of {part}"] += text.count("\n")
@@ -82,7 +82,7 @@ def main() -> int:
 
     try:
         base = "HEAD" if git("status", "--porcelain").strip() else "HEAD^"
-        archive = git("archive", base, "workflow", "tests", "params.yaml")
+        archive = git("archive", base, *_PARTS & {*git("ls-tree", "--name-only", base).decode().split()})
     except (OSError, subprocess.CalledProcessError):
         sys.stdout.write("sizes are not compared: no git, or no earlier commit, here\n")
         return 0

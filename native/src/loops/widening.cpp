@@ -6,7 +6,7 @@
 
 #include "loops.h"
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__clang__)  // which combines this with no visibility
 #define EP_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define EP_VECTORS
