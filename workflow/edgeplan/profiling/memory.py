@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from edgeplan.measurement.process.host_memory import back_memory
-from edgeplan.runtime.heaps import grow_heap
 from edgeplan.runtime.memory import HUGE_BYTES, PAGE_BYTES, ZeroedMemory
+from edgeplan.runtime.process import grow_heap
 
 _PROBE_BYTES = 16 << 20
 _PRIORITY = -10  # nine tenths of a processor beside one process of the usual priority

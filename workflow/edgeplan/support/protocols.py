@@ -99,7 +99,7 @@ _PROFILES = (
     *_files("runtime/native", "entries", "words"),
     f"{_NATIVE}/base.h",
     f"{_NATIVE}/loops",
-    *_files("runtime", "raw_weights", "transform", "memory", "heaps", "dnnl", "creation", "linking"),
+    *_files("runtime", "raw_weights", "transform", "memory", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (
     *_files(

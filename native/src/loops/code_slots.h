@@ -1,0 +1,13 @@
+// Memory for generated code, as a library takes it (process.cpp).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+#include "../base.h"
+
+EP_EXPORT void* ep_code_region();
+EP_EXPORT void* ep_code_map(void* place, std::size_t size, int permissions, int flags, int file, off_t at);
+EP_EXPORT int ep_code_protect(void* place, std::size_t size, int permissions);
+EP_EXPORT int ep_code_unmap(void* place, std::size_t size);
