@@ -26,7 +26,7 @@ export GIT_COMMITTER_EMAIL ?= $(GIT_AUTHOR_EMAIL)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-slow coverage lint report docs results-page operators-page schema bench distil relock wire native \
+.PHONY: help environment dev-environment protocols lock reproduce tables test test-committed test-all test-isa test-sanitised test-slow coverage lint report docs results-page operators-page schema bench distil relock wire native \
 	clean place repository
 
 help: ## show this text
@@ -58,7 +58,7 @@ test-committed: dev-environment ## run the tests of what is in git: rows, result
 
 test-all: dev-environment ## every test, with many examples and each instruction set, before a release (hours)
 	HYPOTHESIS_PROFILE=many $(PYTEST) -m "$(DAY) or $(MORE)"
-	$(MAKE) test-isa test-slow
+	$(MAKE) test-isa test-sanitised test-slow
 
 coverage: dev-environment ## lines of the package that the lanes of make test reach; LANES=all: those of test-all, but the slow ones
 	@coverage erase
@@ -71,6 +71,14 @@ test-slow: dev-environment ## run the tests that take the tiny profile through t
 test-isa: dev-environment ## run what computes with oneDNN or OpenCL with blocks of 8 and of 16, where the processor has the instructions
 	set -e; for isa in AVX2 AVX512_CORE; do echo "instruction set $$isa"; ONEDNN_MAX_CPU_ISA=$$isa \
 		$(PYTEST) -m "isa and not slow"; done
+
+# g++ alone: its libraries are loaded before Python's. The usual library is there again afterwards.
+test-sanitised: dev-environment ## run what calls the native library while errors of memory and undefined behaviour in it end the process
+	python native/build.py --sanitise
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:handle_segv=0 \
+		python -m pytest -p no:xdist -m "fast or numerics" tests/runtime tests/planning tests/predictors \
+		tests/graph/test_kernels_properties.py tests/chapters/test_compiled_steps.py; \
+		status=$$?; python native/build.py; exit $$status
 
 lint: dev-environment ## ruff, mypy, snakefmt, snakemake --lint, import-linter, sizes against the last commit's, and the tests of texts
 	python workflow/scripts/ratchet.py

@@ -1,7 +1,8 @@
-"""Builds the native library: python native/build.py [--check] [TARGET].
+"""Builds the native library: python native/build.py [--check | --sanitise] [TARGET].
 
 It needs g++ or clang++ (or what CXX names), else the package ziglang, which brings a compiler. TARGET is the library's file;
---check compiles nothing to keep, with warnings as errors.
+--check compiles nothing to keep, with warnings as errors; --sanitise builds what ends a process at undefined behaviour and at
+errors of memory (make test-sanitised).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ TARGET = HERE.parent / "workflow" / "edgeplan" / "libedgeplan.so"
 _SAME_BITS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # on each processor
 _FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-fvisibility=hidden", *_SAME_BITS)
 _STRICT = ("-Wall", "-Wextra", "-Werror", "-fsyntax-only")
+_SANITISED = ("-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-s")
 
 
@@ -37,22 +39,23 @@ def compiler() -> list[str]:
     sys.exit("error: there is no C++ compiler\n  where: native/\n  next:  apt-get install g++, or pip install ziglang")
 
 
-def build(target: Path = TARGET, *, check: bool = False) -> None:
+def build(target: Path = TARGET, *, check: bool = False, sanitise: bool = False) -> None:
     """Build the library as a whole; a build that fails leaves the old one. SystemExit: the compiler complains."""
     command, sources = compiler(), sorted((HERE / "src").rglob("*.cpp"))
     static = () if "ziglang" in command else ("-static-libstdc++", "-static-libgcc")
+    more = _STRICT if check else _SANITISED if sanitise else ()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".native-") as folder:
 
         def compiled(source: Path) -> str:
             made = str(Path(folder) / f"{source.parent.name}-{source.stem}.o")
-            _run([*command, *_FLAGS, *(_STRICT if check else ()), "-c", str(source), "-o", made])
+            _run([*command, *_FLAGS, *more, "-c", str(source), "-o", made])
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(compiled, sources))
         if not check:
-            _run([*command, *_LINK, *static, *objects, "-o", str(Path(folder) / target.name)])
+            _run([*command, *_LINK, *more, *static, *objects, "-o", str(Path(folder) / target.name)])
             (Path(folder) / target.name).replace(target)
 
 
@@ -64,5 +67,5 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    given = [word for word in sys.argv[1:] if word != "--check"]
-    build(*map(Path, given), check="--check" in sys.argv)
+    given = [Path(word) for word in sys.argv[1:] if not word.startswith("--")]
+    build(*given, check="--check" in sys.argv, sanitise="--sanitise" in sys.argv)

@@ -22,4 +22,4 @@ def test_the_lanes_of_the_targets_are_all(pytestconfig: pytest.Config) -> None:
     day, every, slow, texts = (_selected(target) for target in ("test", "test-all", "test-slow", "lint"))
     assert day | texts <= every
     assert sorted([*every, *slow]) == sorted(pytestconfig.lanes)
-    assert "$(MAKE) test-isa test-slow" in _RECIPES["test-all"]
+    assert "$(MAKE) test-isa test-sanitised test-slow" in _RECIPES["test-all"]
