@@ -17,10 +17,9 @@ RUN python -m venv .venv \
     && .venv/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
     && .venv/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-no-deps.lock
 COPY . .
-# The compiler is needed here alone.
+# The compiler stays: a clone builds its own library.
 RUN .venv/bin/pip install --no-cache-dir --require-hashes -r requirements-zig.lock \
     && .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation -e . \
-    && .venv/bin/pip uninstall --quiet --yes ziglang \
     && cat requirements.lock requirements-no-deps.lock > .venv/requirements.lock
 
 ENV PATH=/edgeplan/.venv/bin:$PATH PYTHONUTF8=1

@@ -6,4 +6,11 @@
 // What the package calls: everything else stays inside.
 #define EP_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Compiled for each generation of processors, chosen when the library is loaded. clang combines it with no visibility.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EP_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define EP_CLONES
+#endif
+
 using Word = std::int64_t;

@@ -50,7 +50,7 @@ _PROCESSES = 7  # of each plan, in turns with the others': the median counts
 _LATER_SECONDS, _LATER_RUNS = 0.5, 7  # at least
 #: Starts commands in turns, so often, each when the last has ended, and writes what each took.
 _STARTS = """
-import json, os, subprocess, sys, tempfile, time
+import json, os, shlex, subprocess, sys, tempfile, time
 job = json.loads(sys.argv[1])
 found = [[] for _ in job["commands"]]
 os.sched_setaffinity(0, job["processors"])
@@ -65,7 +65,8 @@ for turn in range(job["count"] * len(found)):
         ms = (time.perf_counter() - began) * 1e3
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            sys.exit(child.returncode)
+            print(shlex.join(command))
+            sys.exit(1)
         told.seek(0)
         found[turn % len(found)].append((ms, usage.ru_maxrss * 1024, told.read().decode()))
 print(json.dumps(found))
@@ -150,15 +151,15 @@ def plan_front(
         EdgeplanError: see `plan_cold_start` and `chapters.memory.plan.planning`.
     """
     with ScratchFolder("front") as scratch:
-        work = Path(scratch) / "plans"  # the scratch folder itself is locked for as long as it is there
-        work.mkdir()
-        source = prepare_file(Path(model), Preparation.given(preparation, shape, set, batch), work / "prepared.onnx")
-        return _ran_in(work, Path(model).name, source, device, pair)[0]
+        wanted, target = Preparation.given(preparation, shape, set, batch), Path(scratch, "prepared.onnx")
+        return _ran_in(scratch, Path(model).name, prepare_file(Path(model), wanted, target), device, pair)[0]
 
 
-def _ran_in(work: Path, model: str, source: Path, device: FilePath, pair: FilePath) -> tuple[Front, tuple[Path, ...]]:
+def _ran_in(scratch: str, model: str, source: Path, device: FilePath, pair: FilePath) -> tuple[Front, tuple[Path, ...]]:
     """The front of a model, and the folder of each of its plans."""
     began, about, processors = time.perf_counter(), [], cores_of(planning_device(device)).all
+    work = Path(scratch) / "plans"  # the scratch folder itself is locked for as long as it is there
+    work.mkdir()
     ways = [*_cold_starts(source, work, device, len(processors)), *_of_memory(source, work, processors)]
     if pair:
         try:
@@ -252,8 +253,7 @@ def _processes(
     # a process of its own starts them: what this one holds would count as theirs until they are another program
     done = run(program_command(sys.executable, "-I", "-S", "-c", _STARTS, json.dumps(job)))
     if done.returncode:
-        where, next_step = "; ".join(command[-1] for command, _ in commands), "run each with edgeplan run"
-        raise ColdRunError(done.stderr.decode().strip(), where=where, next_step=next_step)
+        raise ColdRunError(done.stderr.decode().strip(), where=done.stdout.decode().strip(), next_step="run this command")
     return [
         (statistics.median(ms for ms, *_ in runs), max(peak for _, peak, _ in runs), [told for *_, told in runs])
         for runs in json.loads(done.stdout)
@@ -308,9 +308,7 @@ def write_front_plan(
             pass  # what cannot be opened is refused before anything is written
     source = prepare_file(Path(model), preparation or Preparation(), out.with_name(f"{out.name}.onnx"))
     with ScratchFolder(f".{out.name}.front-", out.absolute().parent) as scratch:  # a rename brings what ran to its place
-        work = Path(scratch) / "plans"
-        work.mkdir()
-        found, folders = _ran_in(work, Path(model).name, source, device, "" if second is not None else pair)
+        found, folders = _ran_in(scratch, Path(model).name, source, device, "" if second is not None else pair)
         chosen = next(p for p in found.plans if p.kind == COLD) if second is not None else found.best(goal)
         with replacing(out) as building:
             for path in folders[found.plans.index(chosen)].iterdir():

@@ -35,6 +35,7 @@ def library() -> ctypes.CDLL:
     raise DeviceError(what, where=str(PATH), next_step="make native")
 
 
+@cache
 def function(name: str, result: Any, *arguments: Any) -> Any:
     """A function of the library, by its name without `ep_`, with ctypes' types of what it returns and takes."""
     found = library()[f"ep_{name}"]

@@ -26,8 +26,8 @@ using uint8 = std::uint8_t;
 }  // namespace of
 
 // All that a kernel calls is compiled into it, for each generation of processors where loops gain by it.
-#if defined(EP_WIDE) && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define EP_COMPILED __attribute__((flatten, target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#ifdef EP_WIDE
+#define EP_COMPILED __attribute__((flatten)) EP_CLONES
 #else
 #define EP_COMPILED __attribute__((flatten))
 #endif

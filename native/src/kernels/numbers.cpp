@@ -1,6 +1,4 @@
 // Kernels between types of numbers: casts, half precision, and bytes that stand for numbers.
-#include <cstring>
-
 #define EP_WIDE
 #include "kernels.h"
 

@@ -6,12 +6,6 @@
 
 #include "loops.h"
 
-#if defined(__x86_64__) && !defined(__clang__)  // which combines this with no visibility
-#define EP_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define EP_VECTORS
-#endif
-
 namespace {
 
 // Vectors of 16 values, which compilers split for processors of narrower ones. They would split comparisons
@@ -60,10 +54,10 @@ __attribute__((always_inline)) inline void widen(const char* halves, char* value
 }  // namespace
 
 // Widen so many halves, a multiple of `BLOCK`.
-EP_EXPORT EP_VECTORS void ep_widen_bf16(const char* halves, char* values, Word count) {
+EP_EXPORT EP_CLONES void ep_widen_bf16(const char* halves, char* values, Word count) {
   widen<Bf16>(halves, values, count);
 }
 
-EP_EXPORT EP_VECTORS void ep_widen_f16(const char* halves, char* values, Word count) {
+EP_EXPORT EP_CLONES void ep_widen_f16(const char* halves, char* values, Word count) {
   widen<F16>(halves, values, count);
 }

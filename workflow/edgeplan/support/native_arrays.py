@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,5 +17,5 @@ def array(element: Any) -> Any:
 
 
 def when_needed(name: str, result: Any, *arguments: Any) -> Callable[[], Any]:
-    """`native.function`, called once and late: modules are imported where no library was built."""
-    return cache(lambda: function(name, result, *arguments))
+    """`native.function`, called late: modules are imported where no library was built."""
+    return partial(function, name, result, *arguments)

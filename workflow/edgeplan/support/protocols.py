@@ -26,7 +26,7 @@ from edgeplan.support.files import write_text
 
 PACKAGE = Path(__file__).parents[1]
 LOCK = Path(__file__).with_name("protocols.lock.json")
-_NATIVE = "../../native/src"  # of the native library, in a checkout
+NATIVE = "../../native/src"  # of the native library, in a checkout
 _KERNEL_SUFFIXES = (".cl", ".h", ".cpp")
 
 
@@ -75,7 +75,7 @@ _RUNTIME = (
         *("primitives", "program", "session", "transform", "weights", "streaming/build", "streaming/calls"),
     ),
     "runtime/native/calls.py",
-    *(f"{_NATIVE}/{part}" for part in ("base.h", "kernels", "loops/loops.h", "loops/partner.cpp")),
+    *(f"{NATIVE}/{part}" for part in ("base.h", "kernels", "loops/loops.h", "loops/partner.cpp")),
     *_LOWERING,
 )
 _PROFILES = (
@@ -97,8 +97,8 @@ _PROFILES = (
         "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
     ),
     *_files("runtime/native", "entries", "words"),
-    f"{_NATIVE}/base.h",
-    f"{_NATIVE}/loops",
+    f"{NATIVE}/base.h",
+    f"{NATIVE}/loops",
     *_files("runtime", "raw_weights", "transform", "memory", "dnnl", "creation", "linking"),
 )
 _COLD_RUN = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from edgeplan.support.protocols import Protocol, files_of
+from edgeplan.support.protocols import NATIVE, Protocol, files_of
 
 #: By what is measured.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
@@ -23,6 +23,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 ),
                 *files_of("runtime/streaming", "schedules", "session", "worker"),
                 *files_of("runtime", "ranges", "bands"),
+                *(f"{NATIVE}/loops/{name}.cpp" for name in ("partner", "widening")),
                 *files_of("profiling", "streaming"),
                 *files_of("measurement/process", "background", "memory_group", "own_files", "read_ahead"),
                 "engines/onednn/mapped.py",

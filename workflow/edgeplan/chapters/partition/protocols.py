@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from edgeplan.support.protocols import Protocol, files_of
+from edgeplan.support.protocols import NATIVE, Protocol, files_of
 
 #: By what is measured.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
@@ -23,6 +23,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 ),
                 *files_of("opencl", "copies", "pointwise", "windows", "spaces", "tiles"),
                 "runtime/ranges.py",
+                f"{NATIVE}/loops/partner.cpp",
                 *files_of(
                     "chapters/partition/measuring",
                     "chains",
@@ -50,6 +51,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 "opencl",
                 "cuda",
                 *files_of("runtime", "ranges", "bands"),
+                f"{NATIVE}/loops/partner.cpp",
                 *files_of("chapters/partition/checked", "own_sweep", "own_costs", "shifting", "refining", "planning", "worker"),
                 *files_of("chapters/partition/checked", "fastest", "opened_plan", "stock_times"),
                 *files_of("chapters/partition", "costs", "measuring/checked", "stages/partition_checked"),
@@ -69,6 +71,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 ),
                 *files_of("opencl", "convolutions", "copies", "linear", "pointwise", "windows", "spaces", "tiles"),
                 *files_of("runtime", "ranges", "bands"),
+                f"{NATIVE}/loops/partner.cpp",
                 *files_of("chapters/partition/eop", "contention", "costs", "operators", "sweeps", "variants", "ways"),
                 *files_of("chapters/partition/stages", "partition_eop"),
                 *files_of("workloads", "registry", "unrolled", "recurrent", "transformers", "yolov3"),

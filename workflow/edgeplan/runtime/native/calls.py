@@ -15,7 +15,6 @@ _PLACE = "dnnl_memory_set_data_handle"
 Words: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
-@cache
 def run_lane() -> Any:
     """The loop: addresses of places, own memory, items and times; first step, end, what is waited for last, limit in ns."""
     return native.function("run_lane", _WORD, *(_WORD,) * 8)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,6 @@ def _at(array: npt.NDArray[Any]) -> int:
     return int(array.ctypes.data)
 
 
-@cache
 def _function(name: str) -> Any:
     return native.function(name, None if name in _TOLD else _WORD, *_TYPES[name])
 

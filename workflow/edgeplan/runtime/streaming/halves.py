@@ -7,7 +7,6 @@ takes no memory besides (`native/src/loops/widening.cpp`). `runtime.streaming.ro
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any, Literal
 
 from edgeplan import native
@@ -25,7 +24,6 @@ BLOCK = 64  # values that are widened at once; it divides those of a page
 _BLOCK_BYTES = HALF_BYTES * BLOCK
 
 
-@cache
 def _widen(kind: Stored) -> Any:
     return native.function(f"widen_{kind}", None, *(ctypes.c_int64,) * 3)
 
