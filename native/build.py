@@ -21,10 +21,10 @@ HERE = Path(__file__).parent
 TARGET = HERE.parent / "workflow" / "edgeplan" / "libedgeplan.so"
 # No -march: what gains by newer instructions is compiled for each of them.
 _SAME_BITS = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # on each processor
-_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-fvisibility=hidden", *_SAME_BITS)
+_FLAGS = ("-std=c++17", "-O2", "-ftree-vectorize", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", *_SAME_BITS)
 _STRICT = ("-Wall", "-Wextra", "-Werror", "-fsyntax-only")
 _SANITISED = ("-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-s")
+_LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,--exclude-libs,ALL", "-s")
 
 
 def compiler() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from edgeplan.errors import DeviceError
 
 PATH = Path(__file__).with_name("libedgeplan.so")
-_ABI = 1  # of native/src/version.cpp
+_ABI = 2  # EP_ABI_VERSION of native/include/edgeplan.h
 
 
 def is_built() -> bool:

@@ -1,0 +1,208 @@
+#include "onednn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+#include "../session/error.h"
+
+using namespace library;
+using loops::Four;
+using loops::Function;
+
+namespace {
+
+constexpr const char* INSTALL = "pip install 'edgeplan[runtime]', or name oneDNN's library with EDGEPLAN_ONEDNN";
+constexpr int MAJOR = 3, CPU = 1, IN_ORDER = 1, IMPLEMENTATION_NAME = 8, INVALID_INDEX = 100;
+constexpr const char* STATUSES[] = {"success",       "out of memory", "invalid arguments",
+                                    "unimplemented", "last implementation reached", "runtime error", "not required"};
+
+// `dnnl_version_t`.
+struct Version {
+  int major, minor, patch;
+  const char* hash;
+  unsigned cpu_runtime, gpu_runtime;
+};
+
+// `dnnl_cpu_isa_t`; its bits accumulate.
+constexpr struct {
+  int bits;
+  const char* name;
+} ISAS[] = {{0x1, "sse41"},           {0x3, "avx"},
+            {0x7, "avx2"},            {0xF, "avx2_vnni"},
+            {0x1F, "avx2_vnni_2"},    {0x27, "avx512_core"},
+            {0x67, "avx512_core_vnni"}, {0xE7, "avx512_core_bf16"},
+            {0x1EF, "avx512_core_fp16"}, {0xFEF, "avx512_core_amx"},
+            {0x1FEF, "avx512_core_amx_fp16"}};
+
+std::string isa_name(int bits) {
+  for (const auto& isa : ISAS)
+    if (isa.bits == bits) return isa.name;
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%x", static_cast<unsigned>(bits));
+  return text;
+}
+
+// libgomp reads its environment once, when it is loaded: threads wait for each other awake for about as long as
+// waking takes, then asleep. Waiting awake takes a shared core's time from the thread itself (docs/runtime.md).
+class BoundedWaits {
+ public:
+  BoundedWaits() : sets_(std::getenv(NAME) == nullptr && std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    if (sets_) setenv(NAME, "1000", 0);
+  }
+  ~BoundedWaits() {
+    if (sets_) unsetenv(NAME);
+  }
+  BoundedWaits(const BoundedWaits&) = delete;
+  BoundedWaits& operator=(const BoundedWaits&) = delete;
+
+ private:
+  static constexpr const char* NAME = "GOMP_SPINCOUNT";
+  bool sets_;
+};
+
+// In place of a function that the library lacks and does without.
+loops::Status nothing(Word, Word, Word, Word) { return 0; }
+
+template <class Found>
+Found as(void* address) {
+  return reinterpret_cast<Found>(address != nullptr ? address : reinterpret_cast<void*>(nothing));
+}
+
+pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+std::map<std::string, std::unique_ptr<Onednn>>& loaded() {
+  static auto* all = new std::map<std::string, std::unique_ptr<Onednn>>;  // never freed: its threads stay
+  return *all;
+}
+
+struct Locked {
+  Locked() { pthread_mutex_lock(&loading); }
+  ~Locked() { pthread_mutex_unlock(&loading); }
+};
+
+}  // namespace
+
+Onednn& Onednn::load(const char* given, const std::string& planned) {
+  const Locked locked;
+  std::string problems;
+  const char* named = std::getenv("EDGEPLAN_ONEDNN");
+  const std::string chosen = given != nullptr ? given : named != nullptr ? named : "";
+  for (const std::string& path : chosen.empty() ? std::vector<std::string>{planned, "libdnnl.so.3"} : std::vector{chosen}) {
+    if (path.empty()) continue;
+    if (const auto found = loaded().find(path); found != loaded().end()) return *found->second;
+    try {
+      std::unique_ptr<Onednn> made(new Onednn(path));
+      return *(loaded()[path] = std::move(made));
+    } catch (const Error& error) {
+      problems += (problems.empty() ? "" : "; ") + error.what;
+    }
+  }
+  throw Error{EP_DEVICE, "oneDNN is not installed", problems, INSTALL};
+}
+
+Onednn::Onednn(const std::string& path) : path_(path) {
+  const BoundedWaits waits;
+  handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_ == nullptr) throw Error{EP_DEVICE, dlerror(), path, INSTALL};
+  const auto version_of = reinterpret_cast<const Version* (*)()>(function("dnnl_version"));
+  const auto isa_of = reinterpret_cast<int (*)()>(function("dnnl_get_effective_cpu_isa"));
+  if (version_of == nullptr || isa_of == nullptr) throw Error{EP_DEVICE, path + ": it is no oneDNN", path, INSTALL};
+  const Version& version = *version_of();
+  version_ = std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
+  if (version.major != MAJOR) throw Error{EP_DEVICE, path + ": version " + version_ + ", not 3.x", path, INSTALL};
+  commit_ = version.hash;
+  isa_ = isa_name(isa_of());
+  threads_ = reinterpret_cast<Four>(function("omp_set_num_threads"));
+  call("dnnl_engine_create", loops::address(&engine_), CPU, 0);
+}
+
+void* Onednn::function(const char* name) const { return dlsym(handle_, name); }
+
+void Onednn::call(const char* name, Word a, Word b, Word c, Word d) const {
+  const auto found = reinterpret_cast<Four>(function(name));
+  const loops::Status status = found != nullptr ? found(a, b, c, d) : 3;
+  if (status == 0) return;
+  const char* why = status < std::size(STATUSES) ? STATUSES[status] : "an unknown status";
+  throw Error{EP_DEVICE, std::string(name) + " failed: " + why, "oneDNN " + version_,
+              "report the model; ONEDNN_VERBOSE=all prints what the library was asked"};
+}
+
+Word Onednn::stream() const {
+  Word made = 0;
+  call("dnnl_stream_create", loops::address(&made), engine_, IN_ORDER);
+  return made;
+}
+
+void Onednn::set_threads(int count) const {
+  if (threads_ != nullptr) threads_(count, 0, 0, 0);
+}
+
+void Onednn::require(const program::Program& program, const std::string& where, const std::string& plan_again) const {
+  const format::Facts& facts = program.facts();
+  std::string wrong;
+  const auto differ = [&](const char* name, const std::string& here, const std::string& planned) {
+    if (here != planned) wrong += (wrong.empty() ? "" : "; ") + (name + (" is " + here) + ", the plan is for " + planned);
+  };
+  if (machine() != program.text(facts.machine)) wrong = "it was made on another machine";
+  differ("library", version_, program.text(facts.version));
+  differ("commit", commit_, program.text(facts.commit));
+  differ("isa", isa_, program.text(facts.isa));
+  if (!wrong.empty()) throw Error{EP_FORMAT, "the plan cannot be run here: " + wrong, where, plan_again};
+}
+
+std::vector<Function> Onednn::functions_of(const program::Program& program) const {
+  const auto names = program.rows<Word>(format::FUNCTIONS);
+  std::vector<Function> found(static_cast<std::size_t>(names.length));
+  for (Word k = 0; k < names.length; ++k) {
+    const char* name = program.text(names[k]);
+    const std::string wanted = name;
+    void* address = wanted == "omp_set_num_threads" || wanted.rfind("dnnl_", 0) == 0 ? function(name) : nullptr;
+    if (address == nullptr && wanted != "omp_set_num_threads")
+      throw Error{EP_DEVICE, "this oneDNN has no function " + wanted, path_, INSTALL};
+    found[static_cast<std::size_t>(k)] = as<Function>(address);
+  }
+  return found;
+}
+
+std::vector<Four> Onednn::kernels_of(const program::Program& program, const std::string& plan_again) {
+  static void* own = [] {
+    Dl_info about;
+    return dladdr(reinterpret_cast<const void*>(ep_abi_version), &about) != 0 ? dlopen(about.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+  }();
+  const auto names = program.rows<Word>(format::KERNELS);
+  std::vector<Four> found;
+  for (Word k = 0; k < names.length; ++k) {
+    const std::string name = program.text(names[k]);
+    const bool rows = name.rfind("rows_by_", 0) == 0;
+    void* address = rows || own == nullptr ? nullptr : dlsym(own, ("ep_kernel_" + name).c_str());
+    if (address == nullptr && !rows) throw Error{EP_FORMAT, "there is no kernel '" + name + "'", "the compiled steps of the program", plan_again};
+    found.push_back(reinterpret_cast<Four>(address));
+  }
+  return found;
+}
+
+loops::Places Onednn::places() const {
+  loops::Places found{};
+  found.at_engine = engine_;
+  found.cache_file = -1;
+  found.fn_query = reinterpret_cast<Four>(function("dnnl_primitive_desc_query"));
+  found.fn_next = reinterpret_cast<Four>(function("dnnl_primitive_desc_next_impl"));
+  found.fn_memory = reinterpret_cast<Four>(function("dnnl_memory_create"));
+  found.fn_execute = reinterpret_cast<Four>(function("dnnl_primitive_execute"));
+  found.fn_place = reinterpret_cast<Four>(function("dnnl_memory_set_data_handle"));
+  found.fn_threads = as<Four>(reinterpret_cast<void*>(threads_));
+  found.what_name = IMPLEMENTATION_NAME;
+  return found;
+}
+
+void Onednn::failed_execution(Word status) const {
+  if (status == INVALID_INDEX)
+    throw Error{EP_MODEL, "an index lies outside the axis that it picks from", "the model, run", "correct the inputs"};
+  const auto number = static_cast<std::size_t>(status);
+  const char* why = number < std::size(STATUSES) ? STATUSES[number] : "an unknown status";
+  throw Error{EP_DEVICE, std::string("dnnl_primitive_execute failed: ") + why, "oneDNN " + version_,
+              "report the model; ONEDNN_VERBOSE=all prints what the library was asked"};
+}

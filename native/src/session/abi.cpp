@@ -1,0 +1,228 @@
+// The C interface: every exception ends here, one thread at a time works with a session, and none in a fork.
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <new>
+
+#include "session.h"
+
+using program::Program;
+using session::Options;
+using session::Session;
+
+struct ep_session {
+  std::unique_ptr<Session> opened;
+  std::atomic<bool> busy{false};
+  pid_t process = getpid();
+  std::string error, folder;
+};
+
+namespace {
+
+thread_local std::string last_of_thread;
+std::atomic<bool> forked{false}, hooked{false};
+
+std::string told(const Error& error) {
+  std::string text = error.what;
+  if (!error.where.empty()) text += "\n  where: " + error.where;
+  if (!error.next.empty()) text += "\n  next:  " + error.next;
+  return text;
+}
+
+Error in_fork(const std::string& where) {
+  return {EP_DEVICE, "a process that opened a plan was forked: threads of the libraries did not follow", where,
+          "start a fresh process and open the plan there"};
+}
+
+// Do something, and turn what it throws into a status and a text.
+template <class Work>
+ep_status guarded(std::string& text, Work work) {
+  try {
+    work();
+    return EP_OK;
+  } catch (const Error& error) {
+    text = told(error);
+    return error.status;
+  } catch (const std::bad_alloc&) {
+    text = told({EP_ERROR, "there is not enough memory", "", "free some, or plan with less memory"});
+  } catch (const std::exception& error) {
+    text = told({EP_ERROR, error.what(), "", "report it"});
+  } catch (...) {
+    text = "something unknown was thrown";
+  }
+  return EP_ERROR;
+}
+
+// The same with a session, for one thread at a time.
+template <class Work>
+ep_status with(const ep_session* given, Work work) {
+  auto* session = const_cast<ep_session*>(given);
+  if (session == nullptr) return EP_INPUT;
+  if (session->busy.exchange(true)) return EP_BUSY;  // its error is another thread's
+  const ep_status status = guarded(session->error, [&] {
+    if (session->process != getpid()) throw in_fork(session->folder);
+    work(*session->opened);
+  });
+  session->busy = false;
+  return status;
+}
+
+void mark_fork() { forked = true; }
+
+format::Border border_of(const Session& opened, format::Id id, int number) {
+  const auto borders = opened.program().rows<format::Border>(id);
+  if (number < 0 || number >= borders.length) throw Error{EP_INPUT, "there is no such input or output", "", "ask how many there are"};
+  return borders[number];
+}
+
+ep_status describe(const ep_session* session, format::Id id, int number, ep_tensor_info* info) {
+  return with(session, [&](Session& opened) {
+    const format::Border border = border_of(opened, id, number);
+    *info = {opened.program().text(border.name), format::DTYPES[border.dtype], static_cast<int>(border.rank), {},
+             static_cast<std::size_t>(border.bytes), border.below};
+    for (Word axis = 0; axis < border.rank; ++axis) info->dims[axis] = border.dims[axis];
+  });
+}
+
+int count_of(const ep_session* session, format::Id id) {
+  return session == nullptr ? 0 : static_cast<int>(session->opened->program().rows<format::Border>(id).length);
+}
+
+// Refuse buffers that do not fit; an output may have none.
+void require_fitting(const Session& opened, format::Id id, const ep_buffer* given, int count, bool output) {
+  const auto borders = opened.program().rows<format::Border>(id);
+  const char* what = output ? "output" : "input";
+  if (count != borders.length || (count > 0 && given == nullptr))
+    throw Error{EP_INPUT, std::to_string(count) + " " + what + "s were given", opened.program().text(opened.program().facts().model),
+                "give " + std::to_string(borders.length)};
+  for (int k = 0; k < count; ++k) {
+    if (output && given[k].data == nullptr) continue;
+    if (given[k].data == nullptr || given[k].bytes != static_cast<std::size_t>(borders[k].bytes))
+      throw Error{EP_INPUT, std::string(what) + " '" + opened.program().text(borders[k].name) + "' has " + std::to_string(given[k].bytes) + " bytes",
+                  opened.program().text(opened.program().facts().model), "give " + std::to_string(borders[k].bytes) + " bytes"};
+  }
+}
+
+Options options_of(const ep_options* given) {
+  Options found;
+  if (given == nullptr) return found;
+  if (given->size < sizeof(ep_options)) throw Error{EP_INPUT, "the options are those of an older version", "ep_open", "build again"};
+  found.library = given->library;
+  if (given->processors != nullptr) found.processors.assign(given->processors, given->processors + given->processor_count);
+  found.continuous = given->continuous;
+  found.fixed = given->fixed != 0;
+  found.budget = given->budget;
+  return found;
+}
+
+std::unique_ptr<Session> opened(const std::string& folder, const Options& options) {
+  struct stat status;
+  const std::string path = folder + "/program.bin";
+  if (stat(path.c_str(), &status) != 0) {
+    const bool there = stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+    if (!there) throw Error{EP_FORMAT, "there is no plan folder", folder, "make one: edgeplan plan cold-start or plan memory"};
+    throw Error{EP_FORMAT, "the plan has no program that runs without Python: it is of a pair, of a GPU, or of an older version", folder,
+                "run it with edgeplan run, or plan the model again"};
+  }
+  auto found = std::make_unique<Program>(path, "plan the model again: edgeplan plan cold-start or plan memory");
+  if (found->header().kind == format::COLD_START) return session::open_cold(folder, std::move(found), options);
+  return session::open_memory(folder, std::move(found), options);
+}
+
+}  // namespace
+
+std::string session::plan_again(std::uint32_t kind) {
+  return std::string("plan the model again: edgeplan plan ") + (kind == format::COLD_START ? "cold-start" : "memory");
+}
+
+double Session::set_budget(std::uint64_t) {
+  throw Error{EP_INPUT, "a plan of a cold start has no budget", "ep_set_budget", "plan with edgeplan plan memory"};
+}
+
+void Session::copy_in(const ep_buffer* inputs) {
+  const auto borders = program().rows<format::Border>(format::INPUTS);
+  for (Word k = 0; k < borders.length; ++k) std::memcpy(place(borders[k]), inputs[k].data, inputs[k].bytes);
+}
+
+EP_EXPORT int ep_abi_version(void) { return EP_ABI_VERSION; }
+
+EP_EXPORT ep_status ep_open(const char* folder, const ep_options* options, ep_session** session) {
+  if (session == nullptr) return EP_INPUT;
+  *session = nullptr;
+  return guarded(last_of_thread, [&] {
+    if (folder == nullptr) throw Error{EP_INPUT, "no folder was named", "ep_open", "name a plan folder"};
+    if (forked) throw in_fork(folder);
+    if (!hooked.exchange(true)) pthread_atfork(nullptr, nullptr, mark_fork);
+    auto made = std::make_unique<ep_session>();
+    made->folder = folder;
+    made->opened = opened(folder, options_of(options));
+    *session = made.release();
+  });
+}
+
+EP_EXPORT int ep_input_count(const ep_session* session) { return count_of(session, format::INPUTS); }
+EP_EXPORT int ep_output_count(const ep_session* session) { return count_of(session, format::OUTPUTS); }
+
+EP_EXPORT ep_status ep_input(const ep_session* session, int number, ep_tensor_info* info) {
+  return describe(session, format::INPUTS, number, info);
+}
+
+EP_EXPORT ep_status ep_output(const ep_session* session, int number, ep_tensor_info* info) {
+  return describe(session, format::OUTPUTS, number, info);
+}
+
+EP_EXPORT ep_status ep_run(ep_session* session, const ep_buffer* inputs, int input_count, ep_buffer* outputs, int output_count) {
+  return with(session, [&](Session& opened) {
+    require_fitting(opened, format::INPUTS, inputs, input_count, false);
+    require_fitting(opened, format::OUTPUTS, outputs, output_count, true);
+    opened.taken();
+    opened.run(inputs);
+    bool in_place = false;
+    const auto borders = opened.program().rows<format::Border>(format::OUTPUTS);
+    for (Word k = 0; k < borders.length; ++k) {
+      void* from = opened.place(borders[k]);
+      if (outputs[k].data == nullptr)
+        outputs[k] = {from, static_cast<std::size_t>(borders[k].bytes)}, in_place = true;
+      else
+        std::memcpy(outputs[k].data, from, outputs[k].bytes);
+    }
+    if (!in_place) opened.taken();
+  });
+}
+
+EP_EXPORT ep_status ep_set_budget(ep_session* session, std::uint64_t bytes, double* predicted_ms) {
+  return with(session, [&](Session& opened) {
+    const double found = opened.set_budget(bytes);
+    if (predicted_ms != nullptr) *predicted_ms = found;
+  });
+}
+
+EP_EXPORT ep_status ep_prepare_later(ep_session* session) {
+  return with(session, [](Session& opened) { opened.prepare_later(); });
+}
+
+EP_EXPORT ep_status ep_trace(const ep_session* session, ep_span* spans, std::size_t* count) {
+  return with(session, [&](Session& opened) {
+    const std::vector<ep_span> found = opened.trace();
+    for (std::size_t k = 0; k < found.size() && k < *count; ++k) spans[k] = found[k];
+    *count = found.size();
+  });
+}
+
+EP_EXPORT double ep_fact(const ep_session* session, const char* name) {
+  double found = std::nan("");
+  with(session, [&](Session& opened) { found = opened.fact(name); });
+  return found;
+}
+
+EP_EXPORT const char* ep_last_error(const ep_session* session) {
+  return session == nullptr ? last_of_thread.c_str() : session->error.c_str();
+}
+
+EP_EXPORT void ep_close(ep_session* session) {
+  if (session == nullptr || session->process != getpid()) return;
+  delete session;
+}

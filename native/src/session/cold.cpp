@@ -1,0 +1,5 @@
+#include "session.h"
+
+std::unique_ptr<session::Session> session::open_cold(const std::string& folder, std::unique_ptr<Program>, const Options&) {
+  throw Error{EP_FORMAT, "not yet", folder, ""};
+}

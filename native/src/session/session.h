@@ -1,0 +1,51 @@
+// A plan that is open: what sessions of all kinds have in common. `abi.cpp` guards every call: one thread at a time,
+// no fork, exceptions turned into statuses.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../../include/edgeplan.h"
+#include "../library/onednn.h"
+#include "../program/program.h"
+#include "error.h"
+
+namespace session {
+
+using program::Program;
+
+struct Options {
+  const char* library = nullptr;
+  std::vector<int> processors;
+  int continuous = -1;
+  bool fixed = false;
+  std::uint64_t budget = 0;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual const Program& program() const = 0;
+  // Where an input or output lies now.
+  virtual void* place(const format::Border& border) = 0;
+  // Error: EP_MODEL, EP_DEVICE. Inputs are copied in (`begin`), then steps run; outputs lie at their places afterwards.
+  virtual void run(const ep_buffer* inputs) = 0;
+  // Outputs were copied: their memory may be used again. Where one was not, this is called before the next run.
+  virtual void taken() {}
+  virtual double set_budget(std::uint64_t bytes);  // predicted ms; Error: EP_INFEASIBLE
+  virtual void prepare_later() = 0;
+  virtual std::vector<ep_span> trace() const = 0;
+  virtual double fact(const std::string& name) const = 0;  // NaN where it knows none
+
+ protected:
+  void copy_in(const ep_buffer* inputs);
+};
+
+// The command that makes a plan of a kind again.
+std::string plan_again(std::uint32_t kind);
+
+std::unique_ptr<Session> open_cold(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
+std::unique_ptr<Session> open_memory(const std::string& folder, std::unique_ptr<Program> program, const Options& options);
+
+}  // namespace session
