@@ -159,7 +159,7 @@ LIBRARY := workflow/edgeplan/libedgeplan.so
 native: environment ## build the native library again where its sources changed: with CXX, g++ or clang++, else with ziglang
 
 # Where there is no compiler one is installed into the environment.
-$(LIBRARY): $(wildcard native/*.py native/src/*.* native/src/*/*.*)
+$(LIBRARY): $(wildcard native/*.py native/include/* native/run/* native/src/*.* native/src/*/*.*)
 	@test -n "$$CXX" || command -v g++ clang++ >/dev/null || $(INSTALL) --require-hashes -r requirements-zig.lock
 	@python native/build.py
 

@@ -1,4 +1,4 @@
-"""Builds the native library into the package; a wheel holds no code of one Python, and so fits each version on its platform."""
+"""Builds the native library and edgeplan-run into the package; a wheel holds no code of one Python, and fits each version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NATIVE = runpy.run_path(str(Path(__file__).parent / "native" / "build.py"))
 
 
 class BuiltWithLibrary(build_py):
-    """The modules, and the library beside them."""
+    """The modules, and the library and the program beside them."""
 
     def run(self) -> None:
         super().run()

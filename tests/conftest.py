@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -308,6 +310,14 @@ class Answer:
     err: str
 
 
+def _run_beside(_: str, words: Sequence[str]) -> NoReturn:
+    """Run a program that would take the place of this process."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    sys.exit(done.returncode)
+
+
 @pytest.fixture
 def edgeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     """Runs a command as its entry point does, but in this process: (arguments, folder that it is called from)."""
@@ -315,6 +325,7 @@ def edgeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def run(*arguments: str, folder: Path | None = None) -> Answer:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["edgeplan", *arguments])
+            patch.setattr(os, "execv", _run_beside)
             if folder is not None:
                 patch.chdir(folder)
             capsys.readouterr()

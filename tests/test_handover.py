@@ -27,8 +27,8 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.handover import HandoverSession
 from edgeplan.opening import open_plan
 from edgeplan.runs import run
-from edgeplan.runtime.cold_executor import open_cold
 from edgeplan.runtime.folder import LATER_NAME, PROGRAM_NAME, PlanFolder, read_folder, write_plan
+from edgeplan.runtime.native_session import NativeSession, open_session
 from edgeplan.runtime.plan_session import Session
 from edgeplan.testing.engines import reference_outputs, require_close
 
@@ -108,12 +108,10 @@ class _Slowed:
 
 
 def _opened(folder: Path, host_s: float, later_s: float) -> HandoverSession:
-    plan = read_folder(folder)
-
     def later(found: PlanFolder) -> Session:
         return cast("Session", _Slowed(open_plan(found), later_s))
 
-    return HandoverSession(plan, lambda: cast("Session", _Slowed(open_cold(plan), host_s)), later)
+    return HandoverSession(folder, lambda: cast("NativeSession", _Slowed(open_session(folder), host_s)), later)
 
 
 def _run_checked(session: Session, planned: Planned, times: int) -> None:
@@ -200,9 +198,10 @@ def test_a_later_plan_that_fails_in_its_turns_costs_no_answer(planned: Planned) 
                 raise DeviceError("the device is gone", next_step="look for it")
             return super().run(inputs)
 
-    plan = read_folder(planned.folder)
-    opened = HandoverSession(plan, lambda: open_cold(plan), lambda found: cast("Session", Failing(open_plan(found), 0)))
-    with opened as session:
+    folder = planned.folder
+    with HandoverSession(
+        folder, lambda: open_session(folder), lambda found: cast("Session", Failing(open_plan(found), 0))
+    ) as session:
         assert not session.wait(), "nothing is begun that could be waited for"
         _run_checked(session, planned, 1)
         assert session.wait(_MOST_SECONDS)

@@ -16,7 +16,7 @@ from edgeplan.predictors.walking import Walk
 @pytest.fixture
 def unbuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose library is not there."""
-    monkeypatch.setattr(native, "PATH", tmp_path / "libedgeplan.so")
+    monkeypatch.setattr(native, "PATH", str(tmp_path / "libedgeplan.so"))
 
 
 @pytest.mark.usefixtures("unbuilt")

@@ -91,6 +91,9 @@ ep_status ep_trace(const ep_session* session, ep_span* spans, size_t* count);
 /* A number that the session knows, by its name: docs/runtime.md lists them; NaN where it knows none. */
 double ep_fact(const ep_session* session, const char* name);
 
+/* A text that the session knows: "model", "layout" (of a cold start); NULL where it knows none. As long as the session. */
+const char* ep_text(const ep_session* session, const char* name);
+
 /* The last error in three lines: what, "  where: ...", "  next:  ...". Of NULL: of this thread's last ep_open. */
 const char* ep_last_error(const ep_session* session);
 

@@ -11,6 +11,9 @@
 extern "C" {
 #endif
 
+/* This machine's text, which programs hold; it lives until the next call in this thread. */
+const char* ep_machine(void);
+
 typedef struct ep_bench ep_bench;
 
 /* A program as bytes, which the bench copies. `memory`: of another bench to share activations and weights with, or NULL;
@@ -20,8 +23,9 @@ ep_status ep_measure_open(const void* program, size_t bytes, const char* library
 void ep_measure_close(ep_bench* bench);
 /* Activations, then weights; all of it has been touched. */
 void* ep_measure_memory(ep_bench* bench, size_t* bytes);
-/* Free all objects of oneDNN and all that was prepared: the next preparation makes them anew. */
-ep_status ep_measure_renew(ep_bench* bench);
+/* Objects of oneDNN are made anew from here on, the cache is mapped anew. What was prepared before can still be executed where
+ * it is `kept`; else it is freed, with all objects. */
+ep_status ep_measure_renew(ep_bench* bench, int kept);
 /* Prepare a record: its weights go to `place` behind the activations (-1: where it says). `prepared` is its number for
  * `execute`. Spans of its stages: `count` is the room, then how many there are. */
 ep_status ep_measure_prepare(ep_bench* bench, int64_t record, int64_t place, int64_t* prepared, ep_span* spans, size_t* count);
@@ -32,6 +36,12 @@ ep_status ep_measure_fetch(ep_bench* bench, int64_t record, int mapped, int64_t 
 /* Execute what was prepared, in order, on so many threads. */
 ep_status ep_measure_execute(ep_bench* bench, const int64_t* prepared, size_t count, int threads);
 
+/* What a process is before it opens a plan, from which budgets count: oneDNN is loaded as the plan's session will, its
+ * threads have run, and pages of it are let go that the session would let go. `alone`: so are pages of all files that were
+ * read and not used, as they always are under a narrow limit of memory. `input_bytes` (or NULL): of the model's inputs,
+ * each rounded up to 64, which the caller may want to hold already. Errors: ep_last_error(NULL). */
+ep_status ep_measure_ready(const char* folder, const char* library, int alone, size_t* input_bytes);
+
 /* Of sessions of memory plans, opened by `ep_measure_stream`. */
 typedef struct ep_stream_options {
   const char* library;
@@ -40,6 +50,7 @@ typedef struct ep_stream_options {
   int debug;      /* memory that becomes free is filled with NaN */
   int gives_back; /* memory that becomes free goes back to the system */
   int records;    /* pages of the library that are needed are written down */
+  int mapped;     /* weights are used where weights.bin is mapped: nothing is read by threads */
 } ep_stream_options;
 
 /* A schedule: offsets in the arena of each buffer, of each step's weights (-1: none), and what each load waits for. */

@@ -24,10 +24,10 @@ from edgeplan.graph.onnx.prepare import Preparation, prepare_file
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.simplify import simplify
 from edgeplan.runs import run
-from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.native_session import open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.runtime.program import build_program, step_candidates
 from edgeplan.runtime.session import SequentialSession
@@ -117,7 +117,7 @@ def test_sessions_and_cold_starts_hand_it_out(dnnl: Dnnl, planned: Any, tmp_path
     for sources in (("raw",), ("cached_mmap",), ("cached_read",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
         folder = build_plan_folder(dnnl, path, plan, tmp_path / sources[0])
-        with ColdSession(dnnl, folder, threads=2) as session:
+        with open_session(folder) as session:
             for _ in range(2):
                 _assert_right(session.run(random_inputs(graph)), wanted)
 

@@ -1,10 +1,11 @@
-"""`edgeplan run` on asymmetric plans: the cores that it takes, in this process and in fresh ones, and plans it refuses."""
+"""Runs of asymmetric plans: the cores that they take, in this process and in fresh ones, and what is refused."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,16 +13,15 @@ from tiny_profiled import tiny
 from typer.testing import CliRunner, Result
 
 from edgeplan.cli import app
-from edgeplan.engines.onednn.cold import open_folder
 from edgeplan.errors import DeviceError, ParamsError
 from edgeplan.graph.onnx.write import save_onnx
-from edgeplan.measurement.process.inputs import random_inputs
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.planning.document import Plan
-from edgeplan.runtime import cold_executor, lanes
+from edgeplan.runs import run
+from edgeplan.runtime import native_session
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.native_session import NativeSession
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.support.machine import fingerprint
 
 Lanes = list[tuple[int, ...]]
 
@@ -48,16 +48,17 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path, monkeypatch
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Lanes:
-    """The processors of every session's lanes, main first."""
+    """The processors that every session was given, those that execute first, and that it takes."""
     found: Lanes = []
-    real = lanes.lanes_of
+    real = native_session.open_session
 
-    def spy(*given: object) -> tuple[lanes.Lane, ...]:
-        made = real(*given)  # type: ignore[arg-type]
-        found.extend(lane.cores for lane in made)
-        return made
+    def spy(folder: Path, **how: Any) -> NativeSession:
+        session = real(folder, **how)
+        found.append(tuple(how["processors"]) or tuple(sorted(os.sched_getaffinity(0))))
+        assert os.sched_getaffinity(0) == set(found[-1])
+        return session
 
-    monkeypatch.setattr(cold_executor, "lanes_of", spy)
+    monkeypatch.setattr(native_session, "open_session", spy)
     return found
 
 
@@ -70,18 +71,17 @@ def _run(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["run", str(folder), *arguments])
 
 
-def _refused(done: Result, what: str) -> None:
-    assert isinstance(done.exception, DeviceError)
-    assert what in done.exception.what
-    assert done.exception.where
-    assert done.exception.next_step
+def _refused(what: str, folder: Path, **how: Any) -> None:
+    with pytest.raises(DeviceError, match=what) as caught:
+        run(folder, **how)
+    assert caught.value.where
+    assert caught.value.next_step
 
 
 def test_without_a_device_the_next_processor_prepares(folder: Path, pair: tuple[int, int], seen: Lanes) -> None:
     before = os.sched_getaffinity(0)
-    done = _run(folder)
-    assert done.exit_code == 0, done.output
-    assert seen == [(pair[0],), (pair[1],)]
+    run(folder)
+    assert seen == [pair]
     assert os.sched_getaffinity(0) == before
 
 
@@ -89,24 +89,17 @@ def test_without_a_device_the_next_processor_prepares(folder: Path, pair: tuple[
 def test_a_device_names_the_cores(folder: Path, pair: tuple[int, int], seen: Lanes, swapped: bool) -> None:
     big, little = reversed(pair) if swapped else pair
     _device(big_cores=[big], little_cores=[little], little_ratio=1.5)
-    done = _run(folder, "--device", "dev")
-    assert done.exit_code == 0, done.output
-    assert seen == [(big,), (little,)]
+    run(folder, device="dev")
+    assert seen == [(big, little)]
 
 
-def test_a_fresh_process_takes_the_same_cores(
-    dnnl: Dnnl, folder: Path, pair: tuple[int, int], seen: Lanes, jobs: list[RunJob]
-) -> None:
+def test_a_fresh_process_takes_the_same_cores(folder: Path, pair: tuple[int, int], jobs: list[RunJob]) -> None:
     _device(big_cores=[pair[0]], little_cores=[pair[1]], little_ratio=1.5)
     for arguments in ((), ("--device", "dev")):
         done = _run(folder, "--cold", *arguments)
         assert done.exit_code == 0, done.output
         assert "cold: " in done.output
-    for job in jobs:  # what its process does with the processors that it is given
-        os.sched_setaffinity(0, job.cpus)
-        with open_folder(dnnl, folder, job.threads, sorted(os.sched_getaffinity(0)), fingerprint()) as session:
-            session.run(random_inputs(job.inputs, 0))
-    assert seen == [(pair[0],), (pair[1],)] * 2
+    assert [job.cpus for job in jobs] == [pair] * 2
 
 
 def test_a_warm_run_has_no_evicted_page_cache(folder: Path) -> None:
@@ -132,21 +125,21 @@ def test_several_plans_and_one_budget_of_all_are_refused_with_a_command_for_each
 
 def test_cores_that_a_fresh_process_would_confuse_are_refused(folder: Path, pair: tuple[int, int]) -> None:
     _device(big_cores=[pair[1]], little_cores=[pair[0]], little_ratio=1.5)
-    _refused(_run(folder, "--cold", "--device", "dev"), f"little core {pair[0]} is numbered below big core {pair[1]}")
+    _refused(f"little core {pair[0]} is numbered below big core {pair[1]}", folder, cold=True, device="dev")
 
 
-@pytest.mark.parametrize("how", [(), ("--cold",)])
-def test_too_few_processors_are_refused(folder: Path, pair: tuple[int, int], how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("cold", [False, True])
+def test_too_few_processors_are_refused(folder: Path, pair: tuple[int, int], cold: bool) -> None:
     os.sched_setaffinity(0, pair[:1])
-    _refused(_run(folder, *how), "needs 1 processors to execute and 1 beside them to prepare, there are 1 and 0")
+    _refused("needs 1 processors to execute and 1 beside them to prepare, there are 1 and 0", folder, cold=cold)
 
 
 def test_devices_that_do_not_fit_are_refused(folder: Path, pair: tuple[int, int]) -> None:
-    _refused(_run(folder, "--device", "nosuch"), "unknown device")
+    _refused("unknown device", folder, device="nosuch")
     _device(big_cores=list(pair))
-    _refused(_run(folder, "--device", "dev"), "the device has 2")
+    _refused("the device has 2", folder, device="dev")
     _device(big_cores=[pair[0]], little_cores=[4096])
-    _refused(_run(folder, "--device", "dev"), "core 4096 does not exist")
+    _refused("core 4096 does not exist", folder, device="dev")
 
 
 def test_plans_for_equal_cores_need_all_of_them(
@@ -154,6 +147,6 @@ def test_plans_for_equal_cores_need_all_of_them(
 ) -> None:
     model = folder.parent / "tiny.onnx"
     equal = build_plan_folder(dnnl, model, planned(model, tiny()), folder.parent / "equal")
-    assert _run(equal).exit_code == 0
+    assert run(equal).outputs
     os.sched_setaffinity(0, pair[1:])
-    _refused(_run(equal), "needs 2 processors to execute and 0 beside them to prepare, there are 1 and 0")
+    _refused("needs 2 processors to execute and 0 beside them to prepare, there are 1 and 0", equal)

@@ -1,4 +1,4 @@
-"""The process of `edgeplan run` holds the session and nothing else, and stays within idle and budget."""
+"""`edgeplan run` becomes edgeplan-run, which holds the session and nothing else, and stays within idle and budget."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.planning.document import Plan
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
+from edgeplan.runtime.native_session import open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySession, schedules_of
-from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.schedules import MemoryPrediction
 
 LANE = "processes"  # see tests/conftest.py
 
 _MIB = 1 << 20
-#: What a plan of memory does without, beside what others do.
-_OF_OTHERS = ("numpy", "typer", "rich")
+#: What a plan is handed over without, beside what no process that runs plans loads.
+_HEAVY = (*HEAVY, "numpy", "typer", "rich", "msgspec", "argparse", "logging", "ctypes", "typing")
 
 
 def _saved(path: Path, *, chosen: bool) -> Path:
@@ -63,18 +63,23 @@ def plans(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Pa
     return found
 
 
-def test_a_plan_of_memory_runs_in_a_process_with_the_session_alone(plans: dict[bool, Path], tmp_path: Path) -> None:
-    words = ("run", plans[True], "--check", "-o", tmp_path / "y.npz")
-    assert loaded_by(COMMAND, *words, names=(*HEAVY, *_OF_OTHERS)) == []
+def test_a_plan_is_handed_over_with_next_to_nothing_imported(plans: dict[bool, Path]) -> None:
+    command = [sys.executable, "-X", "importtime", "-c", f"import sys; {COMMAND}", "run", plans[True]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("small: 3 steps")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "edgeplan.cli.native_run" in imported
+    assert not imported & set(_HEAVY)
+
+
+def test_a_process_around_a_plan_loads_neither_compilers_nor_readers_of_models(plans: dict[bool, Path], tmp_path: Path) -> None:
+    assert loaded_by(COMMAND, "run", plans[True], "--check", "--repeat", "2", "-o", tmp_path / "y.npz") == []
     assert (tmp_path / "y.npz").is_file()
 
 
-def test_a_cold_start_runs_in_a_process_without_compilers_and_readers_of_models(
-    dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path
-) -> None:
+def test_a_cold_start_is_opened_from_python_without_them(dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path) -> None:
     model = _saved(tmp_path / "model.onnx", chosen=True)
     folder = build_plan_folder(dnnl, model, planned(model, load_onnx(model)), tmp_path / "plan")
-    assert loaded_by(COMMAND, "run", folder, "--check", "--repeat", "2") == []
     assert loaded_by(OPENED, folder) == []
 
 
@@ -93,7 +98,7 @@ def test_the_whole_process_stays_within_its_floor_and_the_budget(
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):  # counting lines takes memory of its own
         monkeypatch.delenv(name, raising=False)
     found = measured(plans[True])
-    assert found["floor"] <= 30 * _MIB
+    assert found["floor"] <= 12 * _MIB
     assert found["ratio"] <= 1
     assert found["peak"] == found["anonymous"] + found["file"]
 
@@ -112,23 +117,27 @@ def wide(dnnl: Dnnl, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "plan"
 
 
+def _read(plan: Path, budget: int) -> float:
+    """Bytes that an inference reads within a budget, when others have been before."""
+    with open_session(plan, budget=budget) as session:
+        inputs = {tensor.name: np.ones(tensor.shape, tensor.dtype) for tensor in session.inputs}
+        before = [session.fact("bytes_read") for _ in range(3) if session.run(inputs)]
+        return before[-1] - before[-2]
+
+
 def test_no_budget_of_a_run_is_overrun_from_the_first_byte_on_and_what_fits_stays(
     wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "workflow/scripts")
     for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
         monkeypatch.delenv(name, raising=False)
-    schedules = schedules_of(read_folder(wide))
-    assert schedules is not None
-    sizes = read_folder(wide).program_of(StreamProgram).columns.weight_bytes
-    all_of = min(stored.budget_bytes for stored in schedules.stored if not schedules.schedule(stored).read_bytes(sizes))
-    least, weights = schedules.stored[0].budget_bytes, sum(sizes)
+    stored, weights = read_folder(wide).head.schedules[1:], read_folder(wide).head.weights_bytes
+    least, all_of = stored[0].budget_bytes, stored[-1].budget_bytes
     assert all_of - least > weights // 3
     taken, kept = [], []
     for budget in np.linspace(least, all_of, 5).astype(int):
         taken.append(measured(wide, 3, f"{budget}B")["ratio"])
-        with MemorySession(read_folder(wide), budgets=[budget]) as session:
-            kept.append(weights - session.stream.schedule.read_bytes(sizes))
+        kept.append(weights - _read(wide, budget))
     taken.append(measured(wide, 2, f"{least}B,{least + _MIB}B,{least}B")["ratio"])
     assert max(taken) <= 1, taken
     assert kept == sorted(kept)

@@ -7,7 +7,7 @@ import pytest
 from edgeplan.cli.memory import sureness_lines
 from edgeplan.measurement.others import DISTURBED
 from edgeplan.profiling.streaming import StreamProfile
-from edgeplan.runtime.streaming import phases
+from edgeplan.runtime import phases
 
 
 def _profile(run_ms: tuple[float, ...], others: float) -> StreamProfile:

@@ -283,11 +283,15 @@ def test_a_device_that_is_not_here_is_named(copy: Path) -> None:
         _opened(copy)
 
 
+def _reschedule(folder: Path, schedule: GpuSchedule) -> None:
+    found = read_folder(folder)
+    write_plan(folder, found.kind, found.made_for, schedule, found.prediction, tuple(found.files))
+
+
 def _all_at_once(folder: Path) -> None:
     """Have a plan's weights go up in one go, whatever was planned."""
-    found = read_folder(folder)
-    steps = range(len(cast("GpuProgram", found.program).steps))
-    found.reschedule(GpuSchedule((tuple(steps),), at_once=True))
+    steps = range(len(cast("GpuProgram", read_folder(folder).program).steps))
+    _reschedule(folder, GpuSchedule((tuple(steps),), at_once=True))
 
 
 @pytest.mark.parametrize("evicted", [False, True])
@@ -370,7 +374,7 @@ def test_a_driver_that_takes_all_code_as_one_program_has_it_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("queues", [((),), ((0, 0),), ((0,), (1,))])
 def test_a_schedule_that_does_not_prepare_each_step_once_is_refused(copy: Path, queues: Any) -> None:
-    read_folder(copy).reschedule(GpuSchedule(queues))
+    _reschedule(copy, GpuSchedule(queues))
     with pytest.raises(FormatError, match="do not prepare each step once"):
         _opened(copy)
 

@@ -140,4 +140,4 @@ def test_a_plan_starts_from_weights_behind_two_gibibytes(dnnl: Dnnl, tmp_path: P
     graph, _ = read_model(path)
     plan = planned(path, graph, sources=("raw",), model_sha256=model_sha256(path))
     inputs = random_inputs(graph)
-    start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / "plan"), graph, {"y": inputs["x"] @ weight})
+    start_right(build_plan_folder(dnnl, path, plan, tmp_path / "plan"), graph, {"y": inputs["x"] @ weight})

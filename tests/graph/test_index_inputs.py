@@ -22,7 +22,6 @@ from edgeplan.profiling.profiler import profile_model
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.streaming.program import StreamProgram
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 Inputs = Mapping[str, tuple[int, tuple[int, ...]]]
@@ -102,7 +101,7 @@ def test_a_plan_of_memory_runs_on_indices_of_the_table(tmp_path: Path, rows: int
     found = run(tmp_path / "plan", check=True)
     assert found.difference is not None
     assert found.difference < 1e-5
-    assert [border.below for border in read_folder(tmp_path / "plan").program_of(StreamProgram).inputs] == [rows]
+    assert [border.below for border in read_folder(tmp_path / "plan").head.inputs] == [rows]
 
 
 def _late() -> list[onnx.NodeProto]:

@@ -132,7 +132,7 @@ def test_every_chapter_that_executes_widens_them(dnnl: Dnnl, tmp_path: Path, pla
     near = {"rtol": 1e-5, "atol": 1e-5 if kind in _MODELS else 0.0346}  # a step of its last scale
     for sources in (("raw",), ("cached_mmap",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))
-        start_right(dnnl, build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
+        start_right(build_plan_folder(dnnl, path, plan, tmp_path / sources[0]), graph, wanted)
     plan_memory(path, tmp_path / "memory", "64MiB", threads=1)
     run(tmp_path / "memory", check=True).require_checked()
     dnnl.set_threads(1)

@@ -1,4 +1,4 @@
-"""A small model for plan folders, what their tests wait for and compare, and the one place that looks into a session."""
+"""A small model for plan folders, and what their tests wait for and compare."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.runtime.cold_executor import ColdSession
-from edgeplan.runtime.lanes import LanePreparation
-from edgeplan.runtime.preparation import Shared
+from edgeplan.planning.machine import Span, core_name
+from edgeplan.runtime.native_session import NativeSession
 
 
 def small_net(width: int = 24) -> Graph:
@@ -37,21 +36,6 @@ def assert_close(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarra
         assert np.abs(found[name] - value).max() <= 1e-4 * np.abs(value).max()
 
 
-def shared_of(session: ColdSession) -> Shared:
-    """Files, memory and objects of a session."""
-    return session._shared
-
-
-def preparation_of(session: ColdSession) -> LanePreparation:
-    """Its lanes, and what they have prepared for later runs."""
-    return session._preparation
-
-
-def kernels_made(shared: Shared) -> int:
-    """How many objects of the library are made by now."""
-    return int(np.count_nonzero(shared.objects.store.states & 0xFF == 2))
-
-
-def started_ns(session: ColdSession) -> int:
-    """When the session was opened, from where its spans count."""
-    return session._start_ns
+def spans_of(session: NativeSession) -> list[Span]:
+    """The timeline of a cold start, ms of the monotonic clock."""
+    return [Span(core_name(core - 1), step, stage, begin / 1e6, end / 1e6) for core, step, stage, begin, end in session.trace()]

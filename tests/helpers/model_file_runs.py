@@ -100,4 +100,4 @@ def assert_starts(dnnl: Dnnl, planned: object, path: Path, folder: Path, like: P
     for sources in (("raw",), ("cached_mmap",)):
         plan = planned(path, graph, sources=sources, model_sha256=model_sha256(path))  # type: ignore[operator]
         built = build_plan_folder(dnnl, path, plan, folder / sources[0])
-        start_right(dnnl, built, graph, reference(like or path, graph))
+        start_right(built, graph, reference(like or path, graph))

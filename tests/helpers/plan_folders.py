@@ -6,13 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, read_folder, write_plan
-from edgeplan.runtime.linked import LinkedProgram, Reserve
-from edgeplan.runtime.preparation import Shared, read_reserve
-from edgeplan.runtime.tape_file import TapeArrays, read_tape
+from edgeplan.runtime.native import words
+from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of
 
 
 def body_of(folder: Path) -> dict[str, Any]:
@@ -31,27 +28,26 @@ def changed_plan(folder: Path, change: Callable[[dict[str, Any]], object]) -> No
     path.write_text(f'{{"format_version":{document["format_version"]},"sha256":"{digest}","body":{body}}}\n')
 
 
-def program_in(folder: Path) -> LinkedProgram:
-    """The program of a plan of a cold start."""
-    return read_folder(folder, COLD_START).program_of(LinkedProgram)
+class RecordHead(NamedTuple):
+    """The head of a record of a program (native/src/loops/loops.h)."""
+
+    source: int
+    segment: int
+    weight_bytes: int
+    place: int
+    groups: int
+    slots: int
+    calls: int
+
+    @property
+    def cached(self) -> bool:
+        """Tell whether weights come from the cache."""
+        return self.source in (words.COPIED, words.MAPPED)
 
 
-def reserve_in(folder: Path) -> Reserve:
-    """The steps of its program, and those of later runs."""
-    return read_reserve(read_folder(folder, COLD_START))
-
-
-def tape_in(folder: Path) -> TapeArrays:
-    """The calls of its program."""
-    return read_tape(read_folder(folder, COLD_START), program_in(folder))
-
-
-def shared_in(dnnl: Dnnl, folder: Path) -> Shared:
-    """What a session of it has in common."""
-    return Shared(dnnl, program_in(folder), folder, tape=tape_in(folder), reserve=lambda: reserve_in(folder))
-
-
-def with_digests(folder: Path) -> None:
-    """Put the digests of files right that were changed."""
-    plan = read_folder(folder, COLD_START)
-    write_plan(folder, COLD_START, plan.made_for, plan.scheduled(dict), plan.predicted(dict), tuple(plan.files))
+def records_in(folder: Path) -> tuple[list[RecordHead], list[RecordHead | None]]:
+    """The heads of the steps of a cold start, and of those of later runs; None where these do the same."""
+    path = folder / PROGRAM_BIN
+    records, starts, later = rows_of(path, Section.RECORDS, Section.RECORD_STARTS, Section.LATER)
+    heads = [RecordHead(*records[at : at + words.HEAD].tolist()) for at in starts]
+    return heads[: len(later)], [heads[number] if number >= 0 else None for number in later]

@@ -1,4 +1,4 @@
-"""Memory of `edgeplan run` as another process sees it, beside its idle floor and the budget of the plan.
+"""Memory of edgeplan-run as another process sees it, beside its idle floor and the budget of the plan.
 
 All pages (Rss of /proc/PID/smaps_rollup) are read every millisecond: from its start, from the moment it is ready (the library
 loaded, threads started, no plan opened: the floor), and until it ends.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from edgeplan.runs import budget_sizes
+from edgeplan.chapters.memory.budget import budget_sizes
+from edgeplan.cli.native_run import words_for
 from edgeplan.runtime.folder import MEMORY, read_folder
-from edgeplan.runtime.streaming.memory_session import MemorySchedule
+from edgeplan.runtime.installed import PROGRAM
+from edgeplan.runtime.streaming.schedules import MemorySchedule
 
 _EVERY_S = 0.001
 _KINDS = ("Rss", "Anonymous")
@@ -39,7 +40,7 @@ def measured(plan: Path, repeat: int = 3, budgets: str = "") -> dict[str, Any]:
     budget = max(budget_sizes(budgets.split(","))) if budgets else own
     with tempfile.TemporaryDirectory() as folder:
         gate = Path(folder) / "gate"
-        command = [sys.executable, "-m", "edgeplan", "run", str(plan), "--repeat", str(repeat), "--gate", str(gate), *asked]
+        command = [PROGRAM, *words_for(str(plan), str(repeat)), "--gate", str(gate), *asked]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         said = cast("TextIO", run.stderr)
         before = _most(run.pid, lambda: bool(select.select([said], [], [], 0)[0]))

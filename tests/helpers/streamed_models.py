@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
@@ -20,14 +21,14 @@ from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.planner import plan
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.profiling.streaming import all_resident
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.runtime.memory_program import TapedProgram
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
-from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.session import Schedule, StreamSession
+from edgeplan.runtime.streaming.measured import MeasuredStream
+from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 from edgeplan.workloads.exported import Exported
 from edgeplan.workloads.registry import save_workload
 from edgeplan.workloads.transformers import gpt2, vit
@@ -77,13 +78,13 @@ MODELS = {"plain": plain_model, "residual": residual_model, "tokens": tokens_mod
 
 @dataclass(frozen=True)
 class Streamed:
-    """A model cut in some way, with its weights in a file."""
+    """A model cut in some way, in a folder with its weights."""
 
     graph: Graph
     model: Path
     lowered: Lowered
     built: Built
-    weights: Path
+    folder: Path
     inputs: Mapping[str, Array]
 
     @property
@@ -91,9 +92,14 @@ class Streamed:
         """Each step takes as long."""
         return workload_of(self.built.program, [0.1] * len(self.built.program.step_names))
 
-    def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> Schedule:
-        """A schedule for a budget."""
-        return Schedule.of(self.document(budget, mode, bytes_per_ms).model_dump())
+    @property
+    def weights(self) -> Path:
+        """The file of its weights."""
+        return self.folder / WEIGHTS_NAME
+
+    def planned(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> dict[str, Any]:
+        """A plan for a budget, as a document."""
+        return self.document(budget, mode, bytes_per_ms).model_dump()
 
     def document(self, budget: int, mode: Mode, bytes_per_ms: float = 1e6) -> MemoryPlan:
         """A plan for a budget."""
@@ -102,17 +108,13 @@ class Streamed:
         made = plan(self.workload, reader, budget, mode)
         return document(made, self.workload, reader, program.step_names, program.buffer_names)
 
-    def resident(self) -> Schedule:
+    def resident(self) -> dict[str, Any]:
         """All weights in memory."""
-        return Schedule.of(all_resident(self.built.program))
+        return all_resident(self.built.program)
 
-    @contextmanager
-    def session(self, dnnl: Dnnl, schedule: Schedule) -> Iterator[StreamSession]:
-        """A session that fills freed memory with NaN."""
-        file = WeightsFile(self.weights, self.built.program.weights_bytes)
-        program = self.built.program
-        with StreamSession(dnnl, program, schedule, file, debug=True) as session:
-            yield session
+    def session(self, dnnl: Dnnl, schedule: Mapping[str, Any], **how: Any) -> MeasuredStream:
+        """A session that fills freed memory with NaN, unless it is told otherwise."""
+        return MeasuredStream(self.folder, dnnl.info.path, schedule, **{"debug": True, **how})
 
 
 def streamed(
@@ -125,9 +127,17 @@ def streamed(
     graph = simplify(load_onnx(model))
     lowered = lower(graph)
     built = build(dnnl, lowered, "blocked16", limit, 1, regions, halved=halvable(model, lowered) if halved else frozenset())
-    weights = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}-{halved}.bin"
-    write_weights(dnnl, model, lowered, built, weights)
-    return Streamed(graph, model, lowered, built, weights, random_inputs(graph))
+    own = folder / f"{name}-{limit}-{len(regions)}-{abs(hash(regions))}-{halved}"
+    own.mkdir(exist_ok=True)
+    write_weights(dnnl, model, lowered, built, own / WEIGHTS_NAME)
+    write_folder(own, TapedProgram(built.program), made_for(model, dnnl, 1))
+    return Streamed(graph, model, lowered, built, own, random_inputs(graph))
+
+
+def ran(session: MeasuredStream, inputs: Mapping[str, Array], times: int = 1) -> list[dict[str, bytes]]:
+    """Outputs of inferences that follow each other."""
+    session.expect(times)
+    return [session.run_taking(inputs, lambda _name, view: bytes(view)) for _ in range(times)]
 
 
 def outputs_of(found: Mapping[str, bytes], streamed_model: Streamed) -> dict[str, Array]:

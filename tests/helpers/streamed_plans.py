@@ -7,24 +7,15 @@ from pathlib import Path
 
 from streamed_models import Streamed
 
-from edgeplan.chapters.memory.plan import made_for
+from edgeplan.chapters.memory.plan import made_for, write_memory_plan
 from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.planner import lowest
 from edgeplan.planning.memory.quick import Mode
+from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import (
-    MEMORY,
-    PROGRAM_NAME,
-    SCHEDULES_NAME,
-    WEIGHTS_NAME,
-    PlanFolder,
-    encoded,
-    read_folder,
-    write_plan,
-)
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
-from edgeplan.runtime.streaming.schedules import packed
-from edgeplan.runtime.streaming.session import Schedule
+from edgeplan.runtime.folder import WEIGHTS_NAME, PlanFolder, read_folder
+from edgeplan.runtime.memory_program import Budgeted, TapedProgram
+from edgeplan.runtime.streaming.schedules import BACK_TO_BACK, MemoryPrediction, MemorySchedule, Schedule
 
 #: Of reading: it takes a good part of what the steps take, so that memory is worth time.
 BYTES_PER_MS = 5e4
@@ -57,17 +48,14 @@ def write_streamed_plan(dnnl: Dnnl, model: Streamed, folder: Path, others: float
     folder.mkdir()
     for budget in (least(model), middle(model)):
         made = model.document(budget - OBJECTS, Mode.back_to_back, BYTES_PER_MS)
-        rows.append((budget, made.predicted_ms, made.lower_bound_ms, Schedule.of(made.model_dump())))
+        rows.append(Budgeted(budget, made.predicted_ms, made.lower_bound_ms, Schedule.of(made.model_dump())))
     shutil.copyfile(model.weights, folder / WEIGHTS_NAME)
-    (folder / PROGRAM_NAME).write_bytes(encoded(program))
-    (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.step_names), len(program.buffer_names)))
-    profile = {
-        "compute_ms": [0.1] * len(program.step_names), "bytes_per_ms": BYTES_PER_MS, "lanes": 2, "objects_bytes": OBJECTS,
-        "lowest": lowest(model.workload).tolist(), "others": others,
-    }  # fmt: skip
-    budget, predicted_ms, bound_ms, placed = rows[0]
-    schedule = MemorySchedule("back-to-back", budget, 8192, (), (), (), placed)
-    prediction = MemoryPrediction(predicted_ms, bound_ms, 0, profile)
-    files = (PROGRAM_NAME, WEIGHTS_NAME, SCHEDULES_NAME)
-    write_plan(folder, MEMORY, made_for(model.model, dnnl, 1), schedule, prediction, files)
+    profile = StreamProfile(
+        compute_ms=(0.1,) * len(program.step_names), bytes_per_ms=BYTES_PER_MS, lanes=2, objects_bytes=OBJECTS, idle_bytes=0,
+        run_ms=(), lowest=tuple(lowest(model.workload).tolist()), others=others,
+    )  # fmt: skip
+    schedule = MemorySchedule(BACK_TO_BACK, rows[0].budget_bytes, 8192, (), (), (), rows[0].placed)
+    prediction = MemoryPrediction(rows[0].predicted_ms, rows[0].lower_bound_ms, 0, profile.model_dump())
+    made_here, taped = made_for(model.model, dnnl, 1), TapedProgram(program)
+    write_memory_plan(folder, taped, made_here, schedule, prediction, [rows[0], *rows], profile)
     return read_folder(folder)

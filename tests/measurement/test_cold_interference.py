@@ -144,12 +144,13 @@ def test_processors_loaded_on_purpose_are_not_looked_at(monkeypatch: pytest.Monk
 
 
 def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Passes:
+    class Passes(nullcontext["Passes"]):
         """Take 1 ms alone, beside each other 1.5 or, with raw weights, 3; the first of all was disturbed and took 100."""
 
         made = 0
 
         def __init__(self, _: object, program: str) -> None:
+            super().__init__(self)
             self.raw = program != "cached"
 
         def prepare(self, together: threading.Barrier | None = None) -> float:
@@ -165,7 +166,7 @@ def test_a_disturbed_preparation_is_measured_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(contention, "_Passes", Passes)
     monkeypatch.setattr(contention, "pinned", lambda *_: nullcontext())
-    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", linked="raw"))
+    rig = SimpleNamespace(trials=SimpleNamespace(cached="cached", raw="raw", trying="raw"))
     found = contention.measure_pairs(rig, Cores(big=(0, 1)), Watch(), 1)  # type: ignore[arg-type]
     assert found == Pairs(cached=1.5, raw=3.0)
     assert Passes.made == 1 + 2 * (1 + 2), "one again, then alone and two together, of cached and of raw weights"

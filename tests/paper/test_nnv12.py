@@ -2,7 +2,7 @@
 
 from edgeplan.chapters.cold_start.planners.nnv12 import balanced, nnv12
 from edgeplan.chapters.cold_start.planners.registry import outcomes
-from edgeplan.planning.dominance import pareto, restricted
+from edgeplan.planning.dominance import pareto, selected
 from edgeplan.planning.machine import MAIN, costs_of
 from edgeplan.planning.profile import Candidate, Layer, Profile
 from edgeplan.profiling.frame import remaining_table
@@ -43,7 +43,8 @@ def test_table_2_filters_to_three_of_twelve() -> None:
 
 
 def test_table_2_without_caching_keeps_the_fast_and_the_ready() -> None:
-    raw = pareto(restricted(_table_2(), lambda c: c.source == "raw"))
+    table = _table_2()
+    raw = pareto(selected(table, [[i for i, c in enumerate(layer.candidates) if c.source == "raw"] for layer in table.layers]))
     assert _names(raw) == {("3x3s1-winograd-pack4", "raw"), ("3x3s1", "raw")}
 
 

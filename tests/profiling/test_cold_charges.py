@@ -48,6 +48,7 @@ def test_first_touches_are_charged_by_size() -> None:
     raw, copied, mapped = candidates_of(row, Cores((0, 1)), Charge(weights_ms_per_byte=0.001))
     assert (raw.read_ms["big"], raw.transform_ms["big"]) == (1.0, 2.0)
     assert (copied.read_ms["big"], mapped.read_ms["big"]) == (2.0, 1.0)
+    assert candidates_of(row, Cores((0, 1)), Charge(raw=False, weights_ms_per_byte=0.001)) == (copied, mapped)
 
 
 def test_shared_creations_are_paid_once() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tiny_profiled import tiny
 
-from edgeplan.planning.profile import Contention, Fresh
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.planning.profile import SOURCES, Candidate, Contention, Fresh, Layer, Profile
 from edgeplan.profiling import fresh_process_factors
 from edgeplan.profiling.check import STAGES, Check
 from edgeplan.profiling.contention import Pairs, charged
 from edgeplan.profiling.fresh_process_factors import Start, start_of, start_row
+from edgeplan.runtime.dnnl import Dnnl
 
 START = Start(1.5, Fresh(2, 3, 0.5, 1.25, 0.75, 0.875, hand_over_ms=0.25), Contention(1.5, 1.25, 1.125, 2, 3, 4, 5))
 
@@ -68,3 +72,15 @@ def test_contention_is_beside_over_alone_whatever_was_profiled() -> None:
         raw_read=1.5,
         raw_main=pytest.approx(charged(1.5, 1.5)),
     )
+
+
+def test_a_start_with_raw_weights_reads_those_that_are_always_cached(dnnl: Dnnl, tmp_path: Path) -> None:
+    times, nothing = {"big": 1.0}, {"big": 0.0}
+    raw, copied, mapped = (
+        Candidate("k", source, times, times, nothing, {1: 1.0, 2: 1.0}) for source in ("raw", "cached_read", "cached_mmap")
+    )
+    layers = (Layer("one", (), (raw, copied, mapped)), Layer("always", (), (copied, mapped)))
+    profile, model = Profile("m", "nhwc", 2, 0, 1.0, layers), save_onnx(tiny(), tmp_path / "tiny.onnx")
+    for source, wanted in (("raw", ["raw", "cached_read"]), ("cached_mmap", ["cached_mmap"] * 2)):
+        plan = fresh_process_factors.plan_of_least(dnnl, model, profile, source, beside=True)
+        assert [SOURCES[number] for number in plan.source] == wanted

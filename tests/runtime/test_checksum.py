@@ -1,14 +1,12 @@
-"""The checksum of transformed weights tells apart what differs in any way that storage brings about."""
+"""The checksum of programs and weights tells apart what differs in any way that storage brings about."""
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeplan.runtime.memory import checksum
+from edgeplan.runtime.program_file import checksum
 
 _BITS = 2**64 - 1
 WORDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40)
@@ -18,15 +16,21 @@ def _of(words: list[int]) -> int:
     return checksum(np.array(words, np.uint64).view(np.uint8))
 
 
-@given(WORDS)
-def test_a_checksum_is_what_plan_folders_hold(words: list[int]) -> None:
+def _mixed(state: int, word: int) -> int:
+    product = (state ^ word) * 0x9E3779B97F4A7C15 & _BITS
+    return (product << 29 | product >> 35) & _BITS
+
+
+@given(WORDS, st.binary(max_size=7))
+def test_a_checksum_is_what_plan_folders_hold(words: list[int], rest: bytes) -> None:
     states, whole = [1, 2, 3, 4], len(words) // 4 * 4
     for k, word in enumerate(words):
         lane = k % 4 if k < whole else 0
-        product = (states[lane] ^ word) * 0x9E3779B97F4A7C15 & _BITS
-        states[lane] = (product << 29 | product >> 35) & _BITS
-    content = b"".join(number.to_bytes(8, "little") for number in (*states, 8 * len(words)))
-    assert _of(words) == int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "little")
+        states[lane] = _mixed(states[lane], word)
+    found = states[0]
+    for word in (*states[1:], int.from_bytes(rest, "little"), 8 * len(words) + len(rest)):
+        found = _mixed(found, word)
+    assert checksum(np.array(words, np.uint64).tobytes() + rest) == found
 
 
 @given(WORDS, st.data())

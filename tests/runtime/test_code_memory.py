@@ -16,11 +16,11 @@ _BEGIN = """
 import ctypes, mmap
 from edgeplan import native
 from edgeplan.runtime.library import open_library
-from edgeplan.runtime.process import pool_code
 
 SLOT_BYTES, SLOTS = 256 << 10, 512
 used = native.function("code_used", ctypes.c_int64)
-assert pool_code(open_library()[1].path) and used() == 0
+pool_code = native.function("pool_code", ctypes.c_int, ctypes.c_char_p)
+assert pool_code(open_library()[1].path.encode()) and used() == 0
 base = native.function("code_region", ctypes.c_int64)()
 words = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64
 take = ctypes.CFUNCTYPE(*words[:1], *words)(native.address("code_map"))

@@ -15,11 +15,11 @@ from depth import by_day
 from edgeplan.engines.base import random_inputs
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.planning.document import SOURCES, Plan
-from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.native_session import open_session
+from edgeplan.runtime.plan_folder import build_plan_folder, write_linked
 
 _node = helper.make_node
 
@@ -84,8 +84,24 @@ def test_a_planned_start_gives_onnx_runtimes_numbers(
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     inputs = random_inputs(graph)
     wanted = dict(zip(graph.outputs, ort.InferenceSession(str(path), options).run(None, inputs), strict=True))
-    for _ in range(2):  # the second start trusts the cache
-        with ColdSession(dnnl, folder, threads=2) as session:
+    for _ in range(2):  # twice in a process
+        with open_session(folder) as session:
             for found in (session.run(inputs), session.run(inputs)):
                 for name, value in wanted.items():
                     np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_cannot_be_made_at_a_start_stay_in_the_cache(
+    dnnl: Dnnl, planned: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the plan says, and whatever the limit is; a later kernel that would need others is done without."""
+    path = _write(tmp_path / "composed.onnx")
+    plan = planned(path, load_onnx(path), sources=("raw",), widen_from=-1)
+    for limit in (None, 0):
+        linked = write_linked(dnnl, path, plan, tmp_path / "plan", limit_bytes=limit)
+        sources = {step.kind: step.source for step in linked.steps if step.slots}
+        cached = {kind for kind, source in sources.items() if source == "cached_read"}
+        assert cached == {"mix", "lstm", "matmul"}
+        assert {sources[kind] for kind in {*sources} - cached} == {"raw"}
+        assert not {again.kind for again in linked.later if again is not None and again.source == "raw"} & cached
+    assert "the rest cannot be made from the model's weights at a start" in caplog.text

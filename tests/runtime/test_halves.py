@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from onnx import numpy_helper
-from streamed_models import MODELS, Streamed, streamed
+from streamed_models import MODELS, Streamed, ran, streamed
 
-from depth import by_day, examples
-from edgeplan.errors import FormatError, ModelError
+from depth import by_day
+from edgeplan import native
+from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.onnx.read import load_onnx
 from edgeplan.graph.onnx.write import save_onnx
@@ -29,12 +28,13 @@ from edgeplan.planning.memory import bounds
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.runtime.bands import Region
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import decoded, encoded
+from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.streaming import halves, reader, rounding
+from edgeplan.runtime.memory_program import TapedProgram
+from edgeplan.runtime.streaming import rounding
 from edgeplan.runtime.streaming.build import build, halvable
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram, packed
-from edgeplan.runtime.streaming.reader import Load, Loader, WeightsFile, Widening, widen_read
+from edgeplan.runtime.streaming.halves import BF16, F16, Stored
+from edgeplan.runtime.streaming.program import PAGE_BYTES
 from edgeplan.runtime.streaming.rounding import rounded, stay_finite
 
 _BITS = st.integers(0, 2**32 - 1)
@@ -87,146 +87,66 @@ def test_arrays_of_many_values_are_rounded_as_each_of_them(monkeypatch: pytest.M
     assert not stay_finite(np.concatenate([values.reshape(-1), _floats([0x7F7FFFFF])]))
 
 
-@given(st.integers(1, 5), st.integers(0, 2**32 - 1), st.data())
-def test_halves_are_widened_in_their_own_place_read_by_read(pages: int, seed: int, data: st.DataObject) -> None:
-    load = Load(0, 0, pages * PAGE_BYTES, PAGE_BYTES, -1, -1, halved=True)
-    stored = np.random.default_rng(seed).integers(0, 2**16, load.size // 2, np.uint16)
-    memory = np.full(load.address + load.memory_bytes + PAGE_BYTES, 7, np.uint8)
-    memory[load.read_to : load.read_to + load.size] = stored.view(np.uint8)
-    at = 0
-    while at < load.size:
-        size = PAGE_BYTES * data.draw(st.integers(1, (load.size - at) // PAGE_BYTES))
-        assert widen_read(memory.ctypes.data, [Widening.of(load, at, size)]) == 2 * size
-        at += size
-    end = load.address + load.memory_bytes
-    assert memory[load.address : end].tobytes() == (stored.astype(np.uint32) << 16).tobytes()
-    assert set(memory[: load.address]) == set(memory[end:]) == {7}
+def _widened(stored: npt.NDArray[np.generic], kind: Stored) -> npt.NDArray[np.float32]:
+    """Halves widened in their own place: they lie in the upper half of it."""
+    values = np.zeros(stored.size, np.float32)
+    values.view(np.uint16)[stored.size :] = stored.view(np.uint16)
+    widen = native.function(f"widen_{kind}", None, *(ctypes.c_int64,) * 3)
+    widen(values.ctypes.data + stored.nbytes, values.ctypes.data, stored.size)
+    return values
 
 
-def test_every_float16_is_widened() -> None:
+def test_every_half_is_widened_in_its_own_place() -> None:
     stored = np.arange(1 << 16).astype(np.uint16)
-    values = np.full(stored.size, 7, np.float32)
-    halves.widen(stored.ctypes.data, values.ctypes.data, stored.nbytes, halves.F16)
-    np.testing.assert_array_equal(values, stored.view(np.float16).astype(np.float32))
+    assert _widened(stored, BF16).tobytes() == (stored.astype(np.uint32) << 16).tobytes()
+    values, expected = _widened(stored, F16), stored.view(np.float16)
+    np.testing.assert_array_equal(values, expected.astype(np.float32))
     numbers = ~np.isnan(values)
-    assert (np.signbit(values) == np.signbit(stored.view(np.float16)))[numbers].all()
-
-
-def test_float16_is_widened_in_its_own_place() -> None:
-    load = Load(0, 0, 3 * PAGE_BYTES, PAGE_BYTES, -1, -1, halved=True, kind=halves.F16)
-    stored = np.random.default_rng(1).standard_normal(load.size // 2).astype(np.float16)
-    memory = np.zeros(load.address + load.memory_bytes, np.uint8)
-    memory[load.read_to :] = stored.view(np.uint8)
-    assert widen_read(memory.ctypes.data, [Widening.of(load, 0, load.size)]) == 2 * load.size
-    np.testing.assert_array_equal(memory[load.address :].view(np.float32), stored.astype(np.float32))
+    assert (np.signbit(values) == np.signbit(expected))[numbers].all()
 
 
 def test_what_float16_cannot_hold_is_told() -> None:
     values = np.array([65519, -65504, 1e-9, np.inf, np.nan], np.float32)
-    assert stay_finite(values, halves.F16)
-    assert not stay_finite(np.array([-65520], np.float32), halves.F16)
-    np.testing.assert_array_equal(rounded(values, halves.F16), values.astype(np.float16).view(np.uint16))
+    assert stay_finite(values, F16)
+    assert not stay_finite(np.array([-65520], np.float32), F16)
+    np.testing.assert_array_equal(rounded(values, F16), values.astype(np.float16).view(np.uint16))
 
 
-class _Disk(WeightsFile):
-    """A disk that holds some bytes, and takes as long for a read as it is told."""
-
-    def __init__(self, content: bytes, delays: Sequence[float]) -> None:
-        self._content, self._delays, self._read, self._lock = content, delays, 0, threading.Lock()
-
-    def read(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        with self._lock:
-            delay = self._delays[self._read % len(self._delays)]
-            self._read += 1
-        time.sleep(delay)
-        for piece in pieces:
-            piece[:] = self._content[offset : offset + piece.nbytes]
-            offset += piece.nbytes
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(
-    loads=st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6),
-    ahead=st.integers(1, 3),
-    delays=st.lists(st.sampled_from([0.0, 0.0005, 0.002]), min_size=1, max_size=5),
-    lanes=st.integers(1, 3),
-    read_pages=st.integers(1, 4),
-)
-def test_whatever_the_order_of_reads_values_are_those_of_the_file(
-    loads: list[tuple[int, bool]], ahead: int, delays: list[float], lanes: int, read_pages: int
-) -> None:
-    """Loads of several reads each take turns in `ahead` places; some are halved."""
-    count, place = len(loads), 2 * PAGE_BYTES * max(pages for pages, _ in loads)
-    begins = [PAGE_BYTES * sum(pages for pages, _ in loads[:k]) for k in range(count)]
-    content = np.random.default_rng(count).integers(0, 256, PAGE_BYTES * sum(pages for pages, _ in loads), np.uint8)
-    last = {k % ahead: k for k in range(count)}
-    asked = [
-        Load(
-            k, begins[k], PAGE_BYTES * pages, place * (k % ahead), k - ahead if k >= ahead else -1,
-            last[k % ahead] if k < ahead else -1, halved,
-        )
-        for k, (pages, halved) in enumerate(loads)
-    ]  # fmt: skip
-    memory = bytearray(place * ahead)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "CHUNK_BYTES", read_pages * PAGE_BYTES)
-        loader = Loader(_Disk(content.tobytes(), delays), lanes)
-        try:
-            loader.start(asked, count, memoryview(memory), 2)
-            for k in range(2 * count):
-                load = asked[k % count]
-                loader.wait_loaded(k + 1)
-                stored = content[load.at : load.at + load.size]
-                expected = stored.view(np.uint16).astype(np.uint32) << 16 if load.halved else stored
-                assert bytes(memory[load.address : load.address + load.memory_bytes]) == expected.tobytes()
-                loader.ended(k + 1)
-            assert (loader.widened_per_ms > 0) == any(load.halved for load in asked)
-        finally:
-            loader.pause()
-            loader.close()
-
-
-def test_only_whole_blocks_are_widened() -> None:
-    with pytest.raises(ValueError, match="whole blocks"):
-        halves.widen(0, 0, 100)
-    halves.widen(0, 0, 0)
-
-
-def _rounded_weights(found: Streamed, halved: Streamed, folder: Path) -> Streamed:
+def _rounded_weights(dnnl: Dnnl, found: Streamed, halved: Streamed, folder: Path) -> Streamed:
     """The program of whole weights, with those values in its file that the other one stores in half their bytes."""
     content = np.fromfile(found.weights, np.uint8)
     for whole, half in zip(found.built.program.steps, halved.built.program.steps, strict=True):
         if half.stored_bytes < half.weight_bytes:
             values = content[whole.weights_at : whole.weights_at + whole.weight_bytes].view(np.float32)
             values.view(np.uint32)[:] = rounded(values.copy()).astype(np.uint32) << 16
-    path = folder / "rounded.bin"
-    content.tofile(path)
-    return replace(found, weights=path)
+    (folder / "rounded").mkdir()
+    content.tofile(folder / "rounded" / WEIGHTS_NAME)
+    write_folder(folder / "rounded", TapedProgram(found.built.program), made_for(found.model, dnnl, 1))
+    return replace(found, folder=folder / "rounded")
 
 
 @pytest.mark.parametrize("limit", by_day([8192, 1 << 40, 1]))
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_are_those_of_the_rounded_weights_to_the_bit(dnnl: Dnnl, tmp_path: Path, name: str, limit: int) -> None:
     exact, halved = (streamed(dnnl, name, tmp_path, limit, halved=half) for half in (False, True))
-    known = _rounded_weights(exact, halved, tmp_path)
+    known = _rounded_weights(dnnl, exact, halved, tmp_path)
     assert halved.built.program.weights_bytes < exact.built.program.weights_bytes
     with known.session(dnnl, known.resident()) as session:
-        expected = session.run(known.inputs)
+        expected = ran(session, known.inputs)[0]
     least = bounds.least_bytes(halved.workload)
     for share, mode in ((1.0, Mode.isolated), (1.3, Mode.back_to_back), (4.0, Mode.back_to_back)):
         with halved.session(dnnl, halved.planned(int(share * least) + 4 * PAGE_BYTES, mode)) as session:
-            session.expect(3)
-            assert [session.run(halved.inputs) for _ in range(3)] == [expected] * 3
+            assert ran(session, halved.inputs, 3) == [expected] * 3
 
 
 def test_weights_that_bands_keep_are_widened_too(dnnl: Dnnl, tmp_path: Path) -> None:
     exact, halved = (streamed(dnnl, "plain", tmp_path, 1 << 40, (Region(0, 1, 3),), halved=half) for half in (False, True))
-    known = _rounded_weights(exact, halved, tmp_path)
+    known = _rounded_weights(dnnl, exact, halved, tmp_path)
     assert any(step.name.startswith("keep") and step.stored_bytes < step.weight_bytes for step in halved.built.program.steps)
     with known.session(dnnl, known.resident()) as session:
-        expected = session.run(known.inputs)
+        expected = ran(session, known.inputs)[0]
     with halved.session(dnnl, halved.planned(bounds.least_bytes(halved.workload) + 65536, Mode.back_to_back)) as session:
-        assert [session.run(halved.inputs) for _ in range(2)] == [expected] * 2
+        assert ran(session, halved.inputs, 2) == [expected] * 2
 
 
 def test_weights_that_would_become_infinite_are_stored_whole(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -260,37 +180,6 @@ def test_a_program_without_halves_is_as_it_was(dnnl: Dnnl, tmp_path: Path) -> No
     assert all(step.stored_bytes == step.weight_bytes for step in program.steps)
     halved = streamed(dnnl, "plain", tmp_path, 8192, halved=True).built.program
     assert len(halved.stored_rows) == 8 * len(halved.steps)
-    for one in (program, halved):
-        assert decoded(encoded(one), StreamProgram, tmp_path, "memory") == one
-
-
-@pytest.mark.parametrize("stored", [4096, 3 * 4096, 2048])
-def test_sizes_that_no_weights_have_are_refused(dnnl: Dnnl, tmp_path: Path, stored: int) -> None:
-    found = streamed(dnnl, "plain", tmp_path, 1 << 40, halved=True)
-    sizes = [step.stored_bytes for step in found.built.program.steps]
-    sizes[int(np.argmax(sizes))] = stored
-    for rows in (packed((size,) for size in sizes), packed((size,) for size in sizes[:-1])):
-        wrong = replace(found, built=replace(found.built, program=structs.replace(found.built.program, stored_rows=rows)))
-        with pytest.raises(FormatError, match="no known size"), wrong.session(dnnl, found.resident()):
-            pass
-
-
-def test_an_error_of_widening_is_told_where_weights_are_waited_for(
-    dnnl: Dnnl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = streamed(dnnl, "plain", tmp_path, 8192, halved=True)
-
-    def refusing(_halves: int, _values: int, _size: int, _kind: str) -> None:
-        raise ModelError("no more widening", where="here", next_step="stop")
-
-    with found.session(dnnl, found.resident()) as session:
-        expected = session.run(found.inputs)
-        with monkeypatch.context() as patched:
-            patched.setattr(halves, "widen", refusing)
-            session.apply(found.planned(bounds.least_bytes(found.workload) + 65536, Mode.back_to_back))
-            with pytest.raises(ModelError, match="no more widening"):
-                session.run(found.inputs)
-        assert session.run(found.inputs) == expected
 
 
 def test_how_fast_values_are_widened_is_measured(dnnl: Dnnl, tmp_path: Path) -> None:
@@ -298,5 +187,5 @@ def test_how_fast_values_are_widened_is_measured(dnnl: Dnnl, tmp_path: Path) -> 
     for found in (exact, halved):
         with found.session(dnnl, found.resident()) as session:
             assert session.stream_ms() > 0
-            assert (session.widened_per_ms > 0) == (found is halved)
-            assert session.streamed_bytes == sum(step.weight_bytes for step in found.built.program.steps)
+            assert (session.fact("widened_per_ms") > 0) == (found is halved)
+            assert session.fact("streamed_bytes") == sum(step.weight_bytes for step in found.built.program.steps)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from edgeplan.runtime.native import words
-from edgeplan.runtime.streaming import halves
 
 LANE = "fast"  # see tests/conftest.py
 
@@ -37,24 +36,20 @@ def test_kinds_and_codes_are_the_same() -> None:
         for name, given in re.findall(r"(\w+)(?: = (-?\d+))?", listed):
             value = int(given) if given else value + 1
             found[name] = value
-    assert len(found) == 27
+    assert len(found) == 21
     assert found == {name: getattr(words, name) for name in found}
 
 
 def test_sizes_are_the_same() -> None:
     (listed,) = re.findall(r"constexpr Word (.*?);", _HEADER)
     found = {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", listed)}
-    assert found == {name: getattr(words if hasattr(words, name) else halves, name) for name in found}
-    assert set(found) == {"INTEGERS", "FLOATS", "LANES", "BLOCK"}
+    assert found.pop("BLOCK"), "of halves, which Python does not widen"
+    assert found.pop("LANES"), "of checksums, which Python does not make"
+    assert found == {name: getattr(words, name) for name in found}
+    assert set(found) == {"INTEGERS", "FLOATS"}
 
 
 def test_rows_and_columns_are_the_same() -> None:
     for structure, prefix in _ROWS.items():
         rows = [getattr(words, f"{prefix}{name}".upper()) for name in _fields(structure)]
         assert rows == list(range(_COUNTS[structure]))
-
-
-def test_arrays_pass_in_the_same_order() -> None:
-    assert tuple(_fields("Tape")) == words.Tape._fields
-    assert tuple(_fields("Store")) == words.Store._fields
-    assert _fields("Context") == ["places", "tape", "store", "width"]

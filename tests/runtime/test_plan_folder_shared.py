@@ -1,29 +1,24 @@
-"""Two processes on one plan folder: neither takes from the other what it is at, and a right run never ends in a traceback."""
+"""Two processes on one plan folder: neither takes from the other what it is at."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cold_session_support import shared_of
-from plan_folders import program_in, shared_in
-from plan_starts import run_right
+from plan_starts import start_right
 
-from edgeplan.errors import StoreError
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
 from edgeplan.planning.document import Plan
-from edgeplan.runtime import cold_executor, folder_lock, renewal, weight_cache
 from edgeplan.runtime import folder as runtime_folder
-from edgeplan.runtime.cold_executor import ColdSession
+from edgeplan.runtime import folder_lock
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import read_folder
 from edgeplan.runtime.folder_lock import changing, work_folder
@@ -31,7 +26,7 @@ from edgeplan.runtime.plan_folder import build_plan_folder, cold_plan
 
 LANE = "processes"  # see tests/conftest.py
 
-_FILES = ["plan.json", "program.json", "program.tape", "reserve.json", "weights.cache"]
+_FILES = ["plan.json", "program.bin", "weights.cache"]
 
 
 @pytest.fixture
@@ -48,110 +43,6 @@ def folder(dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model: Path) 
 
 def _listed(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
-
-
-def test_a_temporary_file_may_go_while_leftovers_are_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other process renames it between the listing and the look at its age."""
-    left, going = folder / ".weights.cache.left.tmp", folder / ".weights.cache.going.tmp"
-    for path in (left, going):
-        path.touch()
-        os.utime(path, (0, 0))
-    glob = Path.glob
-
-    def gone(self: Path, pattern: str) -> Iterator[Path]:
-        found = sorted(glob(self, pattern))
-        assert found == [going, left]
-        going.unlink()
-        return iter(found)
-
-    monkeypatch.setattr(Path, "glob", gone)
-    weight_cache.drop_leftovers(folder / "weights.cache")
-    monkeypatch.undo()
-    assert _listed(folder) == _FILES
-
-
-@pytest.mark.parametrize("error", [StoreError("the disk is full"), FileNotFoundError(2, "gone"), PermissionError(13, "no")])
-def test_a_right_run_ends_well_though_its_cache_cannot_be_kept(
-    dnnl: Dnnl,
-    graph: Graph,
-    wanted: Mapping[str, np.ndarray],
-    folder: Path,
-    error: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (folder / "weights.cache").unlink()
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(weight_cache, "drop_leftovers", fail)
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-    assert not shared_of(session).objects.store.handles.any(), "all is released"
-    assert "could not be built again" in caplog.text
-    assert str(error).splitlines()[0] in caplog.text
-
-
-def test_all_is_released_whatever_comes(
-    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = ColdSession(dnnl, folder, threads=2)
-    run_right(session, graph, wanted)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cold_executor, "renew", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        session.close()
-    assert shared_of(session).cache.descriptor == -1
-    assert not shared_of(session).raw.descriptors
-    assert not shared_of(session).objects.store.handles.any()
-
-
-def test_a_folder_that_is_gone_by_the_end_of_a_run(
-    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (folder / "weights.cache").unlink()
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-        shutil.rmtree(folder)
-    assert "could not be built again" in caplog.text
-    assert not folder.exists()
-
-
-def test_a_session_does_not_put_its_program_over_a_newer_plan(
-    dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model: Path, wanted: Mapping[str, np.ndarray], folder: Path
-) -> None:
-    (folder / "weights.cache").unlink()
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-        build_plan_folder(dnnl, model, planned(model, graph, sources=["raw"]), folder)
-        newer = {p.name: p.read_bytes() for p in folder.iterdir()}
-    assert {p.name: p.read_bytes() for p in folder.iterdir()} == newer
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-        assert session.cache_problem == ""
-
-
-def test_of_two_sessions_that_miss_the_cache_one_writes_it(
-    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "weights.cache").unlink()
-    wrote: list[int] = []
-    rebuild = weight_cache.WeightCache.rebuild
-    monkeypatch.setattr(weight_cache.WeightCache, "rebuild", lambda *given: (wrote.append(1), rebuild(*given))[1])
-    with ColdSession(dnnl, folder, threads=2) as one, ColdSession(dnnl, folder, threads=2) as other:
-        run_right(one, graph, wanted)
-        run_right(other, graph, wanted)
-        assert one.cache_problem
-        assert other.cache_problem
-    assert wrote == [1]
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-        assert session.cache_problem == ""
-        assert shared_of(session).cache.trusted[0] >= 0
 
 
 # Builds a plan and stops within, until a line comes in.
@@ -191,9 +82,7 @@ def test_who_builds_leaves_the_work_of_a_live_builder_alone(
     _, errors = other.communicate("go on\n", timeout=60)
     assert other.returncode == 0, errors
     assert _listed(folder) == _FILES
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
-        assert session.cache_problem == ""
+    assert not start_right(folder, graph, wanted)
 
 
 @pytest.mark.timeout(120)
@@ -220,9 +109,14 @@ def test_without_locks_age_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_two_builders_put_their_files_in_place_one_after_the_other(
-    dnnl: Dnnl, planned: Callable[..., Plan], graph: Graph, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., Plan],
+    graph: Graph,
+    model: Path,
+    wanted: Mapping[str, np.ndarray],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A program of one with the tape of the other could not be run."""
+    """A program of one with the weights of the other could not be run."""
     placing, most, lock = 0, 0, threading.Lock()
     real = runtime_folder._exchange
 
@@ -236,7 +130,7 @@ def test_two_builders_put_their_files_in_place_one_after_the_other(
             placing -= 1
 
     monkeypatch.setattr(runtime_folder, "_exchange", counted)
-    plans = [planned(model, graph, sources=[source]) for source in ("cached_read", "cached_mmap", "raw")]
+    plans = [planned(model, graph, sources=[source]) for source in ("cached_read", "cached_mmap", "cached_read")]
     with changing(folder):
         threads = [threading.Thread(target=build_plan_folder, args=(Dnnl(), model, plan, folder)) for plan in plans]
         for thread in threads:
@@ -246,13 +140,4 @@ def test_two_builders_put_their_files_in_place_one_after_the_other(
     for thread in threads:
         thread.join()
     assert most == 1
-    with shared_in(dnnl, folder) as shared:
-        assert shared.tape.program == program_in(folder)
-
-
-def test_renewing_needs_no_second_look_where_nothing_was_wrong(
-    dnnl: Dnnl, graph: Graph, wanted: Mapping[str, np.ndarray], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(renewal, "changing", None)
-    with ColdSession(dnnl, folder, threads=2) as session:
-        run_right(session, graph, wanted)
+    assert not start_right(folder, graph, wanted)

@@ -22,8 +22,8 @@ from edgeplan.measurement.process.child import run_cold
 from edgeplan.measurement.process.job import RunJob
 from edgeplan.measurement.process.prepared_plan import prepared
 from edgeplan.planning.document import Plan
-from edgeplan.runtime.cold_executor import ColdSession
 from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.native_session import open_session
 from edgeplan.runtime.plan_folder import build_plan_folder
 from edgeplan.zoo.cold_start_models import COLD_START_MODELS
 
@@ -95,7 +95,7 @@ def test_lanes_of_short_steps_end_beside_busy_loops(
     inputs = random_inputs(graph)
     with busy_loops(cores[2 - loops :]):
         for number in range(STARTS):
-            with ColdSession(dnnl, folders[number % len(folders)], threads=2, stealing=stealing) as session:
+            with open_session(folders[number % len(folders)], fixed=not stealing) as session:
                 for _ in range(2):
                     found = session.run(inputs)
                     for name, value in wanted.items():

@@ -71,7 +71,7 @@ def streamed(folder: Path) -> None:
     """A plan whose weights are streamed."""
     from edgeplan.profiling.streaming import run_apart
 
-    run_apart(folder, 1, [json.loads((folder / SCHEDULE).read_text())], _streamed(folder))
+    run_apart(folder, [json.loads((folder / SCHEDULE).read_text())], _streamed(folder))
 
 
 def in_cgroup(folder: Path) -> None:
@@ -80,8 +80,8 @@ def in_cgroup(folder: Path) -> None:
 
     gate = folder / "gate"
     gate.unlink(missing_ok=True)
-    job = _streamed(folder).job(folder, 1, [json.loads((folder / SCHEDULE).read_text())]) | {"gate": str(gate)}
-    run_limited("edgeplan.runtime.streaming.worker", json.dumps(job).encode(), gate, 1 << 28)
+    job = _streamed(folder).job(folder, [json.loads((folder / SCHEDULE).read_text())]) | {"gate": str(gate)}
+    run_limited("edgeplan.measurement.process.streaming", json.dumps(job).encode(), gate, 1 << 28)
 
 
 def background(folder: Path) -> None:  # noqa: ARG001  all are called alike

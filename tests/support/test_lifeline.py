@@ -23,9 +23,10 @@ from streamed_models import streamed
 from edgeplan.chapters.memory.plan import made_for, write_folder
 from edgeplan.errors import DeviceError
 from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
-from edgeplan.profiling.streaming import all_resident
 from edgeplan.runtime.folder import WEIGHTS_NAME
+from edgeplan.runtime.memory_program import TapedProgram
 from edgeplan.runtime.plan_folder import build_plan_folder
+from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support import lifeline
 from edgeplan.support.files import write_json
 from edgeplan.support.subprocesses import end, module_command, program_command, run, start
@@ -109,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     made = tmp_path_factory.mktemp("held")
     found = streamed(dnnl, "plain", made, 1 << 40)
     found.weights.rename(made / WEIGHTS_NAME)
-    write_folder(made, found.built.program, made_for(found.model, dnnl, 1))
+    write_folder(made, TapedProgram(found.built.program), made_for(found.model, dnnl, 1))
     (made / INPUT).write_bytes(found.inputs["input"].tobytes())
     write_json(made / SCHEDULE, all_resident(found.built.program))
     planned = request.getfixturevalue("planned")
@@ -245,6 +246,7 @@ def test_processes_are_started_by_the_one_module_that_binds_them() -> None:
         "edgeplan/support/subprocesses.py",
         "edgeplan/measurement/provenance.py",  # git, which ends by itself
         "scripts/ratchet.py",  # likewise
+        "scripts/process_starts.py",  # a compiler, which ends by itself
         "edgeplan/measurement/process/read_ahead.py",  # a guard outlives who changes a number of the system, to put it back
         "edgeplan/measurement/gate.py",  # likewise the board's own thermometer, in seconds
         "edgeplan/measurement/board/link.py",  # a worker on a board ends its batch, whatever becomes of who asked

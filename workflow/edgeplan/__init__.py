@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
-import typing as _typing
 from importlib import import_module as _import_module
 
-if _typing.TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
     from edgeplan.api import Prepared, export, prepare
     from edgeplan.chapters.cold_start.api import ColdStartPlan, plan_cold_start
     from edgeplan.chapters.memory.api import plan_memory
@@ -70,7 +72,7 @@ _NAMES = {
 }
 
 
-def __getattr__(name: str) -> _typing.Any:
+def __getattr__(name: str) -> Any:
     """Import a part of the interface on first use: `import edgeplan` itself waits for nothing."""
     for module, names in _NAMES.items():
         if name in names:

@@ -4,9 +4,11 @@ Every message says what was wrong, where, and what to do next; the command line 
 `exit_code`.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from edgeplan.terminal import escaped
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class EdgeplanError(Exception):
@@ -15,6 +17,8 @@ class EdgeplanError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+        from edgeplan.terminal import escaped  # noqa: PLC0415  nobody waits for it before there is an error
+
         self.what, self.where, self.next_step = what, where, next_step
         lines = [escaped(what, "\n")]
         if where:

@@ -14,14 +14,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeplan.errors import EdgeplanError, FormatError
-from edgeplan.runtime.folder import LATER_NAME, PLAN_NAME, PlanFolder, plan_again, read_folder
+from edgeplan.runtime.folder import COLD_START, LATER_NAME, PLAN_NAME, PlanFolder, plan_again, read_folder
 from edgeplan.runtime.plan_session import Session
 from edgeplan.support.tensors import OUTPUT_TOLERANCE, relative_error
+
+if TYPE_CHECKING:
+    from edgeplan.runtime.native_session import NativeSession
 
 _log = logging.getLogger(__name__)
 _TURNS = 3  # inferences of each processor that are timed before one of them answers all others
@@ -31,24 +36,29 @@ class HandoverSession(Session):
     """A session answers by a cold start of the host, and goes over to a later plan where that is ready, right and faster.
 
     Args:
-        plan: folder of the host's plan; `later` in it is the folder of the other.
+        folder: of the host's plan; `later` in it is the folder of the other.
         host: opens the host's plan.
         later: opens the other one; called in a thread of its own.
 
     Attributes:
+        cold_ms: time from opening to the first outputs, ms; 0 before them.
+        continuous: whether the host's plan has kernels of its own for later inferences.
         handed_over: number of the first inference, from 1 on, that the later plan answered for good; 0: none yet.
         stayed_because: why the host answers all inferences; "" while that is open, or where it does not.
     """
 
-    def __init__(self, plan: PlanFolder, host: Callable[[], Session], later: Callable[[PlanFolder], Session]) -> None:
+    def __init__(
+        self, folder: str | PathLike[str], host: Callable[[], NativeSession], later: Callable[[PlanFolder], Session]
+    ) -> None:
         before = os.sched_getaffinity(0)
-        self._host: Any = host()  # which prepares kernels while the other plan is looked at
+        self._host = host()  # which prepares kernels while the other plan is looked at
         try:
-            self._later_plan = later_plan_of(plan)
+            self._later_plan = _later_plan_of(Path(folder))
         except BaseException:
             self._host.close()
             raise
-        super().__init__(self._host.inputs, plan.path)
+        super().__init__(self._host.inputs, folder)
+        self.cold_ms, self.continuous, self._stages = 0.0, self._host.continuous, dict[str, float]()
         free = before - os.sched_getaffinity(0)
         self._processors, self._open_later = free or before, later
         self._later: Session | None = None
@@ -61,20 +71,9 @@ class HandoverSession(Session):
         if free:
             self._thread.start()
 
-    @property
-    def cold_ms(self) -> float:
-        """Return the time from opening to the first outputs, ms; 0 before them."""
-        return float(self._host.cold_ms)
-
-    @property
-    def continuous(self) -> bool:
-        """Tell whether the host's plan has kernels of its own for later inferences."""
-        return bool(self._host.continuous)
-
-    def stages_ms(self) -> Mapping[str, float]:
+    def stages_ms(self) -> dict[str, float]:
         """Return the time of each stage of the host's cold start, ms."""
-        found: Mapping[str, float] = self._host.stages_ms()
-        return found
+        return self._stages
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the later plan can take over or has failed, and tell whether it did; no wait before an answer."""
@@ -90,12 +89,13 @@ class HandoverSession(Session):
             self._host.close()
             return self._later_run(inputs)
         if self.stayed_because or not self._ready.is_set():
-            return self._host_run(inputs)
+            return self._host.run(inputs)
         return self._take_turns(inputs)
 
     def _begin(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run the first inference on the host; what it gave is what the later plan is held to."""
-        outputs = self._host_run(inputs)
+        outputs = self._host.run(inputs)
+        self.cold_ms, self._stages = self._host.cold_ms, self._host.stages_ms()
         self._first_inputs = {name: np.array(value) for name, value in inputs.items()}
         self._expected = {name: np.array(value) for name, value in outputs.items()}
         self._answered.set()
@@ -137,12 +137,12 @@ class HandoverSession(Session):
         on_later = len(self._times[True]) <= len(self._times[False])
         began = time.perf_counter()
         try:
-            outputs = self._later_run(inputs) if on_later else self._host_run(inputs)
+            outputs = self._later_run(inputs) if on_later else self._host.run(inputs)
         except EdgeplanError as error:
             if not on_later:
                 raise
             self._give_up(f"the later plan failed: {error.what}")
-            return self._host_run(inputs)
+            return self._host.run(inputs)
         self._times[on_later].append((time.perf_counter() - began) * 1e3)
         if min(map(len, self._times.values())) >= _TURNS:
             ours, others = min(self._times[False]), min(self._times[True])
@@ -151,10 +151,6 @@ class HandoverSession(Session):
             else:
                 self._stay(f"the host is as fast: {ours:.2f} ms, the later plan {others:.2f} ms")
         return outputs
-
-    def _host_run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._host.run(inputs)
-        return found
 
     def _later_run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         session = self._later
@@ -170,10 +166,10 @@ class HandoverSession(Session):
         self._host.close()
 
 
-def later_plan_of(plan: PlanFolder) -> PlanFolder:
-    """Read the plan that takes over from a cold start."""
-    found = read_folder(plan.path / LATER_NAME)
-    if found.made_for.model_sha256 != plan.made_for.model_sha256:
+def _later_plan_of(folder: Path) -> PlanFolder:
+    """The plan that takes over from a cold start."""
+    found = read_folder(folder / LATER_NAME)
+    if found.made_for.model_sha256 != read_folder(folder, COLD_START).made_for.model_sha256:
         what = "the later plan is of another model than the first"
         raise FormatError(what, where=str(found.path / PLAN_NAME), next_step=plan_again())
     return found

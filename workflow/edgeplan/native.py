@@ -1,21 +1,26 @@
 """The native library: kernels, loops and searches in C++ (the folder `native`), called by ctypes."""
 
+# ruff: noqa: PTH113, PTH118, PTH120  pathlib takes longer to be imported than the library takes to be loaded
+
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from edgeplan.errors import DeviceError
 
-PATH = Path(__file__).with_name("libedgeplan.so")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = os.path.join(os.path.dirname(__file__), "libedgeplan.so")
 _ABI = 2  # EP_ABI_VERSION of native/include/edgeplan.h
 
 
 def is_built() -> bool:
     """Tell whether there is a library to load."""
-    return PATH.is_file()
+    return os.path.isfile(PATH)
 
 
 @cache
@@ -26,13 +31,13 @@ def library() -> ctypes.CDLL:
         DeviceError: it was not built, or from other sources.
     """
     try:
-        found = ctypes.CDLL(str(PATH))
+        found = ctypes.CDLL(PATH)
         if (abi := int(found.ep_abi_version())) == _ABI:
             return found
         what = f"the native library has version {abi}, this package needs {_ABI}"
     except OSError as error:
         what = f"the native library cannot be loaded: {error}"
-    raise DeviceError(what, where=str(PATH), next_step="make native")
+    raise DeviceError(what, where=PATH, next_step="make native")
 
 
 @cache

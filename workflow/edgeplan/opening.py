@@ -1,19 +1,27 @@
 """Opens a plan folder: `open_plan` hands over a session, whatever the kind of the plan.
 
-Only what the kind needs is imported when a plan is opened, so each import stands where the kind is known.
+What the native library runs is opened with next to nothing imported; else what the kind needs is, where the kind is known.
 """
 
-# ruff: noqa: PLC0415  see above
+# ruff: noqa: PLC0415, PTH110, PTH118  see above
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
-from edgeplan.runtime.folder import COLD_START, GPU_START, LATER_NAME, MEMORY, PLAN_NAME, PlanFolder, read_folder
+from edgeplan.errors import FormatError, InfeasibleError
 from edgeplan.runtime.plan_session import Session, in_fork
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from edgeplan.runtime.folder import PlanFolder
+    from edgeplan.runtime.native_session import NativeSession
+
+#: Of plans that the native library runs; `later` is the folder of a plan that takes over (`edgeplan.handover`).
+_PROGRAM_NAME, _LATER_PLAN = "program.bin", os.path.join("later", "plan.json")
 _forked = False
 _hooked: list[bool] = []  # whether forks are noticed
 
@@ -45,28 +53,49 @@ def open_plan(
         DeviceError: a processor is not there, or this process was forked from one that had opened plans.
         InfeasibleError: all budgets are too small.
     """
+    folder = os.fspath(plan) if isinstance(plan, (str, os.PathLike)) else str(plan.path)
     if _forked:
-        raise in_fork(str(plan.path if isinstance(plan, PlanFolder) else plan))
+        raise in_fork(folder)
     if not _hooked:
         os.register_at_fork(after_in_child=_mark_fork)
         _hooked.append(True)
+    if not os.path.exists(os.path.join(folder, _PROGRAM_NAME)):
+        return _open_here(plan)
+    if not os.path.exists(os.path.join(folder, _LATER_PLAN)):
+        return _open_native(folder, processors, continuous, budgets)
+    from edgeplan.handover import HandoverSession
+
+    return HandoverSession(folder, lambda: _open_native(folder, processors, continuous, ()), open_plan)
+
+
+def _open_native(folder: str, processors: Sequence[int], continuous: bool | None, budgets: Sequence[int]) -> NativeSession:
+    """Open what the native library runs, within the first budget that is enough."""
+    from edgeplan.runtime.native_session import open_session
+
+    refused: InfeasibleError | None = None
+    for budget in budgets or (0,):
+        try:
+            return open_session(folder, processors=processors, continuous=continuous, budget=budget)
+        except InfeasibleError as error:
+            refused = refused or error
+    assert refused is not None  # noqa: S101  there was a budget
+    raise refused
+
+
+def _open_here(plan: Path | str | PlanFolder) -> Session:
+    """Open a plan of a pair or of a GPU, which Python runs, or say what is wrong."""
+    from pathlib import Path
+
+    from edgeplan.runtime.folder import GPU_START, PARTITION, PlanFolder, plan_again, read_folder
+
     found = plan if isinstance(plan, PlanFolder) else read_folder(Path(plan))
-    if found.kind == COLD_START:
-        from edgeplan.runtime.cold_executor import open_cold
-
-        if (found.path / LATER_NAME / PLAN_NAME).exists():
-            from edgeplan.handover import HandoverSession
-
-            return HandoverSession(found, lambda: open_cold(found, processors, continuous=continuous), open_plan)
-        return open_cold(found, processors, continuous=continuous)
-    if found.kind == MEMORY:
-        from edgeplan.runtime.streaming.memory_session import MemorySession
-
-        return MemorySession(found, budgets=budgets)
     if found.kind == GPU_START:
         from edgeplan.gpu_start.opened import open_gpu_start
 
         return open_gpu_start(found)
-    from edgeplan.engines.pair import open_pair
+    if found.kind == PARTITION:
+        from edgeplan.engines.pair import open_pair
 
-    return open_pair(found)
+        return open_pair(found)
+    what = f"the plan is damaged: {_PROGRAM_NAME} is missing"
+    raise FormatError(what, where=str(found.path), next_step=plan_again(found.kind))

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from edgeplan.chapters.memory.budget import Budget, require_free
+from edgeplan.chapters.memory.budget import budget_sizes
 from edgeplan.checking import model_apart, reference_apart
 from edgeplan.errors import CheckError, DeviceError, InputError, ParamsError
 from edgeplan.measurement.process.inputs import not_finite, random_inputs_of
 from edgeplan.opening import open_plan
 from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, PARTITION, PlanFolder, read_folder
+from edgeplan.runtime.phases import Phase, lateness, run_budgets
 from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE
-from edgeplan.runtime.streaming.memory_session import stored_as
-from edgeplan.runtime.streaming.phases import Phase, lateness, run_budgets
+from edgeplan.runtime.streaming.schedules import stored_as
 from edgeplan.support.memory_counters import resident
 from edgeplan.support.tensors import OF_ITS_OWN, OUTPUT_TOLERANCE, QUANTISED_TOLERANCE, Array, checked_inputs, read_inputs
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from edgeplan.gpu_start.session import GpuSession
-    from edgeplan.runtime.cold_executor import ColdSession
+    from edgeplan.handover import HandoverSession
+    from edgeplan.runtime.native_session import NativeSession
     from edgeplan.runtime.partitioned.session import PairSession
-    from edgeplan.runtime.streaming.memory_session import MemorySession
 
 _log = logging.getLogger(__name__)
 _Path = str | PathLike[str]
@@ -177,7 +177,7 @@ def run(
     _require_apart(cold=cold, given=inputs is not None, check=check)
     program = found.program
     read_ms = (time.perf_counter() - began) * 1e3
-    cores = _cores(found, str(device)) if device and found.kind != GPU_START else ()
+    cores = cores_of_device(found, str(device)) if device and found.kind != GPU_START else ()
     values: dict[str, Any]
     if inputs is None:
         values = random_inputs_of(program.inputs)
@@ -199,11 +199,11 @@ def run(
     odd = named_not_finite(values)
     with open_plan(found, cores, budgets=sizes) as session:
         if found.kind == COLD_START:
-            made, first = _run_cold(cast("ColdSession", session), values, repeat, read_ms)
+            made, first = _run_cold(cast("NativeSession | HandoverSession", session), values, repeat)
         elif found.kind == GPU_START:
             made, first = _run_gpu(cast("GpuSession", session), values, repeat, read_ms)
         elif found.kind == MEMORY:
-            made, first = _run_budgets(cast("MemorySession", session), values, repeat, sizes)
+            made, first = _run_budgets(cast("NativeSession", session), values, repeat, sizes)
         else:
             made, first = _run_pair(cast("PairSession", session), values, repeat)
         made |= {"peak_bytes": resident()["peak"], "not_finite": odd}
@@ -240,7 +240,7 @@ def _require_apart(*, cold: bool, given: bool, check: bool) -> None:
         raise ParamsError(what, where="--check", next_step="leave out --cold, or --check")
 
 
-def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
+def cores_of_device(plan: PlanFolder, device: str) -> tuple[int, ...]:
     """Return the processors of a device, those that execute first.
 
     Raises:
@@ -259,20 +259,6 @@ def _cores(plan: PlanFolder, device: str) -> tuple[int, ...]:
     return (*found.big, *found.little)
 
 
-def budget_sizes(budgets: Sequence[str]) -> list[int]:
-    """Parse budgets of a run into bytes.
-
-    Raises:
-        ParamsError: one is no size, or more than is free.
-    """
-    parsed = [Budget.parsed(text, "--budgets") for text in budgets]
-    if any(not budget.size for budget in parsed):
-        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
-    for budget in parsed:
-        require_free(budget, "--budgets")
-    return [budget.size for budget in parsed]
-
-
 def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[str, ...]:
     """Return the names of inputs that hold infinities or what is no number, with a warning: outputs may look like numbers."""
     found = not_finite(values)
@@ -282,7 +268,7 @@ def named_not_finite(values: Mapping[str, Any], *, say: bool = True) -> tuple[st
 
 
 def _run_cold(
-    session: ColdSession, values: Mapping[str, Array], repeat: int, read_ms: float
+    session: NativeSession | HandoverSession, values: Mapping[str, Array], repeat: int
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Start a plan cold and run it warm after it; return what `Run` holds of that, and the first outputs."""
     first = last = session.run(values)
@@ -291,8 +277,7 @@ def _run_cold(
         began = time.perf_counter()
         last = session.run(values)
         times.append((time.perf_counter() - began) * 1e3)
-    cold = (read_ms + session.cold_ms,)
-    made = {"outputs": last, "cold_ms": cold, "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
+    made = {"outputs": last, "cold_ms": (session.cold_ms,), "warm_ms": tuple(times), "stages_ms": session.stages_ms()}
     told = {name: getattr(session, name) for name in ("handed_over", "stayed_because") if hasattr(session, name)}
     return made | told | {"continuous": session.continuous}, first
 
@@ -312,17 +297,17 @@ def _run_gpu(
 
 
 def _run_budgets(
-    session: MemorySession, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
+    session: NativeSession, values: Mapping[str, Array], repeat: int, budgets: Sequence[int]
 ) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """Run the inferences of each budget; return what `Run` holds of them, and the last outputs."""
     given = {name: np.ascontiguousarray(value).data for name, value in values.items()}
     phases, found, refused = run_budgets(session, given, repeat, budgets, lambda _name, view: bytes(view))
     if refused is not None:
         _log.warning("a budget was refused: %s", refused.what)
-    for told in filter(None, (lateness(phase, session.bytes_per_ms) for phase in phases)):
+    bytes_per_ms = session.fact("bytes_per_ms")
+    for told in filter(None, (lateness(phase, bytes_per_ms) for phase in phases)):
         _log.warning("%s", told)
-    borders = session.program.outputs
-    outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in borders}
+    outputs = {b.name: np.frombuffer(found[b.name], b.dtype).reshape(b.shape) for b in session.outputs}
     warm = tuple(ms for phase in phases for ms in phase.run_ms)
     return {"outputs": outputs, "warm_ms": warm, "phases": tuple(phases)}, outputs
 

@@ -1,7 +1,7 @@
 """Times whole processes, from exec to the end of one that wrote its answer: python workflow/scripts/process_starts.py WORK.
 
 Each model is run by its plan (the executable `edgeplan-run`, and `open_plan` in Python), by ONNX Runtime from C and from Python
-(the model as it comes, saved optimised, mapped in its own format) and by ncnn, all on two threads, in turns; a start is evicted
+(the model as it comes, saved optimised, mapped in its own format), all on two threads, in turns; a start is evicted
 where the files of its model were dropped from the page cache before. WORK keeps plans, artefacts and `starts.csv`: models that
 are there are not measured again. `--table` writes the medians (docs/process-starts.csv).
 """
@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 RUNNER = Path(edgeplan.__file__).with_name("edgeplan-run")
 MODELS = "mobilenetv2 squeezenet resnet50 resnet18 shufflenetv2 googlenet"
 THREADS = 2
+_APART = 1e-3  # of the largest output
 _MAPPED = (
     "session.use_memory_mapped_ort_model",
     "session.use_ort_model_bytes_for_initializers",
@@ -56,6 +57,7 @@ _ONNXRUNTIME = """
 import sys
 import numpy as np
 import onnxruntime as ort
+ort.set_default_logger_severity(3)
 options = ort.SessionOptions()
 options.intra_op_num_threads = int(sys.argv[3])
 if sys.argv[4] == "0":
@@ -65,24 +67,6 @@ found = session.run(None, {name: np.load(path) for name, path in zip(sys.argv[5:
 with open(sys.argv[2], "wb") as file:
     for value in found:
         file.write(value.tobytes())
-"""
-_NCNN = """
-import sys
-import ncnn
-import numpy as np
-net = ncnn.Net()
-net.opt.num_threads = int(sys.argv[4])
-for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage"):
-    if hasattr(net.opt, f"use_{option}"):
-        setattr(net.opt, f"use_{option}", False)
-net.load_param(sys.argv[1])
-net.load_model(sys.argv[2])
-extractor = net.create_extractor()
-for number, path in enumerate(sys.argv[6:]):
-    extractor.input(f"in{number}", ncnn.Mat(np.load(path)[0]).clone())
-with open(sys.argv[3], "wb") as file:
-    for number in range(int(sys.argv[5])):
-        file.write(np.array(extractor.extract(f"out{number}")[1]).tobytes())
 """
 
 
@@ -99,7 +83,8 @@ class Way:
     def start(self) -> tuple[float, int]:
         """Run one process; milliseconds from exec to its end, and its peak of resident memory in bytes."""
         began = time.perf_counter()
-        process = os.posix_spawn(self.command[0], self.command, os.environ)
+        silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        process = os.posix_spawn(self.command[0], self.command, os.environ, file_actions=silent)
         _, status, used = os.wait4(process, 0)
         took = (time.perf_counter() - began) * 1e3
         if status:
@@ -127,9 +112,9 @@ def ways_of(model: str, work: Path) -> list[Way]:
         plans[state] = folder / f"plan-{state}"
         if not (plans[state] / "plan.json").is_file():
             edgeplan.plan_cold_start(path, plans[state], planner=planner, rows=work / "rows")
-    stocks = {"": path, "optimised": folder / "optimised", "mapped": folder / "mapped", "ncnn": folder / "ncnn"}
+    stocks = {"": path, "optimised": folder / "optimised", "mapped": folder / "mapped"}
     made = {}
-    for name, setting in (("optimised", "onnxruntime-optimised"), ("mapped", "onnxruntime-mapped"), ("ncnn", "ncnn")):
+    for name, setting in (("optimised", "onnxruntime-optimised"), ("mapped", "onnxruntime-mapped")):
         stocks[name].mkdir(exist_ok=True)
         made[name] = stock.prepared(setting, path, stock.inputs_of(path), stocks[name], THREADS)
     expected = reference_outputs(path, values)
@@ -149,7 +134,6 @@ def ways_of(model: str, work: Path) -> list[Way]:
         given = [str(main), str(output), str(THREADS), level, *words]
         return Way(f"ONNX Runtime, Python{name}", [python, "-c", _ONNXRUNTIME, *given], files, output)
 
-    ncnn, weights = made["ncnn"].main, made["ncnn"].companions["weights"]
     found = []
     for state, plan in plans.items():
         files = [file for file in plan.iterdir() if file.is_file()]
@@ -165,12 +149,6 @@ def ways_of(model: str, work: Path) -> list[Way]:
         c(", mapped", made["mapped"].main, made["mapped"].files, all_of_them, _MAPPED),
         of_python("", path, [path], all_of_them),
         of_python(", optimised", made["optimised"].main, made["optimised"].files, level),
-        Way(
-            "ncnn, Python",
-            [python, "-c", _NCNN, str(ncnn), str(weights), str(output), str(THREADS), str(len(outputs)), *words[1::2]],
-            [ncnn, weights],
-            output,
-        ),
     ]
 
 
@@ -181,7 +159,7 @@ def checked(way: Way, expected: Path, names: Sequence[str]) -> None:
     else:
         found = np.fromfile(way.output, np.float32)
     apart = relative_error([found], [np.fromfile(expected, np.float32)])
-    if not apart <= 1e-3:
+    if not apart <= _APART:
         sys.exit(f"{way.name}: outputs are {apart:.1e} apart")
 
 

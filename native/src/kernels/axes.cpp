@@ -2,7 +2,6 @@
 #include <functional>
 #include <utility>
 
-#define EP_WIDE
 #include "kernels.h"
 
 namespace {
@@ -127,10 +126,12 @@ EP_NUMBERS(last_smallest, best<T>(block, at, std::less_equal<>{}))
 EP_NUMBERS(summed, summed<T>(block, at))
 EP_NUMBERS(summed_before, summed_before<T>(block, at))
 
+EP_NUMBERS(highest, chosen<T>(block, at, std::greater<>{}))
+EP_NUMBERS(lowest, chosen<T>(block, at, std::less<>{}))
+
+#undef EP_WIDE
+#define EP_WIDE EP_CLONES_256  // these alone gain by vectors
 EP_INTEGERS(total, reduced<T>(block, at, added))
 EP_NUMBERS(product, reduced<T>(block, at, multiplied))
 EP_WHOLE(most, reduced<T>(block, at, most))
 EP_WHOLE(least, reduced<T>(block, at, least))
-
-EP_NUMBERS(highest, chosen<T>(block, at, std::greater<>{}))
-EP_NUMBERS(lowest, chosen<T>(block, at, std::less<>{}))

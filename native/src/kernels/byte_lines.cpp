@@ -2,12 +2,15 @@
 // rounded once.
 //
 // Signed bytes become unsigned ones by their highest bit, so that a kernel is compiled once for all types.
-#define EP_WIDE
+#define EP_WIDE EP_CLONES
 #include "kernels.h"
 
 namespace {
 
 using Byte = std::uint8_t;
+
+// The bit that is flipped, if one is told.
+constexpr int bit(float flip) { return flip != 0 ? 0x80 : 0; }
 
 // The list that runtime/byte_numbers.py makes, and how a number becomes the byte that is written. A test
 // holds the places to those of runtime/constants.py.
@@ -16,7 +19,7 @@ struct Numbers {
   float flip_read, flip_second, flip_written;
 
   Byte rounded(float value) const {
-    return Byte(nearest(value + shift, lowest, highest) ^ int(flip_written));
+    return Byte(nearest(value + shift, lowest, highest) ^ bit(flip_written));
   }
 };
 
@@ -34,8 +37,8 @@ template <class Function>
 int paired(const Word* block, const Word* at, Function function) {
   const Numbers by = *elements<const Numbers>(at[2]);
   return each<Byte, Byte, Byte, float>(block, at, [=](Byte a, Byte b, float) {
-    return by.rounded(function(float(a ^ int(by.flip_read)), float(b ^ int(by.flip_second)), by));
-  });
+    return by.rounded(function(float(a ^ bit(by.flip_read)), float(b ^ bit(by.flip_second)), by));
+  }, TWO);
 }
 
 // Runs of several tensors; of each there is a list of its own.
@@ -45,7 +48,7 @@ int joined(const Word* block, const Word* at) {
   for (Word operand = 0; operand < last - 1; operand++) {
     const Numbers by = elements<const Numbers>(at[last - 1])[operand];
     const bool same = by.first_factor == 1 && by.shift == 0 && by.lowest == 0 && by.highest == 255;
-    const int flip = int(by.flip_read), both = flip ^ int(by.flip_written);
+    const int flip = bit(by.flip_read), both = flip ^ bit(by.flip_written);
     const Word count = reach_of(block, operand) + 1;
     const Byte* read = elements<const Byte>(at[operand]);
     for (Word k = 0; k < rows; k++, read += count) {
@@ -84,7 +87,7 @@ void sum_beside(const Byte* x, Word size, Word after, int flip, std::int32_t* __
 int averaged(const Word* block, const Word* at) {
   const Word before = block[AT_DIMS], after = block[AT_ROW], size = reach_of(block, 0) / after + 1;
   const Numbers by = *elements<const Numbers>(at[1]);
-  const int flip = int(by.flip_read);
+  const int flip = bit(by.flip_read);
   const Byte* x = elements<const Byte>(at[0]);
   std::int32_t* sums = elements<std::int32_t>(at[2]);
   Byte* y = elements<Byte>(at[3]);
@@ -108,8 +111,14 @@ constexpr auto product_of = [](float a, float b, const Numbers& by) {
 
 }  // namespace
 
-EP_TRUTH(bytes_table, looked_up(block, at))
 EP_TRUTH(bytes_add, paired(block, at, sum_of))
 EP_TRUTH(bytes_mul, paired(block, at, product_of))
-EP_TRUTH(bytes_concat, joined(block, at))
 EP_TRUTH(bytes_mean, averaged(block, at))
+
+#undef EP_WIDE
+#define EP_WIDE EP_CLONES_256
+EP_TRUTH(bytes_concat, joined(block, at))
+
+#undef EP_WIDE
+#define EP_WIDE
+EP_TRUTH(bytes_table, looked_up(block, at))

@@ -46,25 +46,25 @@ int raised(const Word* block, const Word* at) {
     const double found = std::pow(double(base), double(exponent));
     if constexpr (std::is_integral_v<T>) return truncated<T>(found);
     else return T(found);
-  });
+  }, TWO);
 }
 
 }  // namespace
 
-EP_WHOLE(quotient, each<T, T, T>(block, at, quotient))
-EP_WHOLE(modulo, each<T, T, T>(block, at, modulo))
-EP_WHOLE(remainder, each<T, T, T>(block, at, rest))
+EP_WHOLE(quotient, each<T, T, T>(block, at, quotient, TWO))
+EP_WHOLE(modulo, each<T, T, T>(block, at, modulo, TWO))
+EP_WHOLE(remainder, each<T, T, T>(block, at, rest, TWO))
 
-EP_INTEGERS(power, each<T, T, T>(block, at, power))
+EP_INTEGERS(power, each<T, T, T>(block, at, power, TWO))
 EP_INTEGERS(power_by_float32, raised<T, of::float32>(block, at))
 EP_FLOAT(power_by_int32, raised<T, of::int32>(block, at))
 EP_KERNEL(power_by_int32, int64, raised<T, of::int32>(block, at))
 EP_FLOAT(power_by_int64, raised<T, of::int64>(block, at))
 EP_KERNEL(power_by_int64, int32, raised<T, of::int64>(block, at))
-EP_FLOAT(float_power, each<T, T, T>(block, at, [](T a, T b) { return std::pow(a, b); }))
-EP_FLOAT(float_modulo, each<T, T, T>(block, at, float_modulo))
-EP_FLOAT(float_remainder, each<T, T, T>(block, at, [](T a, T b) { return std::fmod(a, b); }))
+EP_FLOAT(float_power, each<T, T, T>(block, at, [](T a, T b) { return std::pow(a, b); }, TWO))
+EP_FLOAT(float_modulo, each<T, T, T>(block, at, float_modulo, TWO))
+EP_FLOAT(float_remainder, each<T, T, T>(block, at, [](T a, T b) { return std::fmod(a, b); }, TWO))
 
-#define EP_OF_C(name) EP_FLOAT(name, each<T, T>(block, at, [](T x) { return std::name(x); }))
+#define EP_OF_C(name) EP_FLOAT(name, each<T, T>(block, at, [](T x) { return std::name(x); }, ONE))
 EP_OF_C(erf) EP_OF_C(sin) EP_OF_C(cos) EP_OF_C(tan) EP_OF_C(asin) EP_OF_C(acos) EP_OF_C(atan)
 EP_OF_C(sinh) EP_OF_C(cosh) EP_OF_C(asinh) EP_OF_C(acosh) EP_OF_C(atanh)

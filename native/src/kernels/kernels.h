@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "../base.h"
 
@@ -25,12 +26,11 @@ using int64 = std::int64_t;
 using uint8 = std::uint8_t;
 }  // namespace of
 
-// All that a kernel calls is compiled into it, for each generation of processors where loops gain by it.
-#ifdef EP_WIDE
-#define EP_COMPILED __attribute__((flatten)) EP_CLONES
-#else
-#define EP_COMPILED __attribute__((flatten))
+// All that a kernel calls is compiled into it; EP_WIDE is EP_CLONES or EP_CLONES_256 where loops gain by it.
+#ifndef EP_WIDE
+#define EP_WIDE
 #endif
+#define EP_COMPILED __attribute__((flatten)) EP_WIDE
 
 // Of a loop: no element that it writes is read by it at another place.
 #ifdef __clang__
@@ -42,9 +42,14 @@ using uint8 = std::uint8_t;
 // A kernel is an expression of `block`, `at` and the type `T` of its elements; below, one for each type.
 #define EP_KERNEL(family, element, ...)                     \
   EP_EXPORT EP_COMPILED int ep_kernel_##family##_##element( \
-      const Word* block, const void*, int, const Word* at) {\
+      const Word* block, const void*, [[maybe_unused]] int operands, const Word* at) { \
     using T [[maybe_unused]] = of::element;                 \
     return __VA_ARGS__;                                     \
+  }
+// A kernel that computes what that of another type or family does, which is told of operands.
+#define EP_BY(family, element, other, operands)                                                        \
+  EP_EXPORT int ep_kernel_##family##_##element(const Word* block, const void*, int, const Word* at) { \
+    return ep_kernel_##other(block, nullptr, operands, at);                                           \
   }
 #define EP_FLOAT(family, ...) EP_KERNEL(family, float32, __VA_ARGS__)
 #define EP_TRUTH(family, ...) EP_KERNEL(family, uint8, __VA_ARGS__)
@@ -53,6 +58,8 @@ using uint8 = std::uint8_t;
 #define EP_WHOLE(family, ...) EP_INTEGERS(family, __VA_ARGS__) EP_BYTES(family, __VA_ARGS__)
 #define EP_NUMBERS(family, ...) EP_FLOAT(family, __VA_ARGS__) EP_INTEGERS(family, __VA_ARGS__)
 #define EP_ALL(family, ...) EP_NUMBERS(family, __VA_ARGS__) EP_BYTES(family, __VA_ARGS__)
+// Of what is the same whether bytes have signs.
+#define EP_SAME(family, ...) EP_KERNEL(family, int8, __VA_ARGS__) EP_BY(family, uint8, family##_int8, 0)
 // Whatever is moved is taken for integers of its size: a float might be changed on its way if it is NaN.
 #define EP_SIZES(family, ...) EP_KERNEL(family, int8, __VA_ARGS__) EP_INTEGERS(family, __VA_ARGS__)
 
@@ -61,9 +68,12 @@ T* elements(Word address) {
   return reinterpret_cast<T*>(address);
 }
 
+// The C library knows the widest vectors, but is called.
 template <class T>
 void copy(const T* x, T* y, Word count) {
-  for (Word i = 0; i < count; i++) y[i] = x[i];
+  constexpr Word FEW = 16;
+  if (count > FEW) std::memmove(y, x, sizeof(T) * static_cast<std::size_t>(count));
+  else for (Word i = 0; i < count; i++) y[i] = x[i];
 }
 
 // What a block tells of an operand; of one that is not there, of the last.
@@ -118,8 +128,12 @@ struct Row {
   T operator[](Word i) const { return STEP == 0 ? one : first[i * (STEP == 1 ? 1 : step)]; }
 };
 
-template <class...>
-struct Types {};
+// Which of the operands that are read go along a row by a step of 1, bit by bit, while the others stay where they are.
+template <Word... ONES>
+struct Cases {};
+
+constexpr Cases<1> ONE;        // of one operand
+constexpr Cases<1, 2, 3> TWO;  // of two
 
 // By parts of known length from a place on; where the rest begins.
 template <Word PART, class Y, class Function, class... Rows>
@@ -130,13 +144,8 @@ Word compute_parts(Word begin, Word count, Y* y, Function function, Rows... rows
   return begin;
 }
 
-template <bool KNOWN, class Y, class Function, class... Rows>
-void compute(Types<>, Word count, const Word* places, const Word* by, Function function, Rows... rows) {
-  Y* y = elements<Y>(*places);
-  if constexpr (!KNOWN) {
-    for (Word i = 0, step = *by; i < count; i++) y[i * step] = Y(function(rows[i]...));
-    return;
-  }
+template <class Y, class Function, class... Rows>
+void compute(Word count, Y* y, Function function, Rows... rows) {
   Word i = 0;
   // Vectors of bytes are long: floats that become bytes would be computed one by one where a row is not.
   if constexpr (sizeof(Y) == 1 && (std::is_same_v<typename Rows::Element, float> || ...)) {
@@ -147,33 +156,45 @@ void compute(Types<>, Word count, const Word* places, const Word* by, Function f
   EP_INDEPENDENT for (; i < count; i++) y[i] = Y(function(rows[i]...));
 }
 
-// The next of the types that are left to be read becomes a row.
-template <bool KNOWN, class Y, class X, class... Left, class Function, class... Rows>
-void compute(Types<X, Left...>, Word count, const Word* places, const Word* by, Function function,
-             Rows... rows) {
-  const auto with = [=](auto row) {
-    compute<KNOWN, Y>(Types<Left...>{}, count, places + 1, by + 1, function, rows..., row);
-  };
-  if constexpr (!KNOWN) with(Row<X, ANY>(*places, *by));
-  else if (*by == 1) with(Row<X, 1>(*places, 1));
-  else with(Row<X, 0>(*places, 0));
-}
-
 // By any steps: compiled once, since wide vectors gain little there.
-template <class Y, class... X, class Function>
+template <class Y, class... X, class Function, std::size_t... K>
 __attribute__((noinline))
-void compute_any(Word count, const Word* places, const Word* by, Function function) {
-  compute<false, Y>(Types<X...>{}, count, places, by, function);
+void compute_any(Word count, const Word* places, const Word* by, Function function, std::index_sequence<K...>) {
+  const Word step = by[sizeof...(X)];
+  const auto along = [=](auto... rows) {
+    Y* y = elements<Y>(places[sizeof...(X)]);
+    for (Word i = 0; i < count; i++) y[i * step] = Y(function(rows[i]...));
+  };
+  along(Row<X, ANY>(places[K], by[K])...);
 }
 
-// Writes what a function makes of elements at one place, of which X... are read and Y is written.
-template <class Y, class... X, class Function>
-int each(const Word* block, const Word* at, Function function) {
+template <class Y, class... X, class Function, Word... ONES, std::size_t... K>
+void compute_cases(Word count, const Word* places, const Word* by, Function function, Cases<ONES...>,
+                   std::index_sequence<K...> all) {
+  constexpr Word UNKNOWN = -1;
+  Word ones = by[sizeof...(X)] == 1 ? 0 : UNKNOWN;
+  ((ones |= by[K] == 1 ? Word{1} << K : by[K] == 0 ? 0 : UNKNOWN), ...);
+  const auto in_case = [&](auto of) {
+    constexpr Word OF = decltype(of)::value;
+    if (ones != OF) return false;
+    compute(count, elements<Y>(places[sizeof...(X)]), function, Row<X, (OF >> K & 1)>(places[K], 1)...);
+    return true;
+  };
+  if (!(in_case(std::integral_constant<Word, ONES>{}) || ...)) compute_any<Y, X...>(count, places, by, function, all);
+}
+
+// Writes what a function makes of elements at one place of a row, of which X... are read and Y is written. Cases are
+// compiled by themselves, for compilers make vectors where they know the steps.
+template <class Y, class... X, class Function, class Known>
+void compute_row(Word count, const Word* places, const Word* by, Function function, Known cases) {
+  compute_cases<Y, X...>(count, places, by, function, cases, std::index_sequence_for<X...>{});
+}
+
+// The same of all rows.
+template <class Y, class... X, class Function, class Known>
+int each(const Word* block, const Word* at, Function function, Known cases) {
   return walk<sizeof...(X) + 1>(block, at, [=](Word count, const Word* places, const Word* by) {
-    bool known = by[sizeof...(X)] == 1;
-    for (std::size_t k = 0; k < sizeof...(X); k++) known = known && (by[k] == 0 || by[k] == 1);
-    if (known) compute<true, Y>(Types<X...>{}, count, places, by, function);
-    else compute_any<Y, X...>(count, places, by, function);
+    compute_row<Y, X...>(count, places, by, function, cases);
   });
 }
 

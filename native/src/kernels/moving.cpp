@@ -1,5 +1,5 @@
 // Kernels that pick elements, whatever they hold.
-#define EP_WIDE
+#define EP_WIDE EP_CLONES_256
 #include "kernels.h"
 
 namespace {
@@ -65,17 +65,34 @@ int joined(const Word* block, const Word* at) {
 template <class T, bool UPPER>
 int triangle(const Word* block, const Word* at) {
   return walk<3>(block, at, [](Word count, const Word* places, const Word*) {
-    const Word bound = *elements<const Word>(places[1]);
-    const T* x = elements<const T>(places[0]);
+    const Word bound = *elements<const Word>(places[1]), cut = bound < 0 ? 0 : bound < count ? bound : count;
+    const Word kept = UPPER ? cut : 0, zeros = UPPER ? 0 : cut, size = UPPER ? count - cut : cut;
     T* y = elements<T>(places[2]);
-    for (Word i = 0; i < count; i++) y[i] = (i >= bound) == UPPER ? x[i] : T(0);
+    copy(elements<const T>(places[0]) + kept, y + kept, size);
+    for (Word i = zeros; i < zeros + count - size; i++) y[i] = T(0);
+  });
+}
+
+constexpr auto same = [](auto x) { return x; };
+
+// Along a row that one truth value is of, elements are copied.
+template <class T>
+int where(const Word* block, const Word* at) {
+  return walk<4>(block, at, [](Word count, const Word* places, const Word* by) {
+    if (by[0] != 0) {
+      const auto choose = [](int which, T a, T b) { return which != 0 ? a : b; };
+      return compute_row<T, of::uint8, T, T>(count, places, by, choose, Cases<1, 3, 5, 7>{});
+    }
+    const int chosen = *elements<const of::uint8>(places[0]) != 0 ? 1 : 2;
+    const Word order[] = {places[chosen], places[3]}, steps[] = {by[chosen], by[3]};
+    compute_row<T, T>(count, order, steps, same, ONE);
   });
 }
 
 }  // namespace
 
-EP_SIZES(copied, each<T, T>(block, at, [](T x) { return x; }))
-EP_SIZES(where, each<T, of::uint8, T, T>(block, at, [](int which, T a, T b) { return which != 0 ? a : b; }))
+EP_SIZES(copied, each<T, T>(block, at, same, ONE))
+EP_SIZES(where, where<T>(block, at))
 
 EP_SIZES(picked, picked<T>(block, at))
 EP_FLOAT(mixed, mixed(block, at))

@@ -1,5 +1,5 @@
 // Kernels between types of numbers: casts, half precision, and bytes that stand for numbers.
-#define EP_WIDE
+#define EP_WIDE EP_CLONES
 #include "kernels.h"
 
 namespace {
@@ -11,7 +11,7 @@ int cast(const Word* block, const Word* at) {
   return each<Y, X>(block, at, [](X x) {
     if constexpr (std::is_integral_v<Y> && std::is_floating_point_v<X>) return Y(truncated<Whole>(x));
     else return Y(x);
-  });
+  }, ONE);
 }
 
 // Half precision is moved as bits, and rounded half to even.
@@ -52,7 +52,8 @@ Bits of_float16(Half half) {
   return Bits(half >> 15) << 31 | (exponent == 0 ? subnormal : normal);
 }
 
-// Bytes stand for numbers: a number is (byte - zero point) x scale. Scales and zero points are broadcast.
+// Bytes stand for numbers: a number is (byte - zero point) x scale. Scales and zero points are broadcast: both at once.
+constexpr Cases<1, 7> PARAMETERS;
 
 // Half-way cases are rounded to even, as ONNX says; NaN gets the lowest byte.
 template <class Byte>
@@ -60,7 +61,7 @@ int quantised(const Word* block, const Word* at) {
   return each<Byte, float, float, Byte>(block, at, [](float x, float scale, Byte zero) {
     constexpr int lowest = std::numeric_limits<Byte>::min(), highest = std::numeric_limits<Byte>::max();
     return nearest(x / scale, float(lowest - zero), float(highest - zero)) + zero;
-  });
+  }, PARAMETERS);
 }
 
 template <class T>
@@ -68,29 +69,33 @@ int dequantised(const Word* block, const Word* at) {
   using Wide = std::conditional_t<sizeof(T) == 1, of::int32, of::int64>;
   return each<float, T, float, T>(block, at, [](T x, float scale, T zero) {
     return float(Wide(x) - Wide(zero)) * scale;
-  });
+  }, PARAMETERS);
 }
 
 }  // namespace
 
 EP_WHOLE(to_float32, cast<float, T>(block, at))
-EP_FLOAT(to_int32, cast<of::int32, T>(block, at))
-EP_KERNEL(to_int32, int64, cast<of::int32, T>(block, at))
-EP_BYTES(to_int32, cast<of::int32, T>(block, at))
 EP_FLOAT(to_int64, cast<of::int64, T>(block, at))
 EP_KERNEL(to_int64, int32, cast<of::int64, T>(block, at))
 EP_BYTES(to_int64, cast<of::int64, T>(block, at))
-EP_ALL(to_bool, each<of::uint8, T>(block, at, [](T x) { return x != 0; }))
 EP_NUMBERS(to_int8, cast<of::int8, T>(block, at))
 EP_KERNEL(to_int8, uint8, cast<of::int8, T>(block, at))
 EP_ALL(to_uint8, cast<of::uint8, T>(block, at))
 
-EP_FLOAT(to_float16, each<Half, Bits>(block, at, [](Bits x) { return to_float16(x); }))
-EP_FLOAT(to_bfloat16, each<Half, Bits>(block, at, [](Bits x) { return to_bfloat16(x); }))
-EP_FLOAT(of_float16_to, each<Bits, Half>(block, at, [](Half x) { return of_float16(x); }))
-EP_FLOAT(of_bfloat16_to, each<Bits, Half>(block, at, [](Half x) { return Bits(x) << 16; }))
+EP_FLOAT(to_float16, each<Half, Bits>(block, at, [](Bits x) { return to_float16(x); }, ONE))
+EP_FLOAT(to_bfloat16, each<Half, Bits>(block, at, [](Bits x) { return to_bfloat16(x); }, ONE))
+EP_FLOAT(of_float16_to, each<Bits, Half>(block, at, [](Half x) { return of_float16(x); }, ONE))
 
 EP_FLOAT(quantised_to_int8, quantised<of::int8>(block, at))
 EP_FLOAT(quantised_to_uint8, quantised<of::uint8>(block, at))
 EP_BYTES(dequantised, dequantised<T>(block, at))
 EP_KERNEL(dequantised, int32, dequantised<T>(block, at))
+
+#undef EP_WIDE
+#define EP_WIDE EP_CLONES_256
+EP_FLOAT(to_int32, cast<of::int32, T>(block, at))
+EP_KERNEL(to_int32, int64, cast<of::int32, T>(block, at))
+EP_BYTES(to_int32, cast<of::int32, T>(block, at))
+EP_NUMBERS(to_bool, each<of::uint8, T>(block, at, [](T x) { return x != 0; }, ONE))
+EP_SAME(to_bool, each<of::uint8, T>(block, at, [](T x) { return x != 0; }, ONE))
+EP_FLOAT(of_bfloat16_to, each<Bits, Half>(block, at, [](Half x) { return Bits(x) << 16; }, ONE))

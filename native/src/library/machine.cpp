@@ -1,5 +1,6 @@
 // What tells this machine from others: support/machine.py makes the same text, and a test holds both equal.
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../../include/measure.h"
 #include "onednn.h"
 
 namespace {
@@ -68,6 +70,7 @@ std::string id() {
   for (const char* path : {"/etc/machine-id", "/var/lib/dbus/machine-id"})
     if (const std::string given = content(path); !given.empty()) return given;
   const char *state = std::getenv("XDG_STATE_HOME"), *home = std::getenv("HOME");
+  if (const passwd* user = nullptr; home == nullptr && (user = getpwuid(getuid())) != nullptr) home = user->pw_dir;
   const std::string in_home = std::string(home != nullptr ? home : "") + "/.local/state";
   return content((state != nullptr && *state == '/' ? state : in_home) + "/edgeplan/machine-id");
 }
@@ -79,4 +82,10 @@ std::string library::machine() {
   uname(&system);
   const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
   return processor() + caches() + cores + " " + system.machine + "\n" + id();
+}
+
+EP_EXPORT const char* ep_machine(void) {
+  thread_local std::string told;
+  told = library::machine();
+  return told.c_str();
 }

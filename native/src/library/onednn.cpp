@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "../loops/code_slots.h"
 #include "../session/error.h"
 
 using namespace library;
@@ -107,9 +108,11 @@ Onednn::Onednn(const std::string& path) : path_(path) {
   const BoundedWaits waits;
   handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) throw Error{EP_DEVICE, dlerror(), path, INSTALL};
+  ep_pool_code(path.c_str());
   const auto version_of = reinterpret_cast<const Version* (*)()>(function("dnnl_version"));
   const auto isa_of = reinterpret_cast<int (*)()>(function("dnnl_get_effective_cpu_isa"));
   if (version_of == nullptr || isa_of == nullptr) throw Error{EP_DEVICE, path + ": it is no oneDNN", path, INSTALL};
+  inside_ = reinterpret_cast<const void*>(version_of);
   const Version& version = *version_of();
   version_ = std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
   if (version.major != MAJOR) throw Error{EP_DEVICE, path + ": version " + version_ + ", not 3.x", path, INSTALL};
@@ -124,10 +127,7 @@ void* Onednn::function(const char* name) const { return dlsym(handle_, name); }
 void Onednn::call(const char* name, Word a, Word b, Word c, Word d) const {
   const auto found = reinterpret_cast<Four>(function(name));
   const loops::Status status = found != nullptr ? found(a, b, c, d) : 3;
-  if (status == 0) return;
-  const char* why = status < std::size(STATUSES) ? STATUSES[status] : "an unknown status";
-  throw Error{EP_DEVICE, std::string(name) + " failed: " + why, "oneDNN " + version_,
-              "report the model; ONEDNN_VERBOSE=all prints what the library was asked"};
+  if (status != 0) failed(name, status);
 }
 
 Word Onednn::stream() const {
@@ -140,13 +140,14 @@ void Onednn::set_threads(int count) const {
   if (threads_ != nullptr) threads_(count, 0, 0, 0);
 }
 
-void Onednn::require(const program::Program& program, const std::string& where, const std::string& plan_again) const {
+void Onednn::require(const program::Program& program, const std::string& where, const std::string& plan_again,
+                     const std::string& machine) const {
   const format::Facts& facts = program.facts();
   std::string wrong;
   const auto differ = [&](const char* name, const std::string& here, const std::string& planned) {
     if (here != planned) wrong += (wrong.empty() ? "" : "; ") + (name + (" is " + here) + ", the plan is for " + planned);
   };
-  if (machine() != program.text(facts.machine)) wrong = "it was made on another machine";
+  if (machine != program.text(facts.machine)) wrong = "it was made on another machine";
   differ("library", version_, program.text(facts.version));
   differ("commit", commit_, program.text(facts.commit));
   differ("isa", isa_, program.text(facts.isa));
@@ -187,22 +188,24 @@ std::vector<Four> Onednn::kernels_of(const program::Program& program, const std:
 loops::Places Onednn::places() const {
   loops::Places found{};
   found.at_engine = engine_;
-  found.cache_file = -1;
   found.fn_query = reinterpret_cast<Four>(function("dnnl_primitive_desc_query"));
   found.fn_next = reinterpret_cast<Four>(function("dnnl_primitive_desc_next_impl"));
   found.fn_memory = reinterpret_cast<Four>(function("dnnl_memory_create"));
   found.fn_execute = reinterpret_cast<Four>(function("dnnl_primitive_execute"));
   found.fn_place = reinterpret_cast<Four>(function("dnnl_memory_set_data_handle"));
-  found.fn_threads = as<Four>(reinterpret_cast<void*>(threads_));
   found.what_name = IMPLEMENTATION_NAME;
   return found;
+}
+
+void Onednn::failed(const std::string& function, Word status) const {
+  const auto number = static_cast<std::size_t>(status);
+  const char* why = number < std::size(STATUSES) ? STATUSES[number] : "an unknown status";
+  throw Error{EP_DEVICE, function + " failed: " + why, "oneDNN " + version_,
+              "report the model; ONEDNN_VERBOSE=all prints what the library was asked"};
 }
 
 void Onednn::failed_execution(Word status) const {
   if (status == INVALID_INDEX)
     throw Error{EP_MODEL, "an index lies outside the axis that it picks from", "the model, run", "correct the inputs"};
-  const auto number = static_cast<std::size_t>(status);
-  const char* why = number < std::size(STATUSES) ? STATUSES[number] : "an unknown status";
-  throw Error{EP_DEVICE, std::string("dnnl_primitive_execute failed: ") + why, "oneDNN " + version_,
-              "report the model; ONEDNN_VERBOSE=all prints what the library was asked"};
+  failed("dnnl_primitive_execute", status);
 }

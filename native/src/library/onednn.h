@@ -9,6 +9,9 @@
 
 namespace library {
 
+// This machine's text, as support/machine.py makes it of the same facts: a plan is not run on another one.
+std::string machine();
+
 // The loaded library with one CPU engine; kept until the process ends, as its threads are.
 class Onednn {
  public:
@@ -17,7 +20,8 @@ class Onednn {
   static Onednn& load(const char* given, const std::string& planned);
 
   // Error: EP_FORMAT where a plan was made for another version, commit or instruction set.
-  void require(const program::Program& program, const std::string& where, const std::string& plan_again) const;
+  void require(const program::Program& program, const std::string& where, const std::string& plan_again,
+               const std::string& machine = library::machine()) const;
 
   // Address of a function; null where there is none.
   void* function(const char* name) const;
@@ -29,11 +33,15 @@ class Onednn {
   std::vector<loops::Function> functions_of(const program::Program& program) const;
   // The addresses of compiled kernels of a program; null for rows that are read from the file. Error: EP_FORMAT.
   static std::vector<loops::Four> kernels_of(const program::Program& program, const std::string& plan_again);
-  // Words that loops take: its functions, its engine; all else 0, and no cache file.
+  // Words that loops take: its functions, its engine; all else 0.
   loops::Places places() const;
+  // Error of a status that a function returned.
+  [[noreturn]] void failed(const std::string& function, Word status) const;
   // Error of a status of `dnnl_primitive_execute` or a compiled kernel.
   [[noreturn]] void failed_execution(Word status) const;
 
+  // An address of its code: to look a function up reads pages of its tables, and others around them.
+  const void* inside() const { return inside_; }
   const std::string& path() const { return path_; }
   const std::string& version() const { return version_; }
   const std::string& commit() const { return commit_; }
@@ -43,11 +51,9 @@ class Onednn {
   explicit Onednn(const std::string& path);
   std::string path_, version_, commit_, isa_;
   void* handle_ = nullptr;
+  const void* inside_ = nullptr;
   Word engine_ = 0;
   loops::Four threads_ = nullptr;
 };
-
-// This machine's text, as support/machine.py makes it of the same facts: a plan is not run on another one.
-std::string machine();
 
 }  // namespace library

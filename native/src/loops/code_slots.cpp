@@ -1,4 +1,4 @@
-// Memory for generated code, mapped once for all kernels (process.cpp): functions of the C types
+// Memory for generated code, mapped once for all kernels (code_pool.cpp): functions of the C types
 // of `mmap`, `mprotect` and `munmap` that hand out slots of a region, and call the C library's for all else.
 #include <sys/mman.h>
 

@@ -8,6 +8,8 @@ using namespace loops;
 
 namespace {
 
+constexpr Status NO_OBJECT = 2;  // `dnnl_invalid_arguments`
+
 // The last byte of a state; of one broken, operation and status are before it.
 enum State : Word { NOT_MADE, BEING_MADE, MADE, BROKEN };
 
@@ -42,10 +44,12 @@ Word argument(const Context& context, Role role, Word value) {
 
 Status operate(const Context& context, Word operation) {
   const Tape& tape = context.tape;
-  const Word kind = tape.kinds[operation], row = operation * context.width;
+  const Word kind = tape.kinds[operation], row = operation * INTEGERS;
   Word words[INTEGERS] = {};
-  for (Word k = 0; k < context.width; ++k)
+  for (Word k = 0; k < INTEGERS; ++k) {
     words[k] = argument(context, tape.roles[row + k], tape.values[row + k]);
+    if (tape.roles[row + k] == HANDLE && words[k] == 0) return NO_OBJECT;  // the library was asked for it, and has none
+  }
   if (kind == COPY) {
     context.store.scratch[words[0]] = words[1];
     return 0;
@@ -54,6 +58,12 @@ Status operate(const Context& context, Word operation) {
   const Word given = invoke(tape.functions[operation], words, &tape.floats[operation * FLOATS]);
   if (kind == ASK) context.store.handles[tape.made[operation]] = given;
   return kind == CALL ? static_cast<Status>(given) : 0;
+}
+
+Found failed(Own& own, Word operation, Word status) {
+  own.operation = operation;
+  own.status = status;
+  return FAILED;
 }
 
 Found make(const Context& context, Own& own, Word group, Word* state) {
@@ -82,8 +92,4 @@ Found loops::ensure(const Context& context, Own& own, Word group) {
   for (; found == BEING_MADE; found = load(state)) rest(begun);
   if (found == MADE) return DONE;
   return failed(own, found >> 32, found >> 8 & 0xFFFFFF);  // what the thread said that was at it
-}
-
-EP_EXPORT Word ep_ensure(const Context* context, Own* own, Word group) {
-  return ensure(*context, *own, group);
 }

@@ -1,4 +1,4 @@
-// Words mixed into a few, at the speed of memory: what `runtime.memory.checksum` is made from.
+// Words mixed into a few, at the speed of memory: what checksums are made from.
 #include "loops.h"
 
 using Bits = std::uint64_t;
@@ -15,9 +15,7 @@ Bits mixed(Bits state, Bits word) {
 
 }  // namespace
 
-// Mix words into `LANES` states, in turn, so that multiplications overlap. A step can be undone: no change of
-// a word is lost.
-EP_EXPORT void ep_mix(const Bits* words, Word count, Bits* states) {
+void loops::mix(const Bits* words, Word count, Bits* states) {
   Bits a = states[0], b = states[1], c = states[2], d = states[3];
   Word k = 0;
   for (; k + loops::LANES <= count; k += loops::LANES) {

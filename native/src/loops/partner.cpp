@@ -1,7 +1,7 @@
 // The loop over the steps of a program, whatever its plan is of: wait for a counter, run a step, count it.
 //
 // Of a pair the counters are words in memory that both processors see while they run, of which the other one
-// uses the lower half. A cold start leaves the loop at a step that is not prepared yet (`lanes.cpp`).
+// uses the lower half. A cold start leaves the loop at a step that is not prepared yet.
 #include "loops.h"
 #include "threads.h"
 
@@ -54,7 +54,10 @@ Found loops::run_lane(const Places& places, Own& own, const Item* items, Word* t
     if (calls == nullptr) return NONE;
     if (const Found found = await(own, items[k].needed, limit_ns)) return found;
     times[2 * k] = now_ns();
-    if (const Status status = run(places, own.stream, calls, items[k])) return failed(own, EXECUTION, status);
+    if (const Status status = run(places, own.stream, calls, items[k])) {
+      own.status = status;
+      return FAILED;
+    }
     times[2 * k + 1] = now_ns();
     if (own.counter != nullptr) put(own.counter, k + 1);
   }

@@ -69,7 +69,7 @@ struct Facts {
   Word kind, threads, steps;
   Word model, machine, version, commit, isa, layout, library;  // texts; `library`: its file when it was planned
   Word descriptors, attributes, primitives, memories;          // rows that the tape makes
-  Word scratch, blocks;                                        // words that a session needs beside its handles
+  Word scratch;                                                // words that arrays of handles are put together in
   Word arena_bytes, weights_bytes;  // of a cold start behind the arena, of memory: of the file weights.bin
   // of a cold start
   Word equal_cores, widen_from, continuous, cache_bytes;
@@ -90,6 +90,7 @@ constexpr const char* DTYPES[] = {"float32", "int32", "int64", "int8", "uint8", 
 
 struct File {
   Word path, bytes, stamp[5];
+  std::uint64_t checksum;  // of a file of another stamp contents decide
 };
 
 // One weight of a record that is made from the model's file when it is needed.

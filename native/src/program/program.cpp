@@ -11,15 +11,23 @@ using namespace program;
 using format::Header;
 using format::Section;
 
-EP_EXPORT void ep_mix(const std::uint64_t* words, Word count, std::uint64_t* states);
+void Checksum::add(const void* bytes, std::size_t count) {
+  loops::mix(static_cast<const std::uint64_t*>(bytes), static_cast<Word>(count / 8), states_);
+  std::memcpy(&rest_, static_cast<const char*>(bytes) + count / 8 * 8, count % 8);
+  count_ += count;
+}
+
+std::uint64_t Checksum::ended() const {
+  const std::uint64_t found[] = {states_[1], states_[2], states_[3], rest_, count_};
+  std::uint64_t result[loops::LANES] = {states_[0], 0, 0, 0};
+  for (const std::uint64_t& word : found) loops::mix(&word, 1, result);
+  return result[0];
+}
 
 std::uint64_t program::checksum(const void* bytes, std::size_t count) {
-  std::uint64_t states[loops::LANES] = {1, 2, 3, 4}, rest = 0;
-  ep_mix(static_cast<const std::uint64_t*>(bytes), static_cast<Word>(count / 8), states);
-  std::memcpy(&rest, static_cast<const char*>(bytes) + count / 8 * 8, count % 8);
-  std::uint64_t found[] = {states[1], states[2], states[3], rest, count}, result[loops::LANES] = {states[0], 0, 0, 0};
-  for (const std::uint64_t& word : found) ep_mix(&word, 1, result);
-  return result[0];
+  Checksum found;
+  found.add(bytes, count);
+  return found.ended();
 }
 
 EP_EXPORT std::uint64_t ep_checksum(const void* bytes, Word count) {
@@ -39,7 +47,6 @@ Program::Program(const std::string& path, const std::string& plan_again) : path_
   mapped_ = true;
   try {
     check();
-    adopt();
   } catch (...) {
     munmap(mapped, bytes_);
     throw;
@@ -49,7 +56,6 @@ Program::Program(const std::string& path, const std::string& plan_again) : path_
 Program::Program(const void* bytes, std::size_t count) : from_(bytes), bytes_(count) {
   if (count < sizeof(Header)) damaged("it is too short");
   check();
-  adopt();
 }
 
 Program::~Program() {
@@ -64,7 +70,17 @@ void Program::drop_pages() const {
   if (mapped_) madvise(const_cast<void*>(from_), bytes_, MADV_DONTNEED);
 }
 
-void Program::check() const {
+void Program::check() {
+  check_sections();
+  adopt();
+  switch (header().kind) {
+    case format::COLD_START: return check_cold(*this);
+    case format::MEMORY: return check_memory(*this);
+    default: damaged("it is of no kind");
+  }
+}
+
+void Program::check_sections() const {
   const Header& head = header();
   if (std::memcmp(head.magic, format::MAGIC, sizeof head.magic) != 0) damaged("it is no program");
   if (head.version != format::VERSION || head.byte_order != format::ORDER)

@@ -1,4 +1,4 @@
-// A program file, mapped: its rows, where a file was found to hold what it says.
+// A program file, mapped, and found whole: every number in its rows is within its bounds, and taken as it is.
 #pragma once
 
 #include <string>
@@ -13,9 +13,19 @@ using loops::Array;
 // A digest at the speed of memory (mixing.cpp); no protection against somebody who means to deceive.
 std::uint64_t checksum(const void* bytes, std::size_t count);
 
+// The same of bytes that are had part by part, each but the last a multiple of 32.
+class Checksum {
+ public:
+  void add(const void* bytes, std::size_t count);
+  std::uint64_t ended() const;
+
+ private:
+  std::uint64_t states_[loops::LANES] = {1, 2, 3, 4}, rest_ = 0, count_ = 0;
+};
+
 class Program {
  public:
-  // Map a file and check it whole; Error: it is none, damaged, or of another version.
+  // Map a file and check all of it; Error: it is none, damaged, or of another version.
   explicit Program(const std::string& path, const std::string& plan_again);
   // The same of bytes that the caller keeps, for measuring.
   Program(const void* bytes, std::size_t count);
@@ -34,6 +44,8 @@ class Program {
     return {static_cast<const Row*>(found.from), found.count};
   }
 
+  [[noreturn]] void damaged(const char* why) const;
+
   // Give the pages back that checking has mapped: those that are needed come again.
   void drop_pages() const;
 
@@ -43,9 +55,9 @@ class Program {
     Word count;
   };
   Found section(format::Id id, std::size_t row_bytes) const;
-  void check() const;   // header, sections, facts and texts
-  void adopt();         // facts and texts, once they are checked
-  [[noreturn]] void damaged(const char* why) const;
+  void check();
+  void check_sections() const;
+  void adopt();  // facts and texts, once they are checked
 
   std::string path_, plan_again_;
   const void* from_ = nullptr;

@@ -1,76 +1,15 @@
 // The C interface: every exception ends here, one thread at a time works with a session, and none in a fork.
-#include <pthread.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cmath>
-#include <new>
 
-#include "session.h"
+#include "../loops/threads.h"
+#include "guarded.h"
 
-using program::Program;
+using namespace guarding;
 using session::Options;
-using session::Session;
-
-struct ep_session {
-  std::unique_ptr<Session> opened;
-  std::atomic<bool> busy{false};
-  pid_t process = getpid();
-  std::string error, folder;
-};
 
 namespace {
-
-thread_local std::string last_of_thread;
-std::atomic<bool> forked{false}, hooked{false};
-
-std::string told(const Error& error) {
-  std::string text = error.what;
-  if (!error.where.empty()) text += "\n  where: " + error.where;
-  if (!error.next.empty()) text += "\n  next:  " + error.next;
-  return text;
-}
-
-Error in_fork(const std::string& where) {
-  return {EP_DEVICE, "a process that opened a plan was forked: threads of the libraries did not follow", where,
-          "start a fresh process and open the plan there"};
-}
-
-// Do something, and turn what it throws into a status and a text.
-template <class Work>
-ep_status guarded(std::string& text, Work work) {
-  try {
-    work();
-    return EP_OK;
-  } catch (const Error& error) {
-    text = told(error);
-    return error.status;
-  } catch (const std::bad_alloc&) {
-    text = told({EP_ERROR, "there is not enough memory", "", "free some, or plan with less memory"});
-  } catch (const std::exception& error) {
-    text = told({EP_ERROR, error.what(), "", "report it"});
-  } catch (...) {
-    text = "something unknown was thrown";
-  }
-  return EP_ERROR;
-}
-
-// The same with a session, for one thread at a time.
-template <class Work>
-ep_status with(const ep_session* given, Work work) {
-  auto* session = const_cast<ep_session*>(given);
-  if (session == nullptr) return EP_INPUT;
-  if (session->busy.exchange(true)) return EP_BUSY;  // its error is another thread's
-  const ep_status status = guarded(session->error, [&] {
-    if (session->process != getpid()) throw in_fork(session->folder);
-    work(*session->opened);
-  });
-  session->busy = false;
-  return status;
-}
-
-void mark_fork() { forked = true; }
 
 format::Border border_of(const Session& opened, format::Id id, int number) {
   const auto borders = opened.program().rows<format::Border>(id);
@@ -108,6 +47,7 @@ void require_fitting(const Session& opened, format::Id id, const ep_buffer* give
 
 Options options_of(const ep_options* given) {
   Options found;
+  found.begun_ns = loops::now_ns();
   if (given == nullptr) return found;
   if (given->size < sizeof(ep_options)) throw Error{EP_INPUT, "the options are those of an older version", "ep_open", "build again"};
   found.library = given->library;
@@ -150,17 +90,7 @@ void Session::copy_in(const ep_buffer* inputs) {
 EP_EXPORT int ep_abi_version(void) { return EP_ABI_VERSION; }
 
 EP_EXPORT ep_status ep_open(const char* folder, const ep_options* options, ep_session** session) {
-  if (session == nullptr) return EP_INPUT;
-  *session = nullptr;
-  return guarded(last_of_thread, [&] {
-    if (folder == nullptr) throw Error{EP_INPUT, "no folder was named", "ep_open", "name a plan folder"};
-    if (forked) throw in_fork(folder);
-    if (!hooked.exchange(true)) pthread_atfork(nullptr, nullptr, mark_fork);
-    auto made = std::make_unique<ep_session>();
-    made->folder = folder;
-    made->opened = opened(folder, options_of(options));
-    *session = made.release();
-  });
+  return open_as(session, folder, [&](const std::string& named) { return opened(named, options_of(options)); });
 }
 
 EP_EXPORT int ep_input_count(const ep_session* session) { return count_of(session, format::INPUTS); }
@@ -190,6 +120,7 @@ EP_EXPORT ep_status ep_run(ep_session* session, const ep_buffer* inputs, int inp
         std::memcpy(outputs[k].data, from, outputs[k].bytes);
     }
     if (!in_place) opened.taken();
+    opened.ended();
   });
 }
 
@@ -218,8 +149,19 @@ EP_EXPORT double ep_fact(const ep_session* session, const char* name) {
   return found;
 }
 
+EP_EXPORT const char* ep_text(const ep_session* session, const char* name) {
+  const char* found = nullptr;
+  with(session, [&](Session& opened) {
+    const format::Facts& facts = opened.program().facts();
+    const std::string wanted = name;
+    if (wanted == "model") found = opened.program().text(facts.model);
+    if (wanted == "layout") found = opened.program().text(facts.layout);
+  });
+  return found;
+}
+
 EP_EXPORT const char* ep_last_error(const ep_session* session) {
-  return session == nullptr ? last_of_thread.c_str() : session->error.c_str();
+  return session == nullptr ? last_of_thread().c_str() : session->error.c_str();
 }
 
 EP_EXPORT void ep_close(ep_session* session) {

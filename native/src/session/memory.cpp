@@ -1,5 +1,165 @@
-#include "session.h"
+#include "memory.h"
 
-std::unique_ptr<session::Session> session::open_memory(const std::string& folder, std::unique_ptr<Program>, const Options&) {
-  throw Error{EP_FORMAT, "not yet", folder, ""};
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+
+using namespace session;
+
+namespace {
+
+constexpr Word MIB = 1 << 20;
+constexpr std::int32_t EXECUTE = 3;  // a stage of spans
+
+Word budget_of(std::uint64_t bytes) { return static_cast<Word>(std::min<std::uint64_t>(bytes, std::uint64_t{1} << 60)); }
+
+Error too_small(Word budget, Word least) {
+  char text[128];
+  std::snprintf(text, sizeof text, "%.2f MiB is not enough: the least is %.2f MiB over idle for the slices of this plan",
+                static_cast<double>(budget) / MIB, static_cast<double>(least) / MIB);
+  const std::string enough = std::to_string((least + MIB - 1) / MIB);
+  return {EP_INFEASIBLE, text, "--budgets",
+          "give " + enough + "MiB or more, or plan the model again with finer slices: edgeplan plan memory"};
+}
+
+Runs runs_of(const Program& program, format::Id id) {
+  const auto rows = program.rows<Word>(id);
+  return Runs(rows.from, rows.from + rows.length);
+}
+
+}  // namespace
+
+std::unique_ptr<session::Session> session::open_memory(const std::string& folder, std::unique_ptr<Program> program,
+                                                       const Options& given) {
+  MemoryOptions options;
+  options.library = given.library;
+  options.budget = given.budget;
+  const auto readers = program->rows<Word>(format::READERS);
+  options.readers.assign(readers.from, readers.from + readers.length);
+  return std::make_unique<MemorySession>(folder, std::move(program), std::move(options));
+}
+
+MemorySession::MemorySession(const std::string& folder, std::unique_ptr<Program> program, MemoryOptions options)
+    : options_(std::move(options)),
+      onednn_(library::Onednn::load(options_.library, program->text(program->facts().library))) {
+  add(folder, std::move(program));
+  if (options_.budget > 0)
+    use(choose(budget_of(options_.budget)));
+  else
+    schedule_ = options_.schedule ? *options_.schedule : stored(this->program(), 0);
+  stream();
+}
+
+bool MemorySession::has_finer() {
+  const std::string folder = plans_.front().folder + "/finer";
+  struct stat found;
+  if (plans_.size() > 1) return true;
+  if (stat(folder.c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) return false;
+  add(folder, std::make_unique<Program>(folder + "/program.bin", plan_again(format::MEMORY)));
+  return true;
+}
+
+void MemorySession::add(const std::string& folder, std::unique_ptr<Program> program) {
+  if (program->header().kind != format::MEMORY) program->damaged("it is of no plan of memory");
+  plans_.push_back({folder, std::move(program)});
+}
+
+// The fastest stored schedule that a budget is enough for, of the coarsest plan that has any.
+MemorySession::Found MemorySession::choose(Word budget) {
+  Word least = budget_of(~std::uint64_t{0});
+  for (std::size_t plan = 0; plan == 0 || (plan == 1 && has_finer()); ++plan) {
+    if (auto chosen = fitting(*plans_[plan].program, budget)) return {plan, std::move(*chosen)};
+    least = std::min(least, least_budget(*plans_[plan].program));
+  }
+  throw too_small(budget, least);
+}
+
+std::unique_ptr<LibraryPages> MemorySession::library_pages() const {
+  const void* inside = onednn_.inside();
+  if (options_.records) return std::make_unique<RecordedPages>(inside);
+  Runs running = runs_of(program(), format::PAGES_RUNNING);
+  if (narrow_limit(program()) == format::NOTHING || running.empty()) return std::make_unique<LibraryPages>(inside);
+  return std::make_unique<KeptPages>(inside, runs_of(program(), format::PAGES_MAKING), std::move(running));
+}
+
+std::unique_ptr<WeightsFile> MemorySession::weights(std::size_t plan) const {
+  onednn_.require(*plans_[plan].program, plans_[plan].folder, plan_again(format::MEMORY));
+  return std::make_unique<WeightsFile>(plans_[plan].folder, *plans_[plan].program);
+}
+
+// Pages of the program that checking it and making kernels have mapped are given back.
+void MemorySession::make(std::unique_ptr<WeightsFile> file) {
+  program().drop_pages();
+  stream_ = std::make_unique<Stream>(onednn_, program(), std::move(file), library_pages(), options_, schedule_);
+  program().drop_pages();
+}
+
+Stream& MemorySession::stream() {
+  if (stream_ == nullptr) make(weights(plan_));
+  return *stream_;
+}
+
+void MemorySession::run(const ep_buffer* inputs) {
+  stream().run([&] { copy_in(inputs); });
+}
+
+void MemorySession::taken() {
+  if (stream_ != nullptr) stream_->taken();
+}
+
+double MemorySession::set_budget(std::uint64_t bytes) {
+  Found found = choose(budget_of(bytes));
+  if (found.plan != plan_) {
+    auto file = weights(found.plan);
+    stream_.reset();  // both at once would take too much
+    use(std::move(found));
+    make(std::move(file));
+  } else {
+    if (!(found.chosen.schedule == stream().schedule())) stream().apply(found.chosen.schedule);
+    use(std::move(found));
+  }
+  return program().rows<format::Schedule>(format::SCHEDULES)[row_].predicted_ms;
+}
+
+void MemorySession::use(Found found) {
+  plan_ = found.plan;
+  row_ = found.chosen.row;
+  schedule_ = std::move(found.chosen.schedule);
+}
+
+Runs MemorySession::pages(bool running) {
+  auto* recorded = dynamic_cast<RecordedPages*>(&stream().pages());
+  return recorded != nullptr ? recorded->found(running) : Runs{};
+}
+
+std::vector<ep_span> MemorySession::trace() const {
+  std::vector<ep_span> found;
+  if (stream_ == nullptr || !stream_->ran()) return found;
+  const std::vector<Word>& times = stream_->times();
+  for (std::size_t k = 0; k < times.size(); k += 2)
+    found.push_back({0, static_cast<std::int32_t>(k / 2), EXECUTE, 0, times[k], times[k + 1]});
+  return found;
+}
+
+double MemorySession::fact(const std::string& name) const {
+  const format::Facts& facts = program().facts();
+  const format::Schedule& schedule = program().rows<format::Schedule>(format::SCHEDULES)[row_];
+  if (name == "threads") return static_cast<double>(facts.threads);
+  if (name == "steps") return static_cast<double>(facts.steps);
+  if (name == "budget_bytes") return static_cast<double>(schedule.budget_bytes);
+  if (name == "predicted_ms") return schedule.predicted_ms;
+  if (name == "bytes_per_ms") return facts.bytes_per_ms;
+  if (name == "others") return facts.others;
+  if (name == "limit_bytes") return static_cast<double>(std::max<Word>(0, narrow_limit(program())));
+  if (name == "isolated") return static_cast<double>(facts.isolated);
+  if (stream_ == nullptr) return std::nan("");
+  if (name == "bytes_read") return static_cast<double>(stream_->bytes_read());
+  if (name == "waited_ns") return static_cast<double>(stream_->waited_ns());
+  if (name == "direct") return stream_->direct();
+  if (name == "streamed_bytes") return static_cast<double>(stream_->streamed_bytes());
+  if (name == "widened_per_ms") return stream_->widened_per_ms();
+  if (name == "run_ns") return static_cast<double>(stream_->began_ns());
+  if (name == "ended_ns") return stream_->ran() && facts.steps > 0 ? static_cast<double>(stream_->times().back()) : 0;
+  return std::nan("");
 }

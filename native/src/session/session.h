@@ -21,6 +21,7 @@ struct Options {
   int continuous = -1;
   bool fixed = false;
   std::uint64_t budget = 0;
+  Word begun_ns = 0;  // when opening began
 };
 
 class Session {
@@ -33,6 +34,8 @@ class Session {
   virtual void run(const ep_buffer* inputs) = 0;
   // Outputs were copied: their memory may be used again. Where one was not, this is called before the next run.
   virtual void taken() {}
+  // The end of a run, behind all that the caller waits for.
+  virtual void ended() {}
   virtual double set_budget(std::uint64_t bytes);  // predicted ms; Error: EP_INFEASIBLE
   virtual void prepare_later() = 0;
   virtual std::vector<ep_span> trace() const = 0;

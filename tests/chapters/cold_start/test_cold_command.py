@@ -10,7 +10,7 @@ import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper
-from plan_folders import reserve_in
+from plan_folders import records_in
 from tiny_profiled import PLAN_TINY, git, own_state, tiny  # noqa: F401  a fixture
 from typer.testing import CliRunner
 
@@ -67,11 +67,11 @@ def test_the_cache_is_limited(planned_tiny: tuple[Path, str], monkeypatch: pytes
     monkeypatch.chdir(folder)
     whole = (folder / "plan" / "weights.cache").stat().st_size
     assert f"weight cache    {whole / 1e6:.2f} MB, no limit" in output
-    cached = [s.weight_bytes for s in reserve_in(folder / "plan").steps if s.cached]
+    cached = [s.weight_bytes for s in records_in(folder / "plan")[0] if s.cached]
     for limit in (0.0, sum(cached) / 2e6, 1.0):
         done = CliRunner().invoke(app, [*PLAN_TINY, "-o", "limited", "--cache-limit", str(limit)])
         assert done.exit_code == 0, done.output
-        kept = [s.weight_bytes for s in reserve_in(folder / "limited").steps if s.cached]
+        kept = [s.weight_bytes for s in records_in(folder / "limited")[0] if s.cached]
         cache = folder / "limited" / "weights.cache"
         size = cache.stat().st_size if cache.exists() else 0
         told = f"weight cache    {size / 1e6:.2f} MB, limit {limit:.2f} MB: "

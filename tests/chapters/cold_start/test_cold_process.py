@@ -18,7 +18,7 @@ from edgeplan.graph.model_file import model_files
 from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.process.child import prepare_offline, run_cold
 from edgeplan.measurement.process.job import STOCK_TOLERANCE, PrepareJob, RunJob
-from edgeplan.runtime.weight_cache import stamp
+from edgeplan.support.stamps import stamp
 from edgeplan.support.workers import ColdRunError
 from edgeplan.testing.settings import own_modules
 

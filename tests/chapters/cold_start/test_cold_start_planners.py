@@ -245,8 +245,13 @@ def test_unknown_planner_and_missing_profile_are_named() -> None:
         plan([], "optimal", TARGET)
 
 
-def test_a_planner_without_candidates_says_so() -> None:
-    cached = Candidate("k", "cached_read", {"big": 1.0}, {"big": 1.0}, {"big": 0.0}, {1: 1.0, 2: 1.0})
-    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("only", (), (cached,)),))
-    with pytest.raises(FormatError, match="only"):
-        plan([profile], "K", TARGET)
+def test_weights_that_are_always_cached_are_so_without_caching() -> None:
+    times, nothing = {"big": 1.0}, {"big": 0.0}
+    always = Candidate("k", "cached_read", times, times, nothing, {1: 1.0, 2: 1.0})
+    raw, cached = (
+        Candidate("k", source, times, times, spent, {1: 1.0, 2: 1.0})
+        for source, spent in (("raw", times), ("cached_read", nothing))
+    )
+    profile = Profile("m", "nhwc", 2, 0, 1.0, (Layer("one", (), (always,)), Layer("other", (), (raw, cached))))
+    for planner in ("warm", "K"):
+        assert [c.source for c in outcomes([profile], planner)["nhwc"].chosen] == ["cached_read", "raw"]

@@ -32,8 +32,7 @@ from edgeplan.planning.memory.document import MemoryUse
 from edgeplan.profiling.streaming import RunSettings, StreamRun, run_apart
 from edgeplan.runs import run
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.program_file import PROGRAM_BIN, read_head
 from edgeplan.support.workers import ColdRunError
 
 Edgeplan = Callable[..., Any]
@@ -102,22 +101,22 @@ def test_budgets_follow_each_other_in_one_session(edgeplan: Edgeplan, place: Pat
 
 
 def test_the_process_that_runs_changes_budgets_without_numpy_and_stays_in_them(plan: Path, tmp_path: Path) -> None:
-    program = read_folder(plan).program_of(StreamProgram)
-    inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(program.inputs)}
-    for border in program.inputs:
+    borders = read_head(plan / PROGRAM_BIN).inputs
+    inputs = {b.name: tmp_path / f"{k}.bin" for k, b in enumerate(borders)}
+    for border in borders:
         inputs[border.name].write_bytes(bytes(border.size))
     settings = RunSettings(inputs, runs=2, isolated=False)
-    own = run_apart(plan, 1, [None], settings)
+    own = run_apart(plan, [None], settings)
     assert own.phases[0].replan_ms == 0
     budgets = [_least(plan) + k * _MIB for k in (1, 2, 1)]
-    again = run_apart(plan, 1, budgets, settings)
+    again = run_apart(plan, budgets, settings)
     assert again.idle.rss < own.idle.rss + 2 * _MIB
     assert {digest for phase in again.phases for digest in phase.digests} == set(own.phases[0].digests)
+    assert [phase.replan_ms > 0 for phase in again.phases] == [False, True, True]  # it was opened by the first
     for budget, phase in zip(budgets, again.phases, strict=True):
-        assert phase.replan_ms > 0
         assert phase.memory.rss - again.idle.rss <= budget
-    with pytest.raises(ColdRunError, match="no stored schedule fits 1 bytes"):
-        run_apart(plan, 1, [1], settings)
+    with pytest.raises(ColdRunError, match="is not enough: the least is"):
+        run_apart(plan, [1], settings)
 
 
 def _least(plan: Path) -> int:
@@ -319,8 +318,8 @@ def _group() -> None:
 def _limited(plan: Path, tmp_path: Path, budget: int) -> Limited:
     (tmp_path / "input").write_bytes(bytes(4 * 3 * 32 * 32))
     gate = tmp_path / "gate"
-    job = RunSettings({"input": tmp_path / "input"}, runs=3, isolated=False).job(plan, 1, [None])
-    return run_limited("edgeplan.runtime.streaming.worker", json.dumps({**job, "gate": str(gate)}).encode(), gate, budget)
+    job = RunSettings({"input": tmp_path / "input"}, runs=3, isolated=False).job(plan, [None])
+    return run_limited("edgeplan.measurement.process.streaming", json.dumps({**job, "gate": str(gate)}).encode(), gate, budget)
 
 
 def test_a_plan_lives_in_its_budget_as_the_system_counts(plan: Path, tmp_path: Path) -> None:

@@ -26,16 +26,11 @@ from edgeplan.measurement.process.memory_group import NoGroupError, memory_group
 from edgeplan.planning.memory.quick import Mode
 from edgeplan.profiling.streaming import RunSettings, StreamProfile, profile_program
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import MEMORY, read_folder
-from edgeplan.runtime.streaming.memory_session import (
-    MemoryPrediction,
-    MemorySchedule,
-    again_of,
-    by_coarseness,
-    choose,
-    schedules_of,
-)
+from edgeplan.runtime.folder import FINER_NAME, read_folder
+from edgeplan.runtime.native_session import open_session
+from edgeplan.runtime.program_file import PROGRAM_BIN, read_head
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.schedules import MemoryPrediction, MemorySchedule
 
 LANE = "processes"  # see tests/conftest.py
 
@@ -100,7 +95,6 @@ def test_what_a_run_took_too_much_is_left_to_it_by_later_plans(planner: Planner,
     stored = read_folder(folder)
     assert stored.predicted(MemoryPrediction).profile["objects_bytes"] > profiled[made.candidate.form] + MIB
     assert stored.scheduled(MemorySchedule).budget_bytes == budget
-    assert again_of(stored).planned(budget, Mode.back_to_back).budget == made.document.budget_bytes  # of the arena
 
 
 @pytest.mark.long
@@ -166,12 +160,16 @@ def test_a_run_that_is_killed_had_a_failed_allocation(subject: StudiedModel, pla
 
 def test_chosen_schedules_are_as_good_as_fresh_plans_and_no_budget_is_refused(subject: StudiedModel, planner: Planner) -> None:
     made = planner.write(64 * MIB, Mode.back_to_back, subject.work / "plan")
-    plans = tuple(by_coarseness(read_folder(made.folder, MEMORY)))
-    stored = [schedule.budget_bytes for plan in plans if (found := schedules_of(plan)) for schedule in found.stored]
+    finest = planner.candidate(min(planner.forms, key=planner._least))
+    cuts = {len(candidate.program.step_names): candidate for candidate in (finest, made.candidate)}
+    heads = [read_head(folder / PROGRAM_BIN) for folder in (made.folder, made.folder / FINER_NAME) if folder.exists()]
+    stored = [schedule.budget_bytes for head in heads for schedule in head.schedules[1:]]
     over = []
-    for budget in np.geomspace(min(stored), max(stored), 40).astype(int).tolist():
-        plan, schedule, _ = choose(plans, budget)
-        with suppress(InfeasibleError):  # the stored layout is a searched one: a plan made fast may find none so low
-            over.append(schedule.predicted_ms / again_of(plan).planned(budget, Mode.back_to_back).predicted_ms)
+    with open_session(made.folder) as session:
+        for budget in np.geomspace(min(stored), max(stored), 40).astype(int).tolist():
+            predicted_ms = session.set_budget(budget)
+            with suppress(InfeasibleError):  # the stored layout is a searched one: a plan made fast may find none so low
+                fresh = cuts[int(session.fact("steps"))].planned(budget, Mode.back_to_back)
+                over.append(predicted_ms / fresh.predicted_ms)
     # three layers of megabytes: a budget gains one or none, and step times that others' work disturbed move every bound
     assert np.mean(np.array(over) <= 1.05) >= 0.5

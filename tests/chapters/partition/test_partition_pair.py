@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,17 +16,15 @@ import pandas as pd
 import pytest
 import yaml
 from loaded_libraries import COMMAND, OPENED, loaded_by
-from opened_pairs import opened_here
-from partition_frames import trained
+from opened_pairs import opened_here, save_predictors, write_workspace
 from plan_folders import body_of, changed_plan
 from shipped_params import PARAMS_FILE
 from typer.testing import CliRunner
 
-import edgeplan
 from edgeplan import plan_partition
 from edgeplan.chapters.partition import sampling
 from edgeplan.chapters.partition.layers import CONV, LINEAR, LayerShape
-from edgeplan.chapters.partition.learning.predictors import PairPredictors, load, save
+from edgeplan.chapters.partition.learning.predictors import PairPredictors, load
 from edgeplan.chapters.partition.measuring.chains import ChainPlace, timed, write_pool
 from edgeplan.chapters.partition.measuring.models import ModelJob, measured
 from edgeplan.chapters.partition.measuring.opened import Opened
@@ -40,12 +35,11 @@ from edgeplan.chapters.partition.settings import PartitionSettings
 from edgeplan.chapters.profiles import profile
 from edgeplan.cli import app, run_pair
 from edgeplan.devices.pairs import load_pair
-from edgeplan.errors import DeviceError, FormatError, InputError, ModelError
+from edgeplan.errors import FormatError, ModelError
 from edgeplan.reporting.partition_gantt import TimedPlan
 from edgeplan.runs import run
 from edgeplan.runtime.partitioned.session import Synchronisation
 from edgeplan.runtime.processor import Dispatcher
-from edgeplan.support.machine import fingerprint
 from edgeplan.support.store import STORED_ROWS_ONLY
 from edgeplan.workloads.registry import WORKLOADS, save_workload
 
@@ -58,15 +52,7 @@ _CORES = sorted(os.sched_getaffinity(0))[:2]
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped devices and a pair of two cores that this process may use."""
-    folder = tmp_path_factory.mktemp("pair")
-    shutil.copytree(ROOT / "config/devices", folder / "config/devices")
-    document = yaml.safe_load((ROOT / "config/pairs/pair-pocl.yaml").read_text())
-    for side, core in zip(document["processors"], _CORES, strict=True):
-        side["cores"] = [core]
-    (folder / "config/pairs").mkdir()
-    (folder / "config/pairs/pair-pocl.yaml").write_text(yaml.safe_dump(document))
-    return folder
+    return write_workspace(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(autouse=True)
@@ -97,19 +83,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def predictors(workspace: Path) -> Path:
-    """Those of synthetic laws, as if they were measured on this pair, which is closed."""
-    found = trained().predictors
-    with opened_here(workspace) as pair:
-        versions, numbers = pair.versions, pair.numbers
-    card = found.card.model_copy(
-        update={
-            "pair": "pair-pocl", "fingerprint": fingerprint(), "versions": versions, "numbers": numbers,
-            "fixed_share": {"linear": 0.5, "conv": 0.5},
-        }
-    )  # fmt: skip
-    folder = workspace / "results/pair-pocl/partition/predictors"
-    save(replace(found, card=card), folder)
-    return folder
+    """Those of the pair, which is closed."""
+    return save_predictors(workspace)
 
 
 @pytest.fixture(scope="module")
@@ -275,61 +250,6 @@ def test_a_plan_of_a_pair_runs_in_a_process_without_compilers_and_readers_of_mod
     plan_partition(model, tmp_path / "plan", "pair-pocl", costs="predicted")
     assert loaded_by(COMMAND, "run", tmp_path / "plan", "--check", "--repeat", "2") == []
     assert loaded_by(OPENED, tmp_path / "plan") == []
-
-
-def _run_in_fork(session: edgeplan.Session, values: Mapping[str, np.ndarray], told: Any) -> None:
-    try:
-        session.run(values)
-        told.put("ran")
-    except DeviceError as error:
-        told.put(str(error))
-
-
-def test_a_plan_of_a_pair_that_is_damaged_forked_or_given_what_does_not_fit_is_refused(
-    predictors: Path, model: Path, tmp_path: Path
-) -> None:
-    assert predictors.is_dir()
-    folder = tmp_path / "plan"
-    plan_partition(model, folder, "pair-pocl", costs="predicted")
-    found: list[Mapping[str, np.ndarray]] = []
-    with edgeplan.open_plan(folder) as session:
-        (border,) = session.inputs
-        values = {border.name: np.ones(border.shape, border.dtype)}
-        found.append(session.run(values))
-        for told, given in {"there is no array": {}, "float64": {border.name: np.ones(border.shape)}}.items():
-            with pytest.raises(InputError, match=f"{told}(?s:.*)expected float32"):
-                session.run(given)
-        context = multiprocessing.get_context("fork")
-        queue = context.SimpleQueue()
-        child = context.Process(target=_run_in_fork, args=(session, values, queue))
-        child.start()
-        child.join(60)
-        assert child.exitcode == 0
-        assert "was forked" in queue.get()
-        found.append(session.run(values))
-    with pytest.raises(DeviceError, match="was closed"):
-        session.run(values)
-    moved = folder.rename(tmp_path / "moved")
-
-    def inside() -> None:
-        with edgeplan.open_plan(moved) as opened_there:
-            found.append(opened_there.run(values))
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    assert len(found) == 3
-    assert all(np.array_equal(found[0][name], other[name]) for other in found for name in other)
-    for path in sorted(moved.iterdir()):
-        whole = path.read_bytes()
-        for damage in (None, whole[:200], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
-            path.unlink() if damage is None else path.write_bytes(damage)
-            with pytest.raises((FormatError, ModelError)) as caught:
-                edgeplan.open_plan(moved).close()
-            assert caught.value.where == str(path)
-            assert "edgeplan plan partition" in caught.value.next_step
-        path.write_bytes(whole)
-    edgeplan.open_plan(moved).close()
 
 
 def test_steps_that_run_side_by_side_compute_the_same(predictors: Path, tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""Parses and runs the commands of edgeplan. `edgeplan run` starts without typer and rich: their memory counts."""
+"""Parses and runs the commands of edgeplan. Nothing is imported that `edgeplan run` does without: starts wait for it."""
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["app", "main"]
 
@@ -16,19 +18,13 @@ def main() -> None:
             sys.exit(f"edgeplan needs Python 3.11 or newer, this is {sys.version.split()[0]}")
         from edgeplan.measurement.board.worker import main as command  # noqa: PLC0415  see above
     elif sys.argv[1:2] == ["run"]:
-        if any(map(_is_of_memory, sys.argv[2:])):
-            from edgeplan.runtime import preloading  # noqa: PLC0415  see above
+        from edgeplan.cli.native_run import hand_over  # noqa: PLC0415  see above
 
-            preloading.begin()
+        hand_over(sys.argv[2:])
         from edgeplan.cli.run import main as command  # noqa: PLC0415  see above
     else:
         from edgeplan.cli.commands import main as command  # noqa: PLC0415  likewise
     command()
-
-
-def _is_of_memory(word: str) -> bool:
-    """Tell whether a plan of memory lies there, which this process will run."""
-    return os.path.exists(f"{word}/weights.bin")  # noqa: PTH110  pathlib takes time to be imported
 
 
 def __getattr__(name: str) -> Any:

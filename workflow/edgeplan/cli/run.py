@@ -1,25 +1,29 @@
 """The command `edgeplan run` executes a plan folder of any kind.
 
-Its options are read without typer, and a plan of memory runs in this process with nothing else in it (`cli.run_memory`).
+Plans of cold starts and of memory are run by edgeplan-run (`cli.native_run`), whose process holds nothing else. Files of
+tensors and comparisons are around it: in a folder of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from edgeplan.cli.ending import guarded
+from edgeplan.cli.native_run import MOST_RUNS, become, is_of_memory, require_built, runs_natively, words_for
 from edgeplan.cli.times import median, milliseconds
-from edgeplan.errors import InputError, ParamsError
-from edgeplan.runtime.folder import COLD_START, GPU_START, MEMORY, read_folder
+from edgeplan.errors import InfeasibleError, InputError, ParamsError
+from edgeplan.runtime.folder import COLD_START, GPU_START, read_folder
+from edgeplan.runtime.installed import PROGRAM
+from edgeplan.support import subprocesses
 from edgeplan.terminal import escaped, say
 
 if TYPE_CHECKING:
     from edgeplan.runs import Run
-    from edgeplan.runtime.linked import LinkedProgram
 
 ABOUT = """Run a plan folder: a first inference and warm ones after it, or cold starts alone, each in a fresh process.
 
@@ -29,7 +33,6 @@ While a plan made with --continuous runs, idle cores prepare the kernels that la
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 _MB = 1e6
 _TABLE_ROWS = 10  # inferences that are shown one by one
-_MOST_RUNS = 10_000
 
 
 class _Help(argparse.HelpFormatter):
@@ -57,28 +60,27 @@ def parser() -> argparse.ArgumentParser:
     add("--budgets", default="", help="Budgets that a memory plan runs under, one after the other: 300MB,100MB,200MB.")
     add("--budget", "-b", default="", help=argparse.SUPPRESS)  # of several plans in one process, before
     add("--workspace", type=Path, help="Folder with config/devices. Default: the nearest folder upwards.")
-    add("--gate", default="", help=argparse.SUPPRESS)  # of a memory plan: it waits until this file is there
     return made
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_RUNS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not in the range 1 to {_MOST_RUNS}")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RUNS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not in the range 1 to {MOST_RUNS}")
     return int(text)
 
 
 def main() -> None:
     """Run the command of this process."""
-    try:
-        guarded(lambda: run(parser().parse_args(sys.argv[2:])))
-    except SystemExit as ended:
-        if not ended.code and (ran := sys.modules.get("edgeplan.cli.run_memory")) is not None:
-            ran.end_at_once()
-        raise
+    guarded(lambda: run(parser().parse_args(sys.argv[2:]), alone=True))
 
 
-def run(given: argparse.Namespace) -> None:
-    """Run a plan as the options say."""
+def run(given: argparse.Namespace, *, alone: bool = False) -> None:
+    """Run a plan as the options say.
+
+    Args:
+        given: the options.
+        alone: this process does nothing else, and may become edgeplan-run.
+    """
     if given.output is not None:
         if given.cold:
             raise ParamsError(
@@ -92,24 +94,96 @@ def run(given: argparse.Namespace) -> None:
             where=", ".join(map(str, given.folder)),
             next_step="run each by itself: " + "; ".join(f"edgeplan run {folder}{budgets}" for folder in given.folder),
         )
-    run_folder(given.folder[0], given)
+    if given.workspace is not None:
+        from edgeplan.workspace import use  # noqa: PLC0415  few runs need it
+
+        use(given.workspace)
+    folder = given.folder[0]
+    if runs_natively(str(folder)) and not (given.cold or given.evicted):
+        _run_natively(folder, given, alone=alone)
+    else:
+        _run_here(folder, given)
 
 
-def run_folder(folder: Path, given: argparse.Namespace) -> None:
-    """Run the plan of a folder, whose kind decides which process runs it."""
+def _run_natively(folder: Path, given: argparse.Namespace, *, alone: bool) -> None:
+    """Run a plan by edgeplan-run.
+
+    Raises:
+        SystemExit: what edgeplan-run refused, with its exit code; it has said why.
+        EdgeplanError: see `edgeplan.run`.
+    """
+    words, of_memory = words_for(str(folder), str(given.repeat)), is_of_memory(str(folder))
+    if given.budgets:
+        from edgeplan.chapters.memory.budget import budget_sizes  # noqa: PLC0415  each kind loads its own
+
+        if not of_memory:
+            raise ParamsError(
+                "a plan of a cold start has no budget",
+                where="--budgets",
+                next_step="plan with edgeplan plan memory, or leave it out",
+            )
+        sizes = budget_sizes(tuple(filter(None, given.budgets.split(","))))
+        words.append("--budgets=" + ",".join(f"{size}B" for size in sizes))
+    if given.device and not of_memory:
+        from edgeplan.runs import cores_of_device  # noqa: PLC0415  likewise
+
+        words.append("--processors=" + ",".join(map(str, cores_of_device(read_folder(folder), given.device))))
+    if given.given is not None or given.output is not None or given.check:
+        _run_with_files(folder, given, words, of_memory=of_memory)
+    elif alone:
+        become(words)
+    elif code := _ran(words):
+        sys.exit(code)
+
+
+def _run_with_files(folder: Path, given: argparse.Namespace, words: list[str], *, of_memory: bool) -> None:
+    """The same with tensors of the user's files, or compared with ONNX Runtime's."""
+    from edgeplan import runs  # noqa: PLC0415  numpy and what it computes with
+    from edgeplan.checking import model_apart, reference_apart  # noqa: PLC0415  likewise
+    from edgeplan.measurement.process.inputs import random_inputs_of  # noqa: PLC0415  likewise
+    from edgeplan.support.tensors import read_arrays, read_inputs, write_arrays, write_outputs  # noqa: PLC0415  likewise
+
     plan = read_folder(folder)
-    if plan.kind == MEMORY and not (given.cold or given.evicted):
-        from edgeplan.cli.run_memory import run_memory  # noqa: PLC0415  each kind loads its own
+    inputs, outputs = plan.head.inputs, plan.head.outputs
+    values = read_inputs(given.given, inputs) if given.given else random_inputs_of(inputs)
+    odd = runs.named_not_finite(values)
+    source = model_apart(folder, given.model) if given.check else None
+    with tempfile.TemporaryDirectory(prefix="edgeplan-run-") as work:
+        words += [word for name, file in write_arrays(Path(work), values).items() for word in ("-i", f"{name}={file}")]
+        last, first = Path(work) / "last", Path(work) / ("last" if of_memory else "first")
+        words += ["-o", str(last), *([] if of_memory else ["--first", str(first)])]
+        code = _ran(words)
+        if code not in (0, InfeasibleError.exit_code) or not any(last.iterdir()):
+            sys.exit(code)
+        found = [read_arrays(folder, outputs) for folder in (first, last)]
+    if given.output is not None:
+        write_outputs(given.output, found[-1])
+        say(f"outputs: {', '.join(found[-1])} in {given.output}")
+    if source is not None:
+        difference, tolerance = reference_apart(source, values, found)
+        held = runs.Run(plan, difference=difference, tolerance=tolerance, not_finite=odd)
+        say(held.compared)
+        held.require_checked()
+    if code:
+        sys.exit(code)
 
-        run_memory(plan, given)
-        return
+
+def _ran(words: Sequence[str]) -> int:
+    """Run edgeplan-run and print what it prints; return its exit code."""
+    require_built()
+    ended = subprocesses.run(subprocesses.program_command(PROGRAM, *words))
+    for text, err in ((ended.stdout, False), (ended.stderr, True)):
+        if text:
+            say(text.decode(errors="replace").rstrip("\n"), err=err)
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode  # as shells tell of signals
+
+
+def _run_here(folder: Path, given: argparse.Namespace) -> None:
+    """Run the plan of a folder in this process, or cold starts in processes of their own."""
+    plan = read_folder(folder)
     from edgeplan.runs import run as run_plan  # noqa: PLC0415  likewise
     from edgeplan.support.tensors import write_outputs  # noqa: PLC0415  likewise
 
-    if given.workspace is not None:
-        from edgeplan.workspace import use  # noqa: PLC0415  likewise
-
-        use(given.workspace)
     found = run_plan(
         plan, given.given,
         repeat=given.repeat, budgets=tuple(filter(None, given.budgets.split(","))), device=given.device,
@@ -149,7 +223,7 @@ def _gpu_lines(found: Run) -> list[str]:
 
 
 def _cold_lines(found: Run) -> list[str]:
-    program = cast("LinkedProgram", found.plan.program)
+    program = found.plan.head
     of, cache = f"{program.step_count} steps, layout {program.layout}, {program.threads} threads", program.cache_bytes / _MB
     lines = [f"{program.model}: {of}, weight cache {cache:.1f} MB", *_times("cold", found.cold_ms)]
     if found.stages_ms:

@@ -27,9 +27,9 @@ from edgeplan.runtime.gpu_program import (
     PlannedLaunch,
     WeightPlace,
 )
-from edgeplan.runtime.linked import Border
 from edgeplan.runtime.partitioned.crossing import is_view
 from edgeplan.runtime.program import Program
+from edgeplan.runtime.program_file import Border
 
 #: The name of the dispatcher's own choice among the kernels of a step.
 OWN = "own"

@@ -28,7 +28,7 @@ from edgeplan.gpu_start.code_cache import CodeCache, write_codes
 from edgeplan.gpu_start.weights import WeightFiles, packed_of
 from edgeplan.opencl.building import ProgramSource, sources_digest
 from edgeplan.opencl.launch import Launch, Memory
-from edgeplan.runtime.bringing import Bringer
+from edgeplan.runtime.bringing import Bringer, in_memory
 from edgeplan.runtime.folder import GPU_START, PLAN_NAME, PlanFolder, plan_again
 from edgeplan.runtime.gpu_program import (
     CODE_NAME,
@@ -41,7 +41,6 @@ from edgeplan.runtime.gpu_program import (
     PlannedLaunch,
     problem_of,
 )
-from edgeplan.runtime.memory import in_memory
 from edgeplan.runtime.plan_session import Session
 from edgeplan.runtime.processor import Kernel
 

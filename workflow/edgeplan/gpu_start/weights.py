@@ -19,7 +19,6 @@ from edgeplan.opencl.transforms import packed
 from edgeplan.runtime.executable import allocate
 from edgeplan.runtime.folder import GPU_START, file_stamp, plan_again
 from edgeplan.runtime.gpu_program import PACKED_NAME, PAGE_BYTES, GpuProgram, ModelSource, PackedWeights, WeightPlace
-from edgeplan.runtime.memory import read_fully
 from edgeplan.runtime.transform import folded, values_of
 from edgeplan.support.files import files_sha256
 
@@ -84,7 +83,7 @@ class WeightFiles:
 
     def _fill(self, descriptor: int, data: npt.NDArray[np.uint8], offset: int, where: str) -> None:
         try:
-            read_fully(descriptor, data.data, offset)
+            _read_fully(descriptor, data.data, offset)
         except EOFError as error:
             raise ModelError("the weights end too soon", where=where, next_step=plan_again(GPU_START)) from error
         except OSError as error:
@@ -134,3 +133,12 @@ def _opened(path: Path) -> int:
     except OSError as error:
         what = f"cannot open the weights: {error.strerror}"
         raise ModelError(what, where=str(path), next_step=plan_again(GPU_START)) from error
+
+
+def _read_fully(descriptor: int, target: memoryview, offset: int) -> None:
+    """Fill `target` from an offset."""
+    while target.nbytes:
+        got = os.preadv(descriptor, [target], offset)
+        if not got:
+            raise EOFError(f"the file ends before byte {offset + target.nbytes}")
+        target, offset = target[got:], offset + got

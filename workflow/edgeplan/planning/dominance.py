@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from edgeplan.errors import FormatError
 from edgeplan.planning.profile import BIG, LITTLE, Candidate, Profile, prepare_ms
 
 
@@ -65,17 +64,4 @@ def selected(profile: Profile, positions: Sequence[Sequence[int]]) -> Profile:
         replace(layer, candidates=tuple(layer.candidates[i] for i in kept))
         for layer, kept in zip(profile.layers, positions, strict=True)
     )
-    return replace(profile, layers=layers)
-
-
-def restricted(profile: Profile, keep: Callable[[Candidate], bool]) -> Profile:
-    """Return the profile with those candidates that `keep` accepts."""
-    layers = tuple(replace(layer, candidates=tuple(filter(keep, layer.candidates))) for layer in profile.layers)
-    for layer in layers:
-        if not layer.candidates:
-            raise FormatError(
-                "the profile does not fit: no candidate is left for this planner",
-                where=f"{profile.model}, layout {profile.layout}, step {layer.name}",
-                next_step="profile the model again",
-            )
     return replace(profile, layers=layers)

@@ -30,7 +30,8 @@ class Candidate:
 
     Attributes:
         implementation: the library's name of the kernel, "" for steps without choice.
-        source: "raw" (read and transform), "cached_read", "cached_mmap" (already transformed) or "none" (no weights).
+        source: "raw" (read and transform), "cached_read", "cached_mmap" (already transformed) or "none" (no weights). Weights
+            of some kinds of steps are always cached.
         read_ms, create_ms, transform_ms: preparation by core class; "big" always, "little" where it was measured.
         execute_ms: execution by width, the number of cores: the first one in a process, which is what a cold start pays.
         warm_ms: execution by width once it has run; by it kernels for later runs are chosen (section 3.5). Profiles of before
@@ -82,8 +83,8 @@ class Contention:
 
     Two preparations in one process slow each other down more than a preparation and an execution do. That loss is charged to
     the core that could do something else instead: it has a factor of its own, chosen so that both together get done what was
-    measured, while the others' factors stay. Steps whose weights are made from the model file are prepared by the interpreter,
-    which one thread holds at a time: they have factors of their own.
+    measured, while the others' factors stay. Steps whose weights are made from the model file, which moves and computes with
+    many bytes, have factors of their own.
 
     Attributes:
         prepare: creation, beside an execution.

@@ -18,7 +18,6 @@ from edgeplan.planning.document import Plan
 from edgeplan.planning.machine import MAIN, KernelSchedule, core_name, simulate
 from edgeplan.planning.profile import SOURCES, Profile
 from edgeplan.runtime.folder import read_folder
-from edgeplan.runtime.linked import LinkedProgram
 from edgeplan.support.workers import ColdRunError
 
 Key = TypeVar("Key", bound=Hashable)
@@ -65,7 +64,7 @@ def start_job(plan: Plan, folder: Path, cpus: tuple[int, ...]) -> RunJob:
             "cpus": cpus,
             "artefact": prepared(folder).artefact,
             "state": "cached",
-            **job_inputs(read_folder(folder).program_of(LinkedProgram).inputs),
+            **job_inputs(read_folder(folder).head.inputs),
         }
     )
 
@@ -87,7 +86,7 @@ def measured_ms(jobs: Mapping[Key, RunJob], repeats: int, clock: Clock | None) -
             run, slowness = _start(job, clock)
             if run.cold_ms is None:
                 raise ColdRunError(f"the plan was not run: {run.reason}", where=job.setting, next_step="plan the model again")
-            stages = {"total": run.cold_ms - run.stages_ms["setup"], **{stage: run.stages_ms[stage] for stage in STAGES}}
+            stages = {"total": run.cold_ms, **{stage: run.stages_ms[stage] for stage in STAGES}}
             times[key].append({name: time / slowness for name, time in stages.items()})
     return {key: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for key, runs in times.items()}
 

@@ -1,9 +1,9 @@
 """Measures by how much two preparations on two cores slow each other down.
 
-It is measured for each model and home layout, for both ways a step is prepared: by compiled code, with weights from the cache
-or without any, and by the interpreter, with weights from the model file. Where kernels are generated or the interpreter is
-needed, two preparations wait for each other; where bytes are moved, they hardly do. What preparing and executing take from each
-other is seen in starts of whole programs (`fresh_process_factors.py`).
+It is measured for each model and home layout, for both ways a step is prepared: with weights from the cache or without any, and
+with weights from the model file. Where kernels are generated, two preparations wait for each other; where bytes are moved, they
+share the memory. What preparing and executing take from each other is seen in starts of whole programs
+(`fresh_process_factors.py`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
 from edgeplan.measurement.preemption import thread_waited_ms
 from edgeplan.measurement.process.interference import LIMIT, MOST_CONTENTION, Interference
+from edgeplan.measurement.process.record_bench import Bench
 from edgeplan.measurement.process.undisturbed_start import ATTEMPTS
 from edgeplan.profiling.memory import release_freed
 from edgeplan.profiling.rounds import Harness
+from edgeplan.profiling.samples import TrialProgram
 from edgeplan.profiling.settings import Cores
-from edgeplan.runtime.lanes import Lane, LanePreparation
-from edgeplan.runtime.linked import Linked
-from edgeplan.runtime.preparation import Executor, Shared
-from edgeplan.runtime.tape_file import tape_of
 from edgeplan.support.cpus import pinned
 
 #: Of each measurement.
@@ -59,9 +60,13 @@ def measure_pairs(rig: Harness, cores: Cores, watch: Interference | None, repeat
     if not others:
         return Pairs()
     trials, where = rig.trials, (others[0], cores.big[0])
-    cached = _pair((_Passes(rig, trials.cached), _Passes(rig, trials.cached)), where, watch, repeats)
-    # to places of their own
-    return Pairs(cached, _pair((_Passes(rig, trials.raw), _Passes(rig, trials.linked)), where, watch, repeats))
+
+    def factor(*programs: TrialProgram) -> float:
+        with ExitStack() as stack:
+            first, second = (stack.enter_context(_Passes(rig, program)) for program in programs)
+            return _pair((first, second), where, watch, repeats)
+
+    return Pairs(factor(trials.cached, trials.cached), factor(trials.raw, trials.trying))  # raw ones go to places of their own
 
 
 def _pair(pair: tuple[_Passes, _Passes], where: tuple[int, int], watch: Interference | None, repeats: int) -> float:
@@ -122,39 +127,34 @@ def _at_once(*preparing: tuple[_Passes, int]) -> list[float]:
 
 
 class _Passes:
-    """Passes prepare a whole model with the first candidate of every step, by the compiled code of a cold start.
+    """Passes prepare a whole model with the first candidate of every step, as a cold start does.
 
     Args:
         rig: a model with its first candidates.
-        linked: what is prepared.
+        program: what is prepared.
     """
 
-    def __init__(self, rig: Harness, linked: Linked) -> None:
-        self._rig, self._linked, self._tape = rig, linked, tape_of(linked)
-        self._executor = Executor(rig.dnnl)
+    def __init__(self, rig: Harness, program: TrialProgram) -> None:
+        self._dnnl = rig.dnnl
+        self._bench = Bench(program.content, rig.dnnl.info.path, program.cache, rig.bench)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bench.close()
 
     def prepare(self, together: threading.Barrier | None = None) -> float:
         """Return milliseconds of preparing all steps; together with others if they are to begin, and to have ended, at once."""
-        rig = self._rig
-        rig.dnnl.set_threads(1)
+        self._dnnl.set_threads(1)
         release_freed()
-        # mapped anew: pages that were seen before cost nothing
-        linked, cache = self._linked, rig.trials.cache
-        shared = Shared(
-            rig.dnnl, linked.program, rig.folder,
-            memory=rig.memory, tape=self._tape, reserve=lambda: linked.reserve, cache=cache,
-        )  # fmt: skip
-        with shared:
-            lane = Lane(0, shared, ())
-            lane.preparer.own = self._executor.own
-            preparation = LanePreparation(shared, [lane], stealing=False, continuous=False)
-            if together:
-                together.wait()
-            waited, start = thread_waited_ms(), time.perf_counter()
-            preparation.wait_for_all()
-            elapsed_ms = (time.perf_counter() - start) * 1e3
-            lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_LOST)
-            if together:
-                together.wait()
-            (marks,) = preparation.marks
-        return (sum(end - start for _, _, start, end in marks) / 1e6) * (1 - lost)
+        self._bench.renew()  # also what is mapped: pages that were seen before cost nothing
+        if together:
+            together.wait()
+        waited, start = thread_waited_ms(), time.perf_counter()
+        spent = self._bench.prepare_all()
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+        lost = min((thread_waited_ms() - waited) / elapsed_ms, _MOST_LOST)
+        if together:
+            together.wait()
+        return spent / 1e6 * (1 - lost)

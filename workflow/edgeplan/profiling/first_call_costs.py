@@ -13,19 +13,16 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from edgeplan.graph.ir import Shape
 from edgeplan.graph.steps import Step
 from edgeplan.measurement.process.child import Forks
 from edgeplan.measurement.process.clock import Clock
-from edgeplan.measurement.process.first_execution import STEPS_NAME
 from edgeplan.measurement.process.job import OnceJob
 from edgeplan.planning.profile import kernel_name
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.store import Row
-from edgeplan.runtime.folder import PROGRAM_NAME
 
 #: Signatures of these rows begin with this.
 ONCE = "once-"
@@ -80,16 +77,14 @@ def measure_once(
                 smallest[kernel] = min(smallest.get(kernel, candidate), candidate)
     if not smallest:
         return []
-    folder = scratch / f"once-{trials.linked.program.layout}"
-    folder.mkdir(exist_ok=True)
-    (folder / PROGRAM_NAME).write_bytes(msgspec.json.encode(trials.linked))
-    chosen = {kernel: (index, trials.step(index, position, 1)) for kernel, (_, index, position) in sorted(smallest.items())}
-    lines = [msgspec.json.encode(chosen_step) for chosen_step in chosen.values()]
-    (folder / STEPS_NAME).write_bytes(b"\n".join(lines))
+    chosen = {kernel: (index, position, 1) for kernel, (_, index, position) in sorted(smallest.items())}
+    made, records = trials.only(tuple(chosen.values()))
+    file = scratch / f"once-{trials.linked.program.layout}.bin"
+    file.write_bytes(made.content)
     times_ms = []
-    for number in range(len(chosen)):
+    for record in records:
         before = clock.now()
-        time_ms = forks.first_execution_ms(OnceJob(folder=folder, number=number))
+        time_ms = forks.first_execution_ms(OnceJob(program=file, cache=made.cache, record=record))
         times_ms.append(time_ms / clock.slowness(before, clock.now()))
     now = time.time()
     return [

@@ -45,7 +45,7 @@ _MOST = 20.0  # a factor beyond this, either way, says that the machine was busy
 _TRIED_SECONDS = 1.0  # of search
 _LEAST_MS = 0.05  # of a stage, for a ratio of it to say anything
 _PREPARING = ("read", "create", "transform")
-_MAPPED, _RAW = "cached_mmap", "raw"
+_MAPPED, _READ, _RAW = "cached_mmap", "cached_read", "raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _contention(checks: Mapping[tuple[str, str], Check], pairs: Pairs) -> Conten
 
 
 def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, beside: bool) -> Plan:
-    """Return each step's candidate of the least work with one source of weights.
+    """Return each step's candidate of the least work with one source of weights; raw ones are read where there are none.
 
     Others may have had the profiler's quick look only, and be good in nothing: what they cost says little of those in plans.
 
@@ -259,6 +259,7 @@ def plan_of_least(dnnl: Dnnl, model: Path, profile: Profile, source: str, *, bes
     choice = []
     for layer in profile.layers:
         usable = [i for i, c in enumerate(layer.candidates) if c.source in (source, "none")]
+        usable = usable or [i for i, c in enumerate(layer.candidates) if c.source == _READ]
         choice.append(min(usable, key=lambda i: work_ms(layer.candidates[i])))
     steps = len(choice)
     place = tuple(k % profile.queues if beside else MAIN for k in range(steps))

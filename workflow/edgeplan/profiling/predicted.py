@@ -116,7 +116,7 @@ def _profile(
     digest = {index: group.digest for group in found.groups for index in group.steps}
     named = [(step, digest[i], pages[i] * constants.touch_ms_per_page) for i, step in enumerate(steps)]
     return profile_of(
-        name, found.program.home, named, found.program.shapes, rows, cores,
+        name, found.program.home, named, found.program.shapes, found.program.types, rows, cores,
         costs.start.contention, touch_ms_per_byte=constants.touch_ms_per_byte, start_ms=costs.start_ms(len(steps)),
         once_ms=costs.once_ms, fresh=costs.start.fresh,
     )  # fmt: skip

@@ -34,7 +34,6 @@ from edgeplan.profiling.subjects import signatures, touched_pages
 from edgeplan.progress import progress
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
-from edgeplan.runtime.process import prepare_process
 from edgeplan.support.cpus import pinned
 from edgeplan.support.scratch import ScratchFolder
 
@@ -87,7 +86,6 @@ def profile_model(
     if missing or constants is None:
         with machine_lock(lock_timeout_seconds):
             budget = budget or TimeBudget.of(settings.budget_seconds)  # the wait for the machine takes none of it
-            prepare_process(dnnl)
             constants = _Measuring(known, rows, settings, cores, budget).go(missing or list(layouts)[:1])
         rows.merge()
     starts = [_stored_start(rows, signed[home]) for home in layouts]
@@ -159,6 +157,7 @@ def _profile(
         home,
         steps,
         model.lowered.shapes,
+        model.lowered.types,
         {signature: rows.rows(signature) for signature in signed},
         cores,
         start.contention,

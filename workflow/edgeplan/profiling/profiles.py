@@ -13,6 +13,7 @@ from edgeplan.planning.profile import BIG, Candidate, Contention, Fresh, Layer, 
 from edgeplan.profiling.first_call_costs import kernel_of, work_of
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.store import Row
+from edgeplan.runtime.recipes import step_can_be_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Charge:
 
     Attributes:
         work: work that the step's kernels do (`first_call_costs.work_of`).
+        raw: whether the step's weights can be made from the model file in a cold start; else they are always cached.
         share: part of the full creation that is paid; the rest at the price of an equal step's.
         arena_ms: execution, for pages of the arena that it is the first to write.
         weights_ms_per_byte: preparation, for the memory its weights are written to; mapped weights need none.
@@ -28,6 +30,7 @@ class Charge:
     """
 
     work: str = ""
+    raw: bool = True
     share: float = 1.0
     arena_ms: float = 0.0
     weights_ms_per_byte: float = 0.0
@@ -39,6 +42,7 @@ def profile_of(
     layout: str,
     steps: Sequence[tuple[Step, str, float]],
     shapes: Mapping[str, Shape],
+    types: Mapping[str, str],
     rows: Mapping[str, Sequence[Row]],
     cores: Cores,
     contention: Contention,
@@ -56,6 +60,7 @@ def profile_of(
         layout: home layout.
         steps: each with its signature and the milliseconds of touching arena pages first.
         shapes: shapes of the activations.
+        types: of tensors that are not of float32.
         rows: the candidates of every signature.
         cores: cores of the device.
         contention: measured factors.
@@ -67,7 +72,8 @@ def profile_of(
     """
     layers = []
     for (step, signature, touch_ms), share in zip(steps, shares([s[1] for s in steps]), strict=True):
-        charge = Charge(work_of(step, shapes), share, touch_ms, touch_ms_per_byte, once_ms)
+        raw = step_can_be_raw(step, types)
+        charge = Charge(work_of(step, shapes), raw, share, touch_ms, touch_ms_per_byte, once_ms)
         found = [c for row in rows[signature] for c in candidates_of(row, cores, charge)]
         layers.append(Layer(step.name, step.members, tuple(found)))
     big, little = len(cores.big), len(cores.little)
@@ -117,8 +123,9 @@ def candidates_of(row: Row, cores: Cores, charge: Charge) -> tuple[Candidate, ..
     size = row.weight_bytes
     touched = size * charge.weights_ms_per_byte
     transform, copied = _more(transform, touched), _more(by_class("cached_read"), touched)
+    made = Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm)
     return (
-        Candidate(name, "raw", by_class("read"), create, transform, execute, row.raw_bytes, 0, scratch, warm),
+        *((made,) if charge.raw else ()),
         Candidate(name, "cached_read", copied, create, nothing, execute, size, size, scratch, warm),
         Candidate(name, "cached_mmap", by_class("cached_mmap"), create, nothing, execute, size, size, scratch, warm),
     )

@@ -1,9 +1,9 @@
 """Runs one round: some steps of a model are started cold with one candidate each, every stage timed.
 
-What is timed is the executor's own code (`runtime.preparation`, `runtime.weight_cache`) on linked steps, where a cold run
-meets it: nothing of the library's objects is there yet, activations lie in the session's region and were just written by the
-step before, as many bytes as the model has weights have passed through the caches since the step was prepared. First touches
-of the region are kept out, since which step pays for a huge page depends on its neighbours; they are charged apart, by size
+What is timed is the native code of a session (`measurement.process.record_bench`) on linked steps, where a cold run meets it:
+nothing of the library's objects is there yet, activations lie in the session's region and were just written by the step before,
+as many bytes as the model has weights have passed through the caches since the step was prepared. First touches of the region
+are kept out, since which step pays for a huge page depends on its neighbours; they are charged apart, by size
 (`profiles.profile_of`).
 
 oneDNN divides work among threads when a primitive is created, so a primitive that executes on n cores is created with n threads
@@ -23,24 +23,18 @@ from typing import Self
 
 import numpy as np
 
-from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
 from edgeplan.graph.steps import Lowered
 from edgeplan.measurement.preemption import switches
 from edgeplan.measurement.process import page_cache
 from edgeplan.measurement.process.inputs import Array, random_inputs
+from edgeplan.measurement.process.record_bench import Bench, Prepared
 from edgeplan.profiling.memory import release_freed
 from edgeplan.profiling.samples import Trials
 from edgeplan.profiling.settings import Cores
 from edgeplan.profiling.subjects import ProfilingSubject, subject
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import LinkedStep
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory import ZeroedMemory
-from edgeplan.runtime.preparation import Calls, Executor, Mark, Preparer, Shared
-from edgeplan.runtime.raw_weights import Staging
-from edgeplan.runtime.tape_file import tape_of
-from edgeplan.runtime.weight_cache import WeightCache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.cpus import pinned
 
@@ -133,17 +127,13 @@ class Harness:
         big: Sequence[int],
         scratch: Path,
     ) -> None:
-        self.dnnl, self.subject, self.inputs, self.folder = dnnl, subject, inputs, model.parent
+        self.dnnl, self.subject, self.inputs = dnnl, subject, inputs
         self.classes, self.big = classes, tuple(big)
         self.widths = tuple(dict.fromkeys((1, len(self.big))))
         self.trials = Trials(dnnl, subject, model, self.widths, scratch)
         self.group = self.trials.group
-        program = self.trials.linked.program
-        self.memory = ZeroedMemory(program.arena_bytes + program.weights_bytes)
-        self.memory.data[:] = 0  # first touches are charged apart
-        self.staging, self.executor = Staging(), Executor(dnnl)
-        self._tape = tape_of(self.trials.linked)
-        self.files = sorted({*map(Path, (file.path for file in program.files)), self.trials.cache})
+        self._borders = self.trials.linked.program.inputs
+        self.files = sorted({*map(Path, (file.path for file in self.trials.linked.program.files)), self.trials.cache})
         page_cache.read_through(self.files)
         flush = min(max(self.trials.weights_bytes, _LEAST_FLUSH_BYTES), _MOST_FLUSH_BYTES)
         self._flush = np.ones(flush // 4, np.float32)
@@ -151,6 +141,13 @@ class Harness:
         self._picking = frozenset(i for i, step in enumerate(subject.program.steps) if step.picks_places)
         self._stack = ExitStack()
         self._stack.enter_context(dnnl.without_primitive_cache())
+        program = self.trials.trying
+        self.bench = self._stack.enter_context(Bench(program.content, dnnl.info.path, program.cache))
+        self.memory = self.bench.memory  # first touches are charged apart
+        self._reading, self._around = (
+            self._stack.enter_context(Bench(program.content, dnnl.info.path, cache, self.bench))
+            for cache in (self.trials.cache, program.cache)
+        )
         self.first_candidates = {width: self._stand_in(width) for width in self.widths}
 
     def __enter__(self) -> Self:
@@ -159,35 +156,24 @@ class Harness:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def shared(self) -> Shared:
-        """Create the shared part of a session anew, but for its memory, which has been touched."""
-        linked = self.trials.linked
-        return Shared(
-            self.dnnl, linked.program, self.folder, memory=self.memory, tape=self._tape, reserve=lambda: linked.reserve
-        )
-
-    def steps(self, width: int) -> list[LinkedStep]:
-        """Return the first candidate of every step."""
-        return [self.trials.first_candidate(index, width) for index in range(len(self.subject.program.steps))]
-
-    def _stand_in(self, width: int) -> list[Calls]:
+    def _stand_in(self, width: int) -> list[Prepared]:
         """Return the first candidate of every step, executed once: what runs around the steps that are measured."""
+        trials = self.trials
         with pinned(*self.big):
-            shared = self._stack.enter_context(self.shared())
-            preparer = Preparer(shared, self.staging)
-            calls = [preparer.prepare(index, step, []) for index, step in enumerate(self.steps(width))]
+            prepared = [
+                self._around.prepare(trials.record(index, 0, width), trials.place(index, width))
+                for index in range(len(self.subject.program.steps))
+            ]
             self.feed()
-            self.dnnl.set_threads(width)
-            for prepared in calls:
-                self.executor.execute(prepared)
+            self._around.execute(prepared, width)
             self.dnnl.set_threads(1)
-        return calls
+        return prepared
 
     def feed(self) -> None:
         """Put the inputs into their places."""
-        for border in self.trials.linked.program.inputs:
+        for border in self._borders:
             value = self.inputs[border.name]
-            np.copyto(self.memory.data[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
+            np.copyto(self.memory[border.offset : border.offset + border.size].view(border.dtype), value.ravel())
 
     def run(self, what: Round, warm_runs: int) -> RoundTimes:
         """Run one round of preparations and executions."""
@@ -196,114 +182,83 @@ class Harness:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with ExitStack() as stack:
-                for core, processor in reversed(tuple(self.classes.items())):  # what the big core prepared last is executed
-                    with pinned(processor):
-                        for source in ("cached_read", "cached_mmap"):
-                            self._fetch(what, core, source, times)
-                        # Last, so that steps execute with their own weights: a stand-in of a cache holds numbers of any kind,
-                        # and Intel's processors take several times as long over denormal ones.
-                        prepared = self._prepare(what, core, times, stack)
-                with pinned(*self.big):
-                    self._execute(what, prepared, "first", times)
-                    for _ in range(warm_runs):
-                        self._execute(what, prepared, "warm", times)
+            for core, processor in reversed(tuple(self.classes.items())):  # what the big core prepared last is executed
+                with pinned(processor):
+                    self._fetch(what, core, times)
+                    # Last, so that steps execute with their own weights: a stand-in of a cache holds numbers of any kind, and
+                    # Intel's processors take several times as long over denormal ones.
+                    prepared = self._prepare(what, core, times)
+            with pinned(*self.big):
+                self._execute(what, prepared, "first", times)
+                for _ in range(warm_runs):
+                    self._execute(what, prepared, "warm", times)
             if what.repeats:
                 with pinned(self.classes["big"]):
                     self._repeat(what, times)
         finally:
+            self.bench.renew()
             if collecting:
                 gc.enable()
         return times
 
-    def _step(self, what: Round, index: int) -> LinkedStep:
-        return self.trials.step(index, what.choice[index], what.width)
+    def _record(self, what: Round, index: int) -> int:
+        return self.trials.record(index, what.choice[index], what.width)
 
-    def _prepare(self, what: Round, core: str, times: RoundTimes, stack: ExitStack) -> dict[int, Calls]:
+    def _prepare(self, what: Round, core: str, times: RoundTimes) -> dict[int, Prepared]:
         """Prepare steps from the model file, each as the first of its equals: with no objects of the library made before."""
         self.dnnl.set_threads(1)
-        shared = stack.enter_context(self.shared())
-        preparer, prepared = Preparer(shared, self.staging), {}
+        prepared = {}
         for index in what.choice:
-            step, marks = self._step(what, index), list[Mark]()
-            shared.objects = shared.new_objects()
-            stack.callback(shared.objects.close)
+            self.bench.renew(kept=True)
             before = switches()
-            prepared[index] = preparer.prepare(index, step, marks)
+            prepared[index] = self.bench.prepare(self._record(what, index))
             preempted = switches() > before
-            for stage, spent in _sums(marks).items():
-                times.add(f"{stage}:{core}", index, spent, preempted=preempted)
+            for stage, spent in prepared[index].spent.items():
+                if stage == "create" or self.trials.is_raw(index):
+                    times.add(f"{stage}:{core}", index, spent, preempted=preempted)
         return prepared
 
-    def _fetch(self, what: Round, core: str, source: str, times: RoundTimes) -> None:
+    def _fetch(self, what: Round, core: str, times: RoundTimes) -> None:
         """Fetch weights as from a cache that nobody touched: copied, or mapped."""
-        program = self.trials.cached.program
-        steps = {i: self.trials.stored(i, position, what.width, source) for i, position in what.choice.items()}
-        steps = {index: step for index, step in steps.items() if step.weight_bytes}
-        if not steps:
-            return
-        with ExitStack() as stack:
-            cache = WeightCache(self.trials.cache, program)
-            cache.open()
-            stack.callback(cache.close)
-            shared = stack.enter_context(self.shared())
-            shared.objects = shared.trusting(cache)
-            preparer = Preparer(shared, self.staging)
-            for index, step in steps.items():
-                marks: list[Mark] = []
-                before = switches()
-                if not preparer.fetch(index, step, marks):
-                    raise ModelError(
-                        "a file changed while it was profiled",
-                        where=str(self.trials.cache),
-                        next_step="run it again",
-                    )
-                times.add(f"{source}:{core}", index, _sums(marks)["read"], preempted=switches() > before)
+        wanted = [index for index in what.choice if self.trials.weight_bytes(index, what.choice[index], what.width)]
+        for source in ("cached_read", "cached_mmap"):
+            self._reading.renew()
+            for index in wanted:
+                record, segment, before = self._record(what, index), self.trials.segment(index), switches()
+                spent = self._reading.fetch(record, segment, mapped=source == "cached_mmap")
+                times.add(f"{source}:{core}", index, spent, preempted=switches() > before)
 
-    def _execute(self, what: Round, prepared: Mapping[int, Calls], stage: str, times: RoundTimes) -> None:
+    def _execute(self, what: Round, prepared: Mapping[int, Prepared], stage: str, times: RoundTimes) -> None:
         """Execute the steps, each behind the one before it, which brings its input into the caches, or behind all of them."""
         firsts = self.first_candidates[what.width]
         self.feed()
-        self.dnnl.set_threads(what.width)
         if stage == "first":
             np.multiply(self._flush, np.float32(1), out=self._flush)  # as the other weights of the model do
         for index, ready in prepared.items():
             if index in self._picking or index - 1 in self._picking:
                 self.feed()
-                for before_it in firsts[:index]:
-                    self.executor.execute(before_it)
+                self._around.execute(firsts[:index], what.width)
             elif index - 1 not in prepared and index:
-                self.executor.execute(firsts[index - 1])
+                self._around.execute(firsts[index - 1 : index], what.width)
             before, start = switches(), _clock()
-            self.executor.execute(ready)
+            self.bench.execute((ready,), what.width)
             spent = _clock() - start
             times.add(f"{stage}:{what.width}", index, spent, preempted=switches() > before)
         self.dnnl.set_threads(1)
 
     def _repeat(self, what: Round, times: RoundTimes) -> None:
-        """Prepare steps after an equal one: the executor makes what they share once, so they are bound and transformed only.
+        """Prepare steps after an equal one: what they share is made once, so they are bound and transformed only.
 
         A step without an equal here is created after itself: another model that has the same one may have several.
         """
-        with self.shared() as shared:
-            preparer = Preparer(shared, self.staging)
-            for index in sorted(what.repeats & set(what.choice)):
-                other = next((step for step in self.group[index].steps if step != index), index)
-                stages = {"create", "transform"} if other != index else {"create"}  # its raw weights are in the caches
-                equal, marks = self.trials.step(other, what.choice[index], what.width), list[Mark]()
-                shared.objects.close()
-                shared.objects = shared.new_objects()
-                preparer.prepare(index, self._step(what, index), [])
-                before = switches()
-                preparer.prepare(other, equal, marks)
-                preempted, sums = switches() > before, _sums(marks)
-                for stage in sums.keys() & stages:
-                    times.add(f"{stage}_again:big", index, sums[stage], preempted=preempted)
-
-
-def _sums(marks: Sequence[Mark]) -> dict[str, int]:
-    """Return nanoseconds of each stage of a preparation."""
-    sums: dict[str, int] = {}
-    for stage, _, start, end in marks:
-        sums[stage] = sums.get(stage, 0) + end - start
-    return sums
+        for index in sorted(what.repeats & set(what.choice)):
+            other = next((step for step in self.group[index].steps if step != index), index)
+            # its raw weights are in the caches
+            stages = {"create"} if other == index or not self.trials.is_raw(index) else {"create", "transform"}
+            self.bench.renew()
+            self.bench.prepare(self._record(what, index))
+            before = switches()
+            spent = self.bench.prepare(self.trials.record(other, what.choice[index], what.width)).spent
+            preempted = switches() > before
+            for stage in spent.keys() & stages:
+                times.add(f"{stage}_again:big", index, spent[stage], preempted=preempted)

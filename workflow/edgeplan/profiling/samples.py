@@ -1,4 +1,4 @@
-"""Writes every candidate of every step as rows of one linked program, which the executor interprets for the profiler.
+"""Writes every candidate of every step as records of one linked program, which a bench prepares and executes one by one.
 
 A plan's program holds one implementation of each step; this one holds them all, at every width, with a place for the
 transformed weights of the step at trial besides those of the steps that run around it.
@@ -7,25 +7,48 @@ transformed weights of the step at trial besides those of the steps that run aro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-import numpy as np
 from msgspec.structs import replace as changed
 
 from edgeplan.profiling.memory import stand_in_cache
 from edgeplan.profiling.subjects import Group, ProfilingSubject
+from edgeplan.runtime.cold_program import cold_program
 from edgeplan.runtime.creation import aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.linked import Linked, LinkedStep, converted, linked_of
+from edgeplan.runtime.executable import Executable, Worker, transformed
+from edgeplan.runtime.linked import Linked, LinkedProgram, LinkedStep, ModelFile, converted
 from edgeplan.runtime.linking import Linker, Recorder
-from edgeplan.runtime.memory import PAGE_BYTES, Bytes, checksum
 from edgeplan.runtime.program import Program
-from edgeplan.runtime.weight_cache import key_of, paged, stamp
+from edgeplan.runtime.program_file import Border, checksum
+from edgeplan.runtime.recipes import step_can_be_raw
+from edgeplan.runtime.weight_cache import Bytes, paged
+from edgeplan.support.stamps import stamp
+
+
+@dataclass(frozen=True, slots=True)
+class TrialProgram:
+    """A program whose records a bench prepares.
+
+    Attributes:
+        content: as `runtime.cold_program` makes it.
+        cache: file that cached weights come from; None: it has none.
+    """
+
+    content: bytes
+    cache: Path | None
 
 
 class Trials:
     """Trials hold the candidates of a model under one home layout, linked.
+
+    Weights of a step at trial are made from the model file. Those that a cold start always has from its cache come from a file
+    like that, which holds them as they are: steps execute with their own weights, since some processors take several times as
+    long over denormal numbers.
 
     Args:
         dnnl: the library.
@@ -36,112 +59,164 @@ class Trials:
 
     Attributes:
         group: the group of each step.
-        linked: the tables, with the first candidates; weights are made from the model file.
-        raw: the same, with the places of steps at trial for the weights.
-        cached: the same, with weights in `cache`.
-        cache: a file that is read as a weight cache would be.
+        linked: the tables, with the first candidates at places of their own; weights as at trial.
+        cache: a file that is read as a weight cache would be; `own` those weights that are never made from the model file.
         weights_bytes: transformed weights of the model.
     """
 
     def __init__(self, dnnl: Dnnl, subject: ProfilingSubject, model: Path, widths: Sequence[int], scratch: Path) -> None:
-        self.subject, self._widths = subject, tuple(widths)
+        self.subject, self._widths, self._info, self._model = subject, tuple(widths), dnnl.info, model
         self.group: dict[int, Group] = {index: group for group in subject.groups for index in group.steps}
         self._recorder = Recorder()
         self._linker = Linker(self._recorder, subject.program, max(widths))
-        self._linked: dict[tuple[int, int, int], LinkedStep] = {}
-        self._checksums: dict[tuple[int, int], int] = {}
         self._places, self._segments, self.weights_bytes = self._laid_out()
-        with dnnl.without_primitive_cache():  # the tables must hold whatever was made before
+        self.own = scratch / f"own-{subject.program.home}.bin"
+        self._linked: dict[tuple[int, int, int], LinkedStep] = {}
+        with dnnl.without_primitive_cache(), _Own(self._recorder, subject.program, model, self.own) as own:
+            # the tables must hold whatever was made before
             for index, group in sorted(self.group.items()):
                 for position in range(len(group.sizes)):
                     for width in self._widths:
-                        self._linked[index, position, width] = self._link(index, position, width)
+                        self._linked[index, position, width] = self._link(index, position, width, own)
+        self._numbers = {key: number for number, key in enumerate(self._linked, len(subject.program.steps))}
+        self.cache = self._stand_in(scratch)
         steps, narrow = range(len(subject.program.steps)), self._widths[0]
-        self.linked = self._program(model, [self.first_candidate(index, narrow) for index in steps])
-        self.raw = self._program(model, [self.step(index, 0, narrow) for index in steps])
-        self.cache = self._stand_in(scratch, model)
-        key = key_of(self._content(0, PAGE_BYTES).tobytes())
-        stored = [self.stored(index, 0, narrow, "cached_mmap") for index in steps]
-        self.cached = self._program(model, stored, key, self.cache.stat().st_size)
+        firsts = [changed(self._linked[index, 0, narrow], place=self.place(index, narrow)) for index in steps]
+        self.linked = self._program(firsts, self.own, (1 + len(self._widths)) * self.weights_bytes)
 
     def _laid_out(self) -> tuple[dict[int, int], dict[int, int], int]:
         """Return for each step its place among the weights in memory, at trial, its segment in a cache; and the size of all."""
-        places, segments, at, end = {}, {}, 0, PAGE_BYTES
+        places, segments, at, end = {}, {}, 0, 0
         for index, group in sorted(self.group.items()):
             largest = max(size.weights for size in group.sizes)
             places[index], segments[index] = at, end
             at, end = at + aligned(largest), end + paged(largest)
         return places, segments, at
 
-    def _link(self, index: int, position: int, width: int) -> LinkedStep:
-        group = self.group[index]
-        row, _ = self._linker.step(self.subject.program.steps[index], group.implementations[position], "raw", width)
+    def _link(self, index: int, position: int, width: int, own: _Own) -> LinkedStep:
+        step, implementation = self.subject.program.steps[index], self.group[index].implementations[position]
+        raw = step_can_be_raw(step, self.subject.program.types)
+        row, created = self._linker.step(step, implementation, "raw" if raw else "cached_read", width)
         row["place"] = self._places[index]
-        return converted(row, LinkedStep)
+        if row["source"] == "cached_read":
+            row["segment"] = own.segment(transformed(self._recorder, step, created, own.read(index), own.worker).data)
+        return converted(row)
 
-    def _stand_in(self, scratch: Path, model: Path) -> Path:
+    def _stand_in(self, scratch: Path) -> Path:
         """Return a file of enough bytes, as any is read alike: the largest of the model's, else one that is written."""
-        size = PAGE_BYTES + sum(paged(max(s.weights for s in group.sizes)) for group in self.group.values())
-        files = {model, *(model.parent / w.file for w in self.subject.program.weights.values())}
+        size = sum(paged(max(s.weights for s in group.sizes)) for group in self.group.values())
+        files = {self._model, *(self._model.parent / w.file for w in self.subject.program.weights.values())}
         path = max(files, key=lambda file: file.stat().st_size)
         if path.stat().st_size < size:
             path = stand_in_cache(scratch / f"weights-{size}.bin", size)
         return path
 
-    def _content(self, offset: int, size: int) -> Bytes:
-        return np.fromfile(self.cache, np.uint8, size, offset=offset)  # not mapped: pages that are cannot be evicted
+    def _program(self, steps: Sequence[LinkedStep], cache: Path, weights_bytes: int) -> Linked:
+        found, status = self.subject.program, cache.stat()
+        paths = [(self._model.parent / name).resolve() for name in self._linker.files]
+        program = LinkedProgram(
+            model=found.name,
+            threads=max(self._widths),
+            layout=found.home,
+            equal_cores=True,
+            little_ratio=1.0,
+            main=tuple(range(len(steps))),
+            queues=(),
+            widen_from=len(steps),
+            inputs=tuple(_border(found, name) for name in found.inputs),
+            outputs=tuple(_border(found, name) for name in found.outputs),
+            arena_bytes=aligned(max(found.arena_bytes, found.scratch_offset + self._linker.scratch_bytes)),
+            weights_bytes=weights_bytes,
+            cache_bytes=status.st_size,
+            files=tuple(ModelFile(str(path), path.stat().st_size, stamp(path.stat())) for path in paths),
+            cache_stamp=stamp(status) if status.st_size else (),
+        )
+        return Linked(program, self._linker.tables(), tuple(steps))
 
-    def _program(self, model: Path, steps: Sequence[LinkedStep], cache_key: str = "", cache_bytes: int = 0) -> Linked:
-        found = self.subject.program
-        paths = [(model.parent / name).resolve() for name in self._linker.files]
-        document: dict[str, Any] = {
-            "model": found.name,
-            "threads": max(self._widths),
-            "layout": found.home,
-            "equal_cores": True,
-            "little_ratio": 1.0,
-            "main": tuple(range(len(steps))),
-            "queues": (),
-            "widen_from": len(steps),
-            "files": [_file(path) for path in paths],
-            **self._linker.tables(),
-            "steps": steps,
-            "inputs": [_border(found, name) for name in found.inputs],
-            "outputs": [_border(found, name) for name in found.outputs],
-            "arena_bytes": aligned(max(found.arena_bytes, found.scratch_offset + self._linker.scratch_bytes)),
-            "weights_bytes": (1 + len(self._widths)) * self.weights_bytes,
-            "cache_key": cache_key,
-            "cache_bytes": cache_bytes,
-            "cache_stamp": stamp(self.cache.stat()) if cache_bytes else (),
-        }
-        return linked_of(document)
+    def _written(self, linked: Linked, cache: Path, extra: Sequence[LinkedStep] = ()) -> TrialProgram:
+        return TrialProgram(cold_program(linked, self._info, extra=extra), cache if linked.program.cache_bytes else None)
 
-    def step(self, index: int, position: int, width: int) -> LinkedStep:
-        """Return a step at trial: a candidate, made for so many cores, its weights from the model file."""
-        return self._linked[index, position, width]
+    @cached_property
+    def trying(self) -> TrialProgram:
+        """Every candidate, for `record`; the program's own steps are the first ones, at places of their own."""
+        return self._written(self.linked, self.own, tuple(self._linked.values()))
 
-    def first_candidate(self, index: int, width: int) -> LinkedStep:
-        """Return a step's first candidate, with a place of its own for its weights."""
-        step = self._linked[index, 0, width]
-        shift = (1 + self._widths.index(width)) * self.weights_bytes
-        return changed(step, place=step.place + shift)
+    @cached_property
+    def raw(self) -> TrialProgram:
+        """The first candidates at the places of steps at trial."""
+        return self._written(self._at_trial, self.own)
 
-    def stored(self, index: int, position: int, width: int, source: str) -> LinkedStep:
-        """Return a step at trial whose weights lie in the cache; steps without weights stay as they are."""
-        step = self.step(index, position, width)
-        if not step.weight_bytes:
-            return step
-        segment = self._segments[index]
-        key = (index, step.weight_bytes)
-        if key not in self._checksums:
-            self._checksums[key] = checksum(self._content(segment, step.weight_bytes))
-        return changed(step, source=source, segment=segment, checksum=self._checksums[key])
+    @cached_property
+    def _at_trial(self) -> Linked:
+        steps = [self._linked[index, 0, self._widths[0]] for index in range(len(self.subject.program.steps))]
+        return self._program(steps, self.own, self.weights_bytes)
+
+    @cached_property
+    def cached(self) -> TrialProgram:
+        """The same, with weights that are mapped from `cache`."""
+        steps = [
+            changed(step, source="cached_mmap", segment=self._segments[index]) if step.weight_bytes else step
+            for index, step in enumerate(self._at_trial.steps)
+        ]
+        return self._written(self._program(steps, self.cache, self.weights_bytes), self.cache)
+
+    def only(self, candidates: Sequence[tuple[int, int, int]]) -> tuple[TrialProgram, range]:
+        """A program of some candidates, and the numbers of their records.
+
+        Args:
+            candidates: step, position and width of each.
+        """
+        chosen = [self._linked[candidate] for candidate in candidates]
+        first = len(self.subject.program.steps)
+        return self._written(self._at_trial, self.own, chosen), range(first, first + len(chosen))
+
+    def record(self, index: int, position: int, width: int) -> int:
+        """The number of a step at trial in `trying`: a candidate, made for so many cores."""
+        return self._numbers[index, position, width]
+
+    def is_raw(self, index: int) -> bool:
+        """Tell whether a step's weights are made from the model file at trial; it may have none."""
+        return self._linked[index, 0, self._widths[0]].source == "raw"
+
+    def weight_bytes(self, index: int, position: int, width: int) -> int:
+        """Transformed weights of a step at trial."""
+        return self._linked[index, position, width].weight_bytes
+
+    def place(self, index: int, width: int) -> int:
+        """A place of its own for the weights of a step's first candidate."""
+        return self._places[index] + (1 + self._widths.index(width)) * self.weights_bytes
+
+    def segment(self, index: int) -> int:
+        """Where the weights of a step would lie in `cache`."""
+        return self._segments[index]
 
 
-def _file(path: Path) -> dict[str, Any]:
-    status = path.stat()
-    return {"path": str(path), "size": status.st_size, "stamp": stamp(status), "sha256": ""}
+class _Own:
+    """Writes transformed weights of a model, each once, to a file in the form of a weight cache."""
+
+    def __init__(self, recorder: Recorder, program: Program, model: Path, path: Path) -> None:
+        self.worker = Worker(recorder)
+        self._stack = ExitStack()
+        self.read = self._stack.enter_context(Executable(recorder, program, model.parent)).read
+        self._file = self._stack.enter_context(path.open("wb"))
+        self._known: dict[tuple[int, int], int] = {}
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def segment(self, content: Bytes) -> int:
+        """Where weights begin in the file."""
+        key = (content.nbytes, checksum(content))
+        if key not in self._known:
+            self._known[key] = self._end
+            self._file.write(content.tobytes().ljust(paged(content.nbytes), b"\0"))
+            self._end += paged(content.nbytes)
+        return self._known[key]
 
 
-def _border(program: Program, name: str) -> dict[str, Any]:
-    return {"name": name, "shape": program.shapes[name], "offset": program.offsets[name], "dtype": program.dtype(name)}
+def _border(program: Program, name: str) -> Border:
+    return Border(name, program.shapes[name], program.offsets[name], program.dtype(name))

@@ -91,11 +91,11 @@ class Row:
         implementation: the candidate's name.
         position: position of the candidate among those offered.
         raw_bytes, weight_bytes, scratch_bytes: see `Sizes`.
-        samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file), `cached_read`,
-            `cached_mmap`, `create_again` and `transform_again` (of an equal step), each by core class as in `read:big`; `first`
-            and `warm` executions by width, as in `first:1`. `start` and factors are of whole programs
-            (`fresh_process_factors.py`, `contention.py`), `once` of kernels (`first_call_costs.py`), `NOISE` and `OTHERS` are
-            no times.
+        samples_ms: stage -> normalised times in ms. Stages: `read`, `create`, `transform` (from the model file; the first and
+            the last not of weights that are always cached), `cached_read`, `cached_mmap`, `create_again` and `transform_again`
+            (of an equal step), each by core class as in `read:big`; `first` and `warm` executions by width, as in `first:1`.
+            `start` and factors are of whole programs (`fresh_process_factors.py`, `contention.py`), `once` of kernels
+            (`first_call_costs.py`), `NOISE` and `OTHERS` are no times.
         measured_at: seconds since the epoch.
     """
 

@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from edgeplan.measurement.others import Others
 from edgeplan.measurement.process.job import Resident
-from edgeplan.planning.layout import greedy
 from edgeplan.planning.memory.document import MemoryPlan, document
 from edgeplan.planning.memory.quick import PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
-from edgeplan.runtime.streaming.again import buffers_of
-from edgeplan.runtime.streaming.program import PAGE_BYTES, StreamProgram
+from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.workloads import all_resident
 from edgeplan.support.workers import work_apart
 
 _SPARE_BYTES = 192 << 10  # runs differ by some pages
@@ -35,7 +34,7 @@ class StreamPhase(_Document):
     """A phase holds the inferences by one schedule.
 
     Attributes:
-        replan_ms: to make its plan, where the process did.
+        replan_ms: to take the stored schedule of another budget; 0 of a schedule that was given.
         pause_ms: until the first could begin: loading what memory has room for is part of it where memory is filled before.
         memory: afterwards.
         run_ms: of each inference; wait_ms: how much of it no step ran, what the first one waits for left out; step_ms: of each
@@ -57,7 +56,7 @@ class StreamPhase(_Document):
 
 
 class StreamRun(_Document):
-    """A streamed run is the answer of a process that runs plans; see `runtime.streaming.worker`.
+    """A streamed run is the answer of a process that runs plans; see `measurement.process.streaming`.
 
     Attributes:
         idle: with the library loaded and its threads started, no plan opened.
@@ -70,7 +69,7 @@ class StreamRun(_Document):
         table_bytes: of page tables, more than in `idle`; the kernel's memory, which a limit from outside counts.
         read_ms: of a small load that is read alone; 0 where no bandwidth was measured.
         later_major_faults: since all code had run once, the first two inferences.
-        files: that the process had mapped.
+        files: whose code the process had mapped.
         making, running: pages of the library that making kernels and executing them needed, where steps were timed.
     """
 
@@ -132,30 +131,28 @@ class RunSettings:
     outputs: Mapping[str, Path] | None = None
     timeout_seconds: float = 600.0
 
-    def job(self, folder: Path, threads: int, schedules: Sequence[object]) -> dict[str, Any]:
+    def job(self, folder: Path, schedules: Sequence[object]) -> dict[str, Any]:
         """Return the job of the worker."""
         return {
             **{field: getattr(self, field) for field in self.__slots__ if field != "timeout_seconds"},
             "folder": str(folder.resolve()),
-            "threads": threads,
             "schedules": list(schedules),
             "inputs": {name: str(path) for name, path in self.inputs.items()},
             "outputs": {name: str(path) for name, path in (self.outputs or {}).items()},
         }
 
 
-def run_apart(folder: Path, threads: int, schedules: Sequence[object], settings: RunSettings) -> StreamRun:
+def run_apart(folder: Path, schedules: Sequence[object], settings: RunSettings) -> StreamRun:
     """Run a plan in a process of its own.
 
     Args:
         folder: folder of the program and its weights.
-        threads: threads of each kernel.
         schedules: plan documents, None for the folder's own, or budgets (bytes over idle) whose stored schedules are taken;
             the session changes from one to the next.
         settings: how.
     """
-    job = settings.job(folder, threads, schedules)
-    return work_apart("edgeplan.runtime.streaming.worker", job, StreamRun, f"plan in {folder}", settings.timeout_seconds)
+    job = settings.job(folder, schedules)
+    return work_apart("edgeplan.measurement.process.streaming", job, StreamRun, f"plan in {folder}", settings.timeout_seconds)
 
 
 class StreamProfile(_Document):
@@ -224,7 +221,7 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
     """
     schedule = all_resident(program)
     others = Others(tuple({*settings.processors, *settings.reader_processors}))
-    found = run_apart(folder, program.threads, [schedule], settings)
+    found = run_apart(folder, [schedule], settings)
     share = round(others.share(), 2)
     steps = np.median(np.array(found.phases[0].step_ms[1:] or found.phases[0].step_ms), axis=0)
     return StreamProfile(
@@ -242,25 +239,6 @@ def profile_program(folder: Path, program: StreamProgram, settings: RunSettings)
         running=found.running,
         first_step_ms=tuple(round(ms, 6) for ms in found.phases[0].step_ms[0]),
     )
-
-
-def all_resident(program: StreamProgram) -> dict[str, Any]:
-    """Return a schedule that keeps all weights in memory, above activations and scratch."""
-    buffers = buffers_of(program)
-    lowest = greedy.lowest(buffers)
-    at = -(-int((lowest + buffers.size).max(initial=0)) // PAGE_BYTES) * PAGE_BYTES
-    offsets = []
-    for size in program.columns.weight_bytes:
-        offsets.append(at if size else -1)
-        at += size
-    return {
-        "mode": "back-to-back",
-        "arena_bytes": at,
-        "tensor_offset": lowest.tolist(),
-        "weight_offset": offsets,
-        "after": [-1] * len(offsets),
-        "again": [k if offset >= 0 else -1 for k, offset in enumerate(offsets)],
-    }
 
 
 def on_demand(plan: MemoryPlan) -> dict[str, Any]:

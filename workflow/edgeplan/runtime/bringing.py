@@ -53,3 +53,14 @@ class Bringer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def in_memory(descriptor: int, size: int, probes: int = 8) -> bool:
+    """Tell whether a file seems to be in the page cache: a few bytes of it can be had without waiting."""
+    buffer = bytearray(1)
+    try:
+        return all(
+            os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT) == 1 for offset in range(0, size, max(1, size // probes))
+        )
+    except OSError:  # it is not there (EAGAIN), or the file system cannot tell
+        return False

@@ -1,8 +1,9 @@
-"""A plan folder, whatever its kind: `plan.json` says what it is and what it was made for, `program.json` what is executed.
+"""A plan folder, whatever its kind: `plan.json` says what it is and what it was made for.
 
-`plan.json` holds the kind, what the plan was made for, the schedule and the prediction; files that never change afterwards
-(weights, programs) stand in it with their digests. A folder is written aside and put in place at once, and read once into one
-value, a `PlanFolder`. It is trusted as a program is: digests find damage, not forgery.
+What is executed stands in `program.bin`, which the native library runs, or in `program.json`, which Python does: of a pair of
+processors, or of a GPU. `plan.json` holds the kind, what the plan was made for, the schedule and the prediction; files that
+never change afterwards stand in it with their digests. A folder is written aside and put in place at once, and read once into
+one value, a `PlanFolder`. It is trusted as a program is: digests find damage, not forgery.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ import msgspec
 
 from edgeplan.errors import FormatError, ModelError, StoreError
 from edgeplan.runtime.folder_lock import changing, work_folder
+from edgeplan.runtime.program_file import PROGRAM_BIN, ProgramHead, read_head
 from edgeplan.support.digests import sha256
 from edgeplan.support.files import files_sha256, read_whole, write_atomically
 from edgeplan.writable import cannot_write
 
 if TYPE_CHECKING:
     from edgeplan.runtime.gpu_program import GpuProgram
-    from edgeplan.runtime.linked import LinkedProgram
     from edgeplan.runtime.streaming.program import StreamProgram
 
-FORMAT = 10  # those of 9 may run kernels of eight bits whose sums saturate
+FORMAT = 11  # those of 10 were run by Python alone
 PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME = "plan.json", "program.json", "weights.bin"
-#: Of a plan of memory: its schedules for other budgets, and the folder of a plan in finer parts for smaller ones.
-SCHEDULES_NAME, FINER_NAME = "schedules.bin", "finer"
+#: Of a plan of a cold start: its transformed weights.
+CACHE_NAME = "weights.cache"
+#: Of a plan of memory: the folder of a plan in finer parts, for smaller budgets.
+FINER_NAME = "finer"
 #: Of a plan of a pair: the folder of a plan for the better of its processors alone.
 ALONE_NAME = "alone"
 #: Of a plan of a cold start: the folder of a plan for another processor, which takes over (`edgeplan.handover`).
@@ -45,9 +48,11 @@ GPU_START: Final = "gpu-start"
 MEMORY: Final = "memory"
 PARTITION: Final = "partition"
 #: Files that a plan folder of any kind may hold.
-_FILES = frozenset({PLAN_NAME, PROGRAM_NAME, WEIGHTS_NAME, "program.tape", "reserve.json", "weights.cache", "kernels.cache"})
-_FILES |= {SCHEDULES_NAME, FINER_NAME, ALONE_NAME, LATER_NAME}
-_EARLIER = frozenset({"profile.json", "model.json", "pair.json", "costs.json"})  # of format versions before
+_FILES = frozenset({PLAN_NAME, PROGRAM_BIN, PROGRAM_NAME, WEIGHTS_NAME, CACHE_NAME, "kernels.cache"})
+_FILES |= {FINER_NAME, ALONE_NAME, LATER_NAME}
+#: Of format versions before: files of plans of cold starts and of memory, then of all.
+_EARLIER_COLD, _EARLIER_MEMORY = frozenset({"program.tape", "reserve.json"}), frozenset({"schedules.bin"})
+_EARLIER = _EARLIER_COLD | _EARLIER_MEMORY | {"profile.json", "model.json", "pair.json", "costs.json"}
 _OF_PAIR = b'{"lanes":2'  # the beginning of its program
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
 _BUILDING = ".planning-"  # of folders beside a plan; those of killed processes go with the next planning
@@ -133,22 +138,23 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     sha256: str
 
     @cached_property
-    def program(self) -> LinkedProgram | StreamProgram | GpuProgram:
-        """Read the program when it is first asked for."""
+    def program(self) -> ProgramHead | StreamProgram | GpuProgram:
+        """Read the head of the program, or all of one that Python runs, when it is first asked for."""
+        if self.kind in (COLD_START, MEMORY):
+            return read_head(self.path / PROGRAM_BIN)
         path, content = self.path / PROGRAM_NAME, self.content(PROGRAM_NAME)
         if self.kind == GPU_START:
             from edgeplan.runtime.gpu_program import GpuProgram  # noqa: PLC0415  each kind loads its own
 
             return decoded(content, GpuProgram, path, self.kind)
-        if self.kind != COLD_START:
-            from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
+        from edgeplan.runtime.streaming.program import StreamProgram  # noqa: PLC0415  likewise
 
-            return decoded(content, StreamProgram, path, self.kind)
-        from edgeplan.runtime.linked import LinkedProgram, Stamps  # noqa: PLC0415  likewise
+        return decoded(content, StreamProgram, path, self.kind)
 
-        stamps = self.scheduled(Stamps)
-        program = decoded(content, LinkedProgram, path, self.kind)
-        return msgspec.structs.replace(program, files=stamps.files, cache_stamp=stamps.cache_stamp)
+    @property
+    def head(self) -> ProgramHead:
+        """The program of a plan of a cold start or of memory."""
+        return self.program_of(ProgramHead)
 
     def program_of(self, kind: type[Part]) -> Part:
         """The program as a value of the kind that the plan's has; see `program`."""
@@ -163,10 +169,6 @@ class PlanFolder(msgspec.Struct, frozen=True, dict=True):
     def predicted(self, part: type[Part]) -> Part:
         """The prediction as a value."""
         return decoded(self.prediction, part, self.path / PLAN_NAME, self.kind)
-
-    def reschedule(self, schedule: Any) -> None:
-        """Write the plan with another schedule of the same program, atomically."""
-        _write(self.path, _Body(self.kind, self.made_for, msgspec.Raw(encoded(schedule)), self.prediction, dict(self.files)))
 
     def content(self, name: str) -> bytes:
         """The bytes of a small file that never changes."""
@@ -285,7 +287,7 @@ def _no_plan(folder: Path, error: OSError) -> FormatError:
 
 
 def _other_format(path: Path) -> FormatError:
-    what = "the plan has another format: another version of edgeplan made it; before format 10 eight bits may be wrong"
+    what = "the plan has another format: another version of edgeplan made it"
     return FormatError(what, where=str(path), next_step=plan_again(_kind_by_files(path.parent)))
 
 
@@ -298,7 +300,7 @@ def _kind_by_files(folder: Path) -> str:
         return PARTITION
     if (folder / WEIGHTS_NAME).exists():
         return MEMORY
-    return COLD_START if (folder / "reserve.json").exists() else ""
+    return COLD_START if any((folder / name).exists() for name in (CACHE_NAME, *_EARLIER_COLD)) else ""
 
 
 def _damaged(path: Path, why: str) -> FormatError:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from edgeplan.runtime.linked import Border
+from edgeplan.runtime.program_file import Border
 
 #: Packed weights of the plan folder, and the machine code of its kernels.
 PACKED_NAME, CODE_NAME = "weights.cache", "kernels.cache"

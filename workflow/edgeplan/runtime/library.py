@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
 from edgeplan.errors import DeviceError
 from edgeplan.runtime import constants
-from edgeplan.runtime.preloading import wait, wheel_libraries
-from edgeplan.runtime.waiting import bounded_waits
+from edgeplan.runtime.installed import installed_libraries
 
 _INSTALL = "pip install 'edgeplan[runtime]', or install a system oneDNN (libdnnl) of version 3"
 _MAJOR = 3
 _WIDE_BLOCK, _NARROW_BLOCK = 16, 8
+#: Turns of libgomp's loop before a thread that waits for others sleeps.
+SPINS = 1000
+_SPINS_NAME = "GOMP_SPINCOUNT"
+_CHOSEN_BY = ("OMP_WAIT_POLICY", _SPINS_NAME)  # who sets one of them has chosen
 
 
 class _Version(ctypes.Structure):
@@ -58,12 +60,8 @@ class LibraryInfo(msgspec.Struct, frozen=True):
 
 
 def _places() -> Iterator[str]:
-    """Where the library may lie, the wheel's first; each is looked for when those before it do not do."""
-    found = dict[str, None]()
-    for path in (*wheel_libraries(), *map(str, sorted((Path(sys.prefix) / "lib").glob("libdnnl.so*")))):
-        if (place := os.path.realpath(path)) not in found and os.path.isfile(place):  # noqa: PTH113  as they are listed
-            found[place] = None
-            yield place
+    """Where the library may lie; each is looked for when those before it do not do."""
+    yield from dict.fromkeys(filter(os.path.isfile, installed_libraries()))
     from ctypes.util import find_library  # noqa: PLC0415  it starts processes, for which few have to wait
 
     if system := find_library("dnnl"):
@@ -76,13 +74,29 @@ def require_installed() -> None:
         raise DeviceError("oneDNN is not installed", next_step=_INSTALL)
 
 
+@contextmanager
+def _bounded_waits() -> Iterator[None]:
+    """Load the library within, as native code does (`native/src/library/onednn.cpp`, where it is said why).
+
+    The environment is as before afterwards: processes that are started, and other engines with an OpenMP of their own, wait
+    as they do without.
+    """
+    sets = not any(name in os.environ for name in _CHOSEN_BY)
+    if sets:
+        os.environ[_SPINS_NAME] = str(SPINS)
+    try:
+        yield
+    finally:
+        if sets:
+            os.environ.pop(_SPINS_NAME, None)
+
+
 def open_library() -> tuple[ctypes.CDLL, LibraryInfo]:
     """Load oneDNN: the wheel's library, else the system's."""
     problems = []
-    wait()
     for place in _places():
         try:
-            with bounded_waits():
+            with _bounded_waits():
                 library = ctypes.CDLL(place)
         except OSError as error:
             problems.append(f"{place}: {error}")

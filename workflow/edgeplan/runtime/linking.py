@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from edgeplan.errors import DeviceError
@@ -12,6 +12,7 @@ from edgeplan.graph.steps import Step
 from edgeplan.runtime import constants, linked
 from edgeplan.runtime.creation import Call, Created, Creator, Implementation, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle, Mask, Unsupported
+from edgeplan.runtime.linked import Tables
 from edgeplan.runtime.program import Program
 from edgeplan.runtime.signatures import STATUS
 
@@ -75,7 +76,86 @@ class Recorder(Dnnl):
         return address
 
 
-class Linker:
+class TableWriter:
+    """Collects the tables of what is made with a library that records it.
+
+    Args:
+        recorder: the library.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._dnnl = recorder
+        self._descriptors, self._attributes, self._primitives, self._memories = _Rows(), _Rows(), _Rows(), _Rows()
+        self._kernels = _Rows()
+        self._threads = 1  # of the step at hand
+
+    def tables(self) -> Tables:
+        """The tables of all that was asked for."""
+        rows = (self._descriptors, self._attributes, self._primitives, self._memories, self._kernels)
+        return Tables(*(tuple(table.rows) for table in rows))
+
+    def unbound(self, created: Created, threads: int) -> tuple[tuple[int, ...], ...]:
+        """The calls of a step that is bound to memory later, made by so many threads.
+
+        Returns:
+            Of each call its primitive, then pairs of argument number and descriptor; of a compiled kernel -1 - its row, then 0
+            for each operand.
+        """
+        self._threads = threads
+        return tuple(map(self._unbound, created.calls))
+
+    def _unbound(self, call: Call | KernelCall) -> tuple[int, ...]:
+        if isinstance(call, KernelCall):
+            return (-1 - self._kernels.add((call.kernel, call.block)), *[0] * len(call.places))
+        pairs = ((argument.number, self._descriptor(argument.descriptor)) for argument in call.arguments)
+        return (self._primitive(call.descriptor.value, self._threads), *(number for pair in pairs for number in pair))
+
+    def _primitive(self, address: int, threads: int) -> int:
+        function, *given = self._dnnl.made[address]
+        types = STATUS[function][1:]
+        attributes = self._attributes.add(self._posts(given[-1]))
+        arguments = tuple(self._argument(kind, value) for kind, value in zip(types[:-1], given[:-1], strict=True))
+        implementation = self._dnnl.implementation_at(address)
+        return self._primitives.add((function, implementation, attributes, threads, arguments))
+
+    def _posts(self, address: int) -> Row:
+        def portable(post: Row) -> Row:
+            return (*post[:-1], self._descriptor(post[-1])) if post[0] == "binary" else post
+
+        return tuple(portable(post) for post in self._dnnl.made[address])
+
+    def _argument(self, kind: Any, value: Any) -> linked.Argument:
+        if kind is ctypes.c_void_p:
+            return self._pointer(value)
+        if isinstance(value, ctypes.Array):
+            values = tuple(value)
+            return tuple(self._pointer(v) for v in values) if value._type_ is ctypes.c_void_p else values
+        return value  # type: ignore[no-any-return]
+
+    def _pointer(self, value: int | None) -> int:
+        if not value:
+            return linked.NOTHING
+        return linked.ENGINE if value == self._dnnl.engine.value else self._descriptor(value)
+
+    def _descriptor(self, address: int) -> int:
+        if address in self._dnnl.asked:
+            of, what, index = self._dnnl.asked[address]
+            return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
+        function, *given = self._dnnl.made[address]
+        if function == "dnnl_memory_desc_create_with_tag":
+            return self._descriptors.add(_by_tag(*given))
+        if function == "dnnl_memory_desc_create_with_strides":
+            rank, shape, kind, strides = given
+            row = (linked.BY_STRIDES, tuple(shape[:rank]), tuple(strides[:rank]))
+            return self._descriptors.add(row if kind == constants.F32 else (*row, kind))
+        if function == "submemory":
+            parent, shape, offsets = given
+            return self._descriptors.add((linked.PART, self._descriptor(parent), shape, offsets))
+        parent, axes = given
+        return self._descriptors.add((linked.RENAMED, self._descriptor(parent), tuple(axes)))
+
+
+class Linker(TableWriter):
     """Collects the tables of one program.
 
     Args:
@@ -85,13 +165,10 @@ class Linker:
     """
 
     def __init__(self, recorder: Recorder, program: Program, threads: int) -> None:
-        self._most = threads
-        self._dnnl, self._program = recorder, program
+        super().__init__(recorder)
+        self._most, self._program = threads, program
         self._creator = Creator(recorder, program.shapes, program.layouts, program.offsets, program.types)
-        self._descriptors, self._attributes, self._primitives, self._memories = _Rows(), _Rows(), _Rows(), _Rows()
-        self._kernels = _Rows()
         self._files = _Rows()
-        self._threads = 1  # of the step at hand
         self.scratch_bytes = 0
 
     def step(self, step: Step, choice: Implementation, source: str, threads: int) -> tuple[dict[str, Any], Created]:
@@ -138,16 +215,6 @@ class Linker:
         """Tell whether two implementations of a step read the same bytes as their weights."""
         pairs = zip(one.slots, other.slots, strict=True)
         return all(a.offset == b.offset and self._dnnl.equal(a.target, b.target) for a, b in pairs)
-
-    def tables(self) -> Mapping[str, Any]:
-        """The shared tables, by the names in `LinkedProgram`."""
-        return {
-            "descriptors": tuple(self._descriptors.rows),
-            "attributes": tuple(self._attributes.rows),
-            "primitives": tuple(self._primitives.rows),
-            "memories": tuple(self._memories.rows),
-            "kernels": tuple(self._kernels.rows),
-        }
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -196,50 +263,6 @@ class Linker:
             source, target = self._descriptor(slot.source.value), self._descriptor(slot.target)
             found.append((target, source, slot.offset, slot.size, conversion))
         return found
-
-    def _primitive(self, address: int, threads: int) -> int:
-        function, *given = self._dnnl.made[address]
-        types = STATUS[function][1:]
-        attributes = self._attributes.add(self._posts(given[-1]))
-        arguments = tuple(self._argument(kind, value) for kind, value in zip(types[:-1], given[:-1], strict=True))
-        implementation = self._dnnl.implementation_at(address)
-        return self._primitives.add((function, implementation, attributes, threads, arguments))
-
-    def _posts(self, address: int) -> Row:
-        def portable(post: Row) -> Row:
-            return (*post[:-1], self._descriptor(post[-1])) if post[0] == "binary" else post
-
-        return tuple(portable(post) for post in self._dnnl.made[address])
-
-    def _argument(self, kind: Any, value: Any) -> linked.Argument:
-        if kind is ctypes.c_void_p:
-            return self._pointer(value)
-        if isinstance(value, ctypes.Array):
-            values = tuple(value)
-            return tuple(self._pointer(v) for v in values) if value._type_ is ctypes.c_void_p else values
-        return value  # type: ignore[no-any-return]
-
-    def _pointer(self, value: int | None) -> int:
-        if not value:
-            return linked.NOTHING
-        return linked.ENGINE if value == self._dnnl.engine.value else self._descriptor(value)
-
-    def _descriptor(self, address: int) -> int:
-        if address in self._dnnl.asked:
-            of, what, index = self._dnnl.asked[address]
-            return self._descriptors.add((linked.ASKED, self._primitive(of, self._threads), what, index))
-        function, *given = self._dnnl.made[address]
-        if function == "dnnl_memory_desc_create_with_tag":
-            return self._descriptors.add(_by_tag(*given))
-        if function == "dnnl_memory_desc_create_with_strides":
-            rank, shape, kind, strides = given
-            row = (linked.BY_STRIDES, tuple(shape[:rank]), tuple(strides[:rank]))
-            return self._descriptors.add(row if kind == constants.F32 else (*row, kind))
-        if function == "submemory":
-            parent, shape, offsets = given
-            return self._descriptors.add((linked.PART, self._descriptor(parent), shape, offsets))
-        parent, axes = given
-        return self._descriptors.add((linked.RENAMED, self._descriptor(parent), tuple(axes)))
 
 
 def _by_tag(rank: int, shape: Sequence[int], kind: int, tag: int) -> tuple[int, ...]:

@@ -1,21 +1,18 @@
 """Plan folders of cold starts: a plan with everything that a cold start needs, so that it parses no model and decides nothing.
 
-`program.json` is the linked program of the plan, `program.tape` its C calls, `reserve.json` what is needed for raw weights,
-where the cache fails and in later runs, `weights.cache` the transformed weights. The raw model stays where it is, or beside
-these files, and is known by its size, time stamp and hash.
+`program.bin` is the linked program of the plan, with the calls of its steps and how raw weights are made; `weights.cache` holds
+transformed weights. The model stays where it is, or beside these files, and is known by its stamp.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
+import numpy as np
 from msgspec.structs import replace as changed
 
 from edgeplan.errors import FormatError
@@ -26,22 +23,22 @@ from edgeplan.graph.steps import Lowered
 from edgeplan.planning.document import Plan, check_fits, plan_of
 from edgeplan.planning.profile import SOURCES
 from edgeplan.runtime.candidates import default
-from edgeplan.runtime.creation import Implementation, aligned
+from edgeplan.runtime.cold_program import cold_program
+from edgeplan.runtime.creation import Created, Implementation, aligned
 from edgeplan.runtime.dnnl import Dnnl
-from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, MadeFor, PlanFolder, encoded, replacing, write_plan
-from edgeplan.runtime.lanes import narrow_width
-from edgeplan.runtime.linked import AGAIN, Linked, Reserve, Stamps
+from edgeplan.runtime.executable import Executable, Worker, transformed
+from edgeplan.runtime.folder import CACHE_NAME, COLD_START, PLAN_NAME, MadeFor, PlanFolder, replacing, write_plan
+from edgeplan.runtime.linked import AGAIN, Linked, ModelFile, converted
 from edgeplan.runtime.linking import Linker, Recorder
 from edgeplan.runtime.lowering import lower
-from edgeplan.runtime.memory import checksum
-from edgeplan.runtime.placement import placed
-from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME, Preparer, Shared
+from edgeplan.runtime.placement import narrow_width, placed
 from edgeplan.runtime.program import Program, activation_layouts, plan_buffers, step_candidates
-from edgeplan.runtime.raw_weights import file_sha256
-from edgeplan.runtime.tape_file import TAPE_NAME, tape_of, write_tape
-from edgeplan.runtime.weight_cache import header, key_of, settled_stamp, write_cache
+from edgeplan.runtime.program_file import PROGRAM_BIN, checksum
+from edgeplan.runtime.recipes import can_be_raw
+from edgeplan.runtime.weight_cache import Bytes, write_cache
 from edgeplan.runtime.weights import WeightLocation, locate_weights
 from edgeplan.support.files import write_atomically
+from edgeplan.support.stamps import settled_stamp
 
 #: What a plan document says of its target and its prediction: the rest is the schedule.
 _TARGET = ("model", "model_sha256", "library", "library_version", "isa", "machine", "threads")
@@ -57,6 +54,20 @@ def build_plan_folder(
     limit_bytes: int | None = None,
     warm: Sequence[str] | None = None,
 ) -> Path:
+    """Write a plan folder of a cold start and return it; see `write_linked`."""
+    write_linked(dnnl, model, plan, folder, limit_bytes=limit_bytes, warm=warm)
+    return folder
+
+
+def write_linked(
+    dnnl: Dnnl,
+    model: Path,
+    plan: Plan,
+    folder: Path,
+    *,
+    limit_bytes: int | None = None,
+    warm: Sequence[str] | None = None,
+) -> Linked:
     """Write a plan folder of a cold start.
 
     Args:
@@ -64,27 +75,24 @@ def build_plan_folder(
         model: the ONNX file.
         plan: what to run.
         folder: where to write; made if it is not there.
-        limit_bytes: most bytes of weights in the cache. Beyond it the largest are transformed at every start instead; the
-            prediction of the plan then no longer holds, which is logged.
+        limit_bytes: most bytes of weights in the cache. Beyond it the largest are made from the model's at every start instead,
+            those that can be (`recipes.can_be_raw`); the prediction of the plan then no longer holds, which is logged.
         warm: the implementation of each step in later runs (section 3.5), in place of those that the plan names; without either
             those of the cold start. Later runs are on all cores, so steps that the cold start executes on fewer are made again
             in any case.
 
     Returns:
-        The folder.
+        The program that is in it.
     """
     plan = plan if warm is None else plan.with_later(warm)
     lowered = _lowered(model, plan)
     target = replace(plan.target, library_version=dnnl.info.version, isa=dnnl.info.isa)
     check_fits(plan, target, tuple(step.name for step in lowered.steps), str(folder / PLAN_NAME))
-    locations = locate_weights(model, lowered)
     with dnnl.without_primitive_cache():  # the tables must hold in a fresh process
-        document = _linked(lowered, plan, locations)
-    document |= {"files": _files(model, plan, document["files"])}
-    linked = placed(document, plan, limit_bytes)
-    with replacing(folder) as building:
-        _write(dnnl, linked, plan, model, building)
-    return folder
+        linking = _Linking(lowered, plan, locate_weights(model, lowered))
+    linked = linking.placed(_files(model, plan, linking.files), limit_bytes)
+    with replacing(folder) as building, Executable(linking.recorder, linking.program, model.parent) as executable:
+        return _write(linking, linked, executable, model, building)
 
 
 def cold_plan(folder: PlanFolder) -> Plan:
@@ -92,33 +100,31 @@ def cold_plan(folder: PlanFolder) -> Plan:
     made = folder.made_for
     target = (Path(made.model).name, made.model_sha256, "onednn", made.library, made.isa, made.machine, made.threads)
     parts = folder.scheduled(dict) | folder.predicted(dict) | dict(zip(_TARGET, target, strict=True))
-    parts = {name: value for name, value in parts.items() if name not in Stamps.__struct_fields__}
     return plan_of(json.dumps(parts), str(folder.path / PLAN_NAME))
 
 
-def _write(dnnl: Dnnl, linked: Linked, plan: Plan, model: Path, work: Path) -> None:
-    """Write all files of the folder."""
-    tape, program, reserve = tape_of(linked), linked.program, linked.reserve
-    write_tape(tape, work / TAPE_NAME)
-    with Shared(dnnl, program, work, tape=tape, reserve=lambda: reserve, cached=False) as shared:
-        preparer = Preparer(shared)
-        steps = tuple(
-            changed(step, checksum=checksum(preparer.transformed(k))) if step.cached else step
-            for k, step in enumerate(reserve.steps)
-        )
-        if program.cache_bytes:
-            program = changed(program, cache_key=key_of(header(program, steps)))
-            write_cache(program, steps, work / CACHE_NAME, preparer.transformed)
-    stamps = Stamps(program.files, settled_stamp(work / CACHE_NAME) if program.cache_bytes else ())
-    documents = {PROGRAM_NAME: changed(program, files=()), RESERVE_NAME: Reserve(steps, reserve.later).without_calls()}
-    for name, content in documents.items():
-        write_atomically(work / name, partial(Path.write_bytes, data=encoded(content)))
+def _write(linking: _Linking, linked: Linked, executable: Executable, model: Path, work: Path) -> Linked:
+    """Write all files of the folder; the program with what is known of its weights now."""
+    plan, program = linking.plan, linked.program
+    if program.cache_bytes:
+        worker = Worker(linking.recorder)
+
+        def weights(k: int) -> Bytes:
+            given = executable.read(k)
+            return transformed(linking.recorder, executable.program.steps[k], linking.created[k], given, worker).data
+
+        steps = write_cache(linked, work / CACHE_NAME, weights)
+        stamped = changed(program, cache_stamp=settled_stamp(work / CACHE_NAME))
+        linked = changed(linked, program=stamped, steps=steps)
+    content = cold_program(linked, linking.recorder.info, continuous=bool(plan.later))
+    write_atomically(work / PROGRAM_BIN, lambda temporary: temporary.write_bytes(content))
     document = plan.model_dump(mode="json")
     predicted = {name: document.pop(name) for name in _PREDICTED if name in document}
-    scheduled = {name: value for name, value in document.items() if name not in _TARGET} | asdict(stamps)
+    scheduled = {name: value for name, value in document.items() if name not in _TARGET}
     path = str(model.parent.resolve() / model.name)  # a link keeps its name
     made_for = MadeFor(path, plan.model_sha256, plan.machine, plan.library_version, plan.isa, plan.threads)
-    write_plan(work, COLD_START, made_for, scheduled, predicted, (PROGRAM_NAME, RESERVE_NAME, TAPE_NAME))
+    write_plan(work, COLD_START, made_for, scheduled, predicted, (PROGRAM_BIN,))
+    return linked
 
 
 def _lowered(model: Path, plan: Plan) -> Lowered:
@@ -130,8 +136,12 @@ def _lowered(model: Path, plan: Plan) -> Lowered:
     return lowered
 
 
-def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]]:
+def _files(model: Path, plan: Plan, names: Sequence[str]) -> tuple[ModelFile, ...]:
     """The files that weights are in; the model must be the one that was planned."""
+    # first: whatever is written while a file is hashed must not have this stamp. A link keeps its name: a copy of the model
+    # beside the plan is found by it.
+    paths = [model.parent.resolve() / name for name in names]
+    known = [(str(path), settled_stamp(path)) for path in paths]
     found = model_sha256(model)
     if found != plan.model_sha256:
         raise FormatError(
@@ -139,15 +149,7 @@ def _files(model: Path, plan: Plan, names: Sequence[str]) -> list[dict[str, Any]
             where=str(model),
             next_step=AGAIN,
         )
-    # a link keeps its name: a copy of the model beside the plan is found by it. A model without weights is named, too: only so
-    # the plan knows what its outputs are checked against.
-    return [_file(model.parent.resolve() / name) for name in names or (model.name,)]
-
-
-def _file(path: Path) -> dict[str, Any]:
-    found = settled_stamp(path)  # first: whatever is written while the file is hashed must not have this stamp
-    with path.open("rb") as file:
-        return {"path": str(path), "size": file.seek(0, os.SEEK_END), "stamp": found, "sha256": file_sha256(file.fileno())}
+    return tuple(ModelFile(path, stamp[2], stamp, checksum(np.memmap(path, np.uint8, "r"))) for path, stamp in known)
 
 
 def _chosen(
@@ -177,45 +179,73 @@ def _offered(recorder: Recorder, lowered: Lowered, plan: Plan) -> list[tuple[Imp
     return [tuple(known.values()) for known in found]
 
 
-def _linked(lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> dict[str, Any]:
-    """The tables of a plan, without places for its weights."""
-    recorder = Recorder()
-    offered = _offered(recorder, lowered, plan)
-    chosen = _chosen(lowered, offered, [plan.implementations[i] for i in plan.implementation], plan.library_version)
-    later = _chosen(lowered, offered, plan.warm, plan.library_version) if plan.later else chosen
-    program = _buffers(recorder, lowered, plan.layout, chosen, locations)
-    linker = Linker(recorder, program, plan.threads)
-    narrow = narrow_width(plan)
-    steps: list[dict[str, Any]] = []
-    switched: list[dict[str, Any] | None] = []
-    for k, (step, cold, warmer) in enumerate(zip(lowered.steps, chosen, later, strict=True)):
-        width = narrow if k < plan.widen_from else plan.threads
+class _Linking:
+    """A plan being linked: its steps as rows, without places for their weights.
+
+    Attributes:
+        plan: what is linked.
+        recorder: the library, which keeps what was made alive.
+        program: the steps with places for their activations.
+        created: the steps of the cold start.
+        files: of weights, relative to the model's folder.
+    """
+
+    def __init__(self, lowered: Lowered, plan: Plan, locations: Mapping[str, WeightLocation]) -> None:
+        self.plan, self.recorder, self._lowered = plan, Recorder(), lowered
+        offered = _offered(self.recorder, lowered, plan)
+        names = [plan.implementations[i] for i in plan.implementation]
+        chosen = _chosen(lowered, offered, names, plan.library_version)
+        warm = _chosen(lowered, offered, plan.warm, plan.library_version) if plan.later else chosen
+        self.program = _buffers(self.recorder, lowered, plan.layout, chosen, locations)
+        self._linker = Linker(self.recorder, self.program, plan.threads)
+        self.created: list[Created] = []
+        self._steps: list[dict[str, Any]] = []
+        self._later: list[dict[str, Any] | None] = []
+        for k, (cold, warmer) in enumerate(zip(chosen, warm, strict=True)):
+            self._link(k, cold, warmer)
+
+    def _link(self, k: int, cold: Implementation, warmer: Implementation) -> None:
+        """The rows of a step: of the cold start, and of later runs where these execute it in another way."""
+        plan, step, linker = self.plan, self._lowered.steps[k], self._linker
+        width = narrow_width(plan) if k < plan.widen_from else plan.threads
         row, created = linker.step(step, cold, SOURCES[plan.source[k]], width)
-        steps.append(row)
+        raw = can_be_raw(converted(row))
+        if row["source"] == "raw" and not raw:
+            row["source"] = "cached_read"
+        self._steps.append(row)
+        self.created.append(created)
+        self._later.append(None)
         if (width, cold) == (plan.threads, warmer):
-            switched.append(None)
-            continue
+            return
         again, recreated = linker.step(step, warmer, "raw", plan.threads)
         if cold == warmer and created.slots and linker.same_weights(created, recreated):
             again["source"] = "shared"
-        switched.append(again)
+        if again["source"] != "raw" or raw:  # else the kernel of the cold start stays
+            self._later[k] = again
 
-    def border(names: Sequence[str], limits: Mapping[str, int]) -> list[dict[str, Any]]:
-        return [
-            {"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)}
-            | ({"below": limits[n]} if n in limits else {})
-            for n in names
-        ]
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the files that weights are in."""
+        return self._linker.files
 
-    return {
-        **linker.tables(),
-        "steps": steps,
-        "later": switched,
-        "inputs": border(lowered.inputs, lowered.limits),
-        "outputs": border(lowered.outputs, {}),
-        "files": linker.files,
-        "arena_bytes": aligned(program.scratch_offset + linker.scratch_bytes),
-    }
+    def placed(self, files: Sequence[ModelFile], limit_bytes: int | None) -> Linked:
+        """The program with places for its weights; see `build_plan_folder`."""
+        lowered, program = self._lowered, self.program
+
+        def border(names: Sequence[str], limits: Mapping[str, int]) -> list[dict[str, Any]]:
+            return [
+                {"name": n, "shape": program.shapes[n], "offset": program.offsets[n], "dtype": program.dtype(n)}
+                | ({"below": limits[n]} if n in limits else {})
+                for n in names
+            ]
+
+        head = {
+            "inputs": border(lowered.inputs, lowered.limits),
+            "outputs": border(lowered.outputs, {}),
+            "files": files,
+            "arena_bytes": aligned(program.scratch_offset + self._linker.scratch_bytes),
+        }
+        return placed(self.plan, head, self._linker.tables(), (self._steps, self._later), limit_bytes)
 
 
 def _buffers(

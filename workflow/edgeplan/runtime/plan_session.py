@@ -1,24 +1,22 @@
-"""A plan that is open, whatever its kind: what all sessions have in common."""
+"""A plan that is open, whatever its kind: what all sessions have in common. Imports next to nothing."""
 
 from __future__ import annotations
 
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
 
 from edgeplan.errors import DeviceError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
     import numpy.typing as npt
 
     from edgeplan.support.tensors import ModelInput
-
-    Array = npt.NDArray[np.generic]
 
 
 class Session(ABC):
@@ -32,10 +30,9 @@ class Session(ABC):
         inputs: of the model: names, shapes and element types.
     """
 
-    def __init__(self, inputs: Sequence[ModelInput], folder: Path) -> None:
+    def __init__(self, inputs: Sequence[ModelInput], folder: str | os.PathLike[str]) -> None:
         self.inputs = tuple(inputs)
-        self._lock, self._process, self._where, self._is_closed = threading.Lock(), os.getpid(), str(folder), False
-        self.affinity_before: set[int] = set()  # where the thread that opened it returns to
+        self._lock, self._process, self._where, self._is_closed = threading.Lock(), os.getpid(), os.fspath(folder), False
 
     def run(self, inputs: Mapping[str, npt.ArrayLike] | npt.ArrayLike) -> dict[str, Any]:
         """Run one inference of the plan.
@@ -53,15 +50,21 @@ class Session(ABC):
         from edgeplan.support.tensors import checked_inputs  # noqa: PLC0415  this loads numpy
 
         values = checked_inputs(inputs, self.inputs)
-        self._require_usable()
+        found: dict[str, Any] = self._ask(lambda: self._run(values))
+        return found
+
+    def _ask(self, work: Callable[[], Any]) -> Any:
+        """Ask something of the session while no other thread does."""
+        self._require_usable()  # before the lock: in a fork nobody opens it any more
         with self._lock:
-            return self._run(values)
+            self._require_usable()
+            return work()
 
     def _require_usable(self) -> None:
-        if self._is_closed:
-            raise DeviceError("the session was closed", where=self._where, next_step="open the plan again")
         if os.getpid() != self._process:
             raise in_fork(self._where)
+        if self._is_closed:
+            raise DeviceError("the session was closed", where=self._where, next_step="open the plan again")
 
     @abstractmethod
     def _run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,14 +72,13 @@ class Session(ABC):
 
     def close(self) -> None:
         """Free the session's memory; closing again does nothing."""
-        if self._is_closed or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
-        self._is_closed = True
-        try:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
             self._close()
-        finally:
-            if self.affinity_before:
-                os.sched_setaffinity(0, self.affinity_before)
 
     @abstractmethod
     def _close(self) -> None:

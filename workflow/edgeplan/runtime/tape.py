@@ -14,16 +14,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgeplan.runtime import constants, linked
-from edgeplan.runtime.linked import Linked, LinkedProgram, LinkedStep
+from edgeplan.runtime.linked import LinkedStep, Tables
 from edgeplan.runtime.native import words
-from edgeplan.runtime.native.words import Numbers
-from edgeplan.runtime.signatures import OTHER, STATUS, Dims
+from edgeplan.runtime.program_file import Section
+from edgeplan.runtime.signatures import DIMS_BYTES, OTHER, STATUS, Dims
 
 #: Functions by the number that stands for them on a tape.
 THREADS = "omp_set_num_threads"
 FUNCTIONS = (*STATUS, *OTHER, THREADS)
 NUMBER_OF = {name: number for number, name in enumerate(FUNCTIONS)}
-_SOURCES = {"none": words.NO_WEIGHTS, "cached_read": words.COPIED, "cached_mmap": words.MAPPED}
+_SOURCES = {
+    "none": words.NO_WEIGHTS,
+    "cached_read": words.COPIED,
+    "cached_mmap": words.MAPPED,
+    "raw": words.RAW,
+    "shared": words.SHARED,
+}
 _WORD = 8
 #: Primitives that fill tables with all their threads when they are generated. That starts a team while the cores are taken,
 #: which costs several slices of the scheduler; what one thread generates is the same. (An LSTM's is not.)
@@ -49,16 +55,6 @@ class Layout:
     primitives: int
     memories: int
 
-    @staticmethod
-    def of(program: LinkedProgram) -> Layout:
-        """The numbers of a program's tables."""
-        return Layout(*program.counts[:4])
-
-    @property
-    def handles(self) -> int:
-        """Return the number of handles."""
-        return self.descriptors + 2 * self.attributes + 2 * self.primitives + self.memories
-
     @property
     def groups(self) -> int:
         """Return the number of groups."""
@@ -77,14 +73,6 @@ class Layout:
         group = self.descriptors + self.attributes + self.primitives + row
         return group, self.descriptors + 2 * self.attributes + 2 * self.primitives + row
 
-    def group_of(self, handle: int) -> int:
-        """The group that makes a handle."""
-        pairs = self.attributes + self.primitives
-        beyond = handle - self.descriptors
-        if beyond < 0:
-            return handle
-        return self.descriptors + (beyond // 2 if beyond < 2 * pairs else beyond - pairs)
-
 
 @dataclass
 class Compiled:
@@ -98,9 +86,11 @@ class Compiled:
         constants: bytes that operations point to.
         scratch: words that arrays of handles are put together in.
         kernels: of each row of kernels the number of its name, and where its block begins among the constants.
+        kernel_names: names of the compiled kernels, by these numbers.
     """
 
     layout: Layout
+    kernel_names: tuple[str, ...]
     operations: list[tuple[int, int, int, list[Given], list[float]]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -113,13 +103,13 @@ class Compiler:
     """Writes the operations of a program's objects.
 
     Args:
-        linked: the program with its tables.
+        tables: of the program.
     """
 
-    def __init__(self, linked: Linked) -> None:
-        self._tables, self._names = linked.tables, linked.program.kernels
-        self.layout = Layout.of(linked.program)
-        self.result = Compiled(self.layout)
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.layout = Layout(*tables.counts)
+        self.result = Compiled(self.layout, tables.kernel_names)
         self._direct: dict[int, list[int]] = {}
         self._places: dict[bytes, int] = {}
 
@@ -142,7 +132,7 @@ class Compiler:
             self._resolve(group)
         for name, numbers in self._tables.kernels:
             block = self._constant(np.array(numbers, np.int64).tobytes())
-            self.result.kernels.append((self._names.index(name), block.value))
+            self.result.kernels.append((self.result.kernel_names.index(name), block.value))
         return self.result
 
     def _resolve(self, group: int) -> tuple[int, ...]:
@@ -291,40 +281,100 @@ def _number(value: int) -> Given:
     return Given(words.NUMBER, value)
 
 
-def record(compiled: Compiled, step: LinkedStep, block: int = 0) -> list[int]:
+class _Needed:
+    """The groups that a record needs, in the order of need."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+        self.groups: dict[int, None] = {}
+
+    def add(self, group: int) -> None:
+        """A group and what it is made from."""
+        self.groups.update(dict.fromkeys((*self._compiled.needs[group], group)))
+
+    def primitive(self, row: int) -> int:
+        """The handle of a primitive, which is needed."""
+        group, handle = self._compiled.layout.primitive(row)
+        self.add(group)
+        return handle
+
+    def memory(self, row: int) -> int:
+        """The handle of a memory, which is needed."""
+        group, handle = self._compiled.layout.memory(row)
+        self.add(group)
+        return handle
+
+
+def record(compiled: Compiled, step: LinkedStep) -> list[int]:
     """A step as words: its head (`words.HEAD_...`), the groups it needs, its slots, its calls.
 
     Args:
         compiled: the tape of its program.
         step: the step.
-        block: word of the session's blocks at which its prepared calls begin.
     """
-    layout, groups = compiled.layout, dict[int, None]()
-
-    def need(group: int) -> None:
-        groups.update(dict.fromkeys((*compiled.needs[group], group)))
-
-    body: list[int] = []
-    for target, _, offset, _, _ in step.slots:
-        need(target)
+    needed, body = _Needed(compiled), list[int]()
+    for target, _, offset, _, _ in step.slots:  # what converts raw weights is made with them
+        needed.add(target)
         body += target, offset
     for primitive, *pairs in step.calls:
         if primitive < 0:
             name, start = compiled.kernels[-1 - primitive]
             body += -1 - name, len(pairs), start, *pairs
             continue
-        group, handle = layout.primitive(primitive)
-        need(group)
-        body += handle, len(pairs) // 2
+        body += needed.primitive(primitive), len(pairs) // 2
         for number, memory in zip(pairs[::2], pairs[1::2], strict=True):
-            if memory >= 0:
-                need(layout.memory(memory)[0])
-            body += number, layout.memory(memory)[1] if memory >= 0 else memory
-    source = _SOURCES.get(step.source, words.BY_PYTHON) if step.slots else words.NO_WEIGHTS
-    head = (source, step.segment, step.weight_bytes, step.place, len(groups), len(step.slots), len(step.calls), block)
-    return [*head, *groups, *body]
+            body += number, needed.memory(memory) if memory >= 0 else memory
+    source = _SOURCES[step.source] if step.slots else words.NO_WEIGHTS
+    head = (source, step.segment, step.weight_bytes, step.place, len(needed.groups), len(step.slots), len(step.calls))
+    return [*head, *needed.groups, *body]
 
 
-def block_words(record: Sequence[int] | Numbers) -> int:
-    """Words that are enough for a step's prepared calls: a record names every argument."""
-    return words.memories_at(int(record[words.HEAD_CALLS])) + len(record)
+def unbound_record(compiled: Compiled, calls: Sequence[Sequence[int]]) -> list[int]:
+    """A kernel that is bound to memory later as words: its head, the groups it needs, its calls.
+
+    Args:
+        compiled: the tape of its program.
+        calls: as `linking.TableWriter.unbound` tells them.
+    """
+    needed, body = _Needed(compiled), list[int]()
+    for primitive, *pairs in calls:
+        if primitive < 0:
+            name, start = compiled.kernels[-1 - primitive]
+            body += -1 - name, len(pairs), start
+            continue
+        body += needed.primitive(primitive), len(pairs) // 2, *pairs
+        for descriptor in pairs[1::2]:  # whose handles have the numbers of their rows
+            needed.add(descriptor)
+    return [words.NO_WEIGHTS, 0, 0, 0, len(needed.groups), 0, len(calls), *needed.groups, *body]
+
+
+def tape_facts(compiled: Compiled) -> dict[str, int]:
+    """Sections of a program file that hold a tape."""
+    counted = compiled.layout
+    names = ("descriptors", "attributes", "primitives", "memories")
+    return {name: getattr(counted, name) for name in names} | {"scratch": compiled.scratch}
+
+
+def tape_sections(compiled: Compiled) -> dict[Section, Any]:
+    """A tape as sections of a program file."""
+    count = len(compiled.operations)
+    roles, values = np.zeros((count, words.INTEGERS), np.int8), np.zeros((count, words.INTEGERS), np.int64)
+    floats = np.zeros((count, words.FLOATS), np.float32)
+    used = sorted({function for kind, function, *_ in compiled.operations if kind in (words.CALL, words.ASK, words.TELL)})
+    numbers = {function: number for number, function in enumerate(used)}
+    for row, (_, _, _, integers, given) in enumerate(compiled.operations):
+        if integers:
+            roles[row, : len(integers)], values[row, : len(integers)] = zip(*integers, strict=True)
+        floats[row, : len(given)] = given
+    return {
+        Section.FUNCTIONS: [FUNCTIONS[function] for function in used],
+        Section.KERNELS: list(compiled.kernel_names),
+        Section.KINDS: [kind for kind, *_ in compiled.operations],
+        Section.FUNCTION_OF: [numbers.get(function, 0) for _, function, *_ in compiled.operations],
+        Section.MADE: [handle for _, _, handle, *_ in compiled.operations],
+        Section.ROLES: roles,
+        Section.VALUES: values,
+        Section.FLOATS: floats,
+        Section.STARTS: compiled.starts,
+        Section.CONSTANTS: bytes(compiled.constants) + bytes(DIMS_BYTES),  # arrays of dimensions are read whole
+    }

@@ -55,6 +55,12 @@ def machine_id() -> str:
     return _read(str(kept))
 
 
+def machine_text() -> str:
+    """Return what a plan's program says of the machine that it is for: `native/src/library/machine.cpp` makes the same text."""
+    told = [f"{name}={value}" for name, value in cpu_info().items()]
+    return "\n".join([*told, *cache_sizes(), f"{os.cpu_count()} {os.uname().machine}", machine_id()])
+
+
 def fingerprint() -> str:
     """Return the digest of this machine: processor, caches, cores and machine id. Rows of another machine never match it."""
     parts: dict[str, Any] = {

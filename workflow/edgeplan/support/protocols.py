@@ -78,9 +78,13 @@ _RUNTIME = (
     *(f"{NATIVE}/{part}" for part in ("base.h", "kernels", "loops/loops.h", "loops/partner.cpp")),
     *_LOWERING,
 )
+#: What prepares and executes the steps of a cold start, in a session and on a bench.
+_SESSIONS = tuple(f"{NATIVE}/{part}" for part in ("base.h", "library", "loops", "program", "session"))
 _PROFILES = (
     "measurement/preemption.py",
-    *_files("measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory"),
+    *_files(
+        "measurement/process", "clock", "first_execution", "interference", "prepare_machine", "host_memory", "record_bench"
+    ),
     *_files(
         "profiling",
         "rounds",
@@ -93,13 +97,9 @@ _PROFILES = (
         "measure",
         "starter",
     ),
-    *_files(
-        "runtime", "cold_executor", "pace", "lanes", "linked", "preparation", "objects", "weight_cache", "tape", "tape_file"
-    ),
-    *_files("runtime/native", "entries", "words"),
-    f"{NATIVE}/base.h",
-    f"{NATIVE}/loops",
-    *_files("runtime", "raw_weights", "transform", "memory", "dnnl", "creation", "linking"),
+    *_files("runtime", "linked", "tape", "cold_program", "recipes", "transform", "dnnl", "creation", "linking"),
+    *_SESSIONS,
+    f"{NATIVE}/measure",
 )
 _COLD_RUN = (
     *_files(
@@ -124,9 +124,9 @@ def _mapped(engine: str, name: str) -> Protocol:
     return Protocol(name, _files("engines", "mapping", f"{engine}/nodes"))
 
 
-def _started(engine: str, earlier: str) -> Protocol:
-    """Since 2 a file that imports the engine alone starts it, and the clock begins before what only our runtime sets up."""
-    return Protocol(f"cold-{engine}/2", (*_COLD_RUN, *_files(f"engines/{engine}", "cold", "start")), (earlier,))
+def _started(engine: str, *earlier: str, version: int = 2) -> Protocol:
+    """Since 2 a file that imports the engine alone starts it; since 3 our sessions are native, with nothing to set up."""
+    return Protocol(f"cold-{engine}/{version}", (*_COLD_RUN, *_files(f"engines/{engine}", "cold", "start")), earlier)
 
 
 #: By what is measured; a chapter has its own in `protocols.py` of its folder.
@@ -150,14 +150,15 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "mapping/onnxruntime_cuda": Protocol("onnxruntime-cuda-nodes/1", _files("engines/onnxruntime_cuda", "session")),
         # cold starts; since 2 interrupted samples do not count, and waiting threads sleep; since 3 Python calls no step of
         # later runs
-        "profile": Protocol("profile/2", _PROFILES, ("aeed753171347bb1",)),
-        "runtime": Protocol("runtime/3", ("runtime", *_LOWERING), ("runtime/2", "1897c2256586d160")),
+        # since profile/3 and runtime/4 sessions are native, and raw weights are transformed without the interpreter
+        "profile": Protocol("profile/3", _PROFILES, ("profile/2", "aeed753171347bb1")),
+        "runtime": Protocol("runtime/4", ("runtime", *_SESSIONS, *_LOWERING), ("runtime/3", "runtime/2", "1897c2256586d160")),
         "cold/disk": Protocol("fa3e6948cb01cfb8", _COLD_RUN),
         "cold/onnxruntime": _started("onnxruntime", "d1fde67e447a6f2c"),
         "cold/openvino": _started("openvino", "c74e47ce02c58d0c"),
         "cold/ncnn": _started("ncnn", "eb572db824d755cd"),
         "cold/litert": _started("litert", "38a27a1e51f5f6ab"),
-        "cold/onednn": _started("onednn", "21273a43a0c6e429"),
+        "cold/onednn": _started("onednn", "cold-onednn/2", "21273a43a0c6e429", version=3),
     }
 )
 

@@ -7,18 +7,26 @@ unpickled.
 from __future__ import annotations
 
 import math
-import zipfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, NoReturn, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from edgeplan.errors import InputError
-from edgeplan.support.files import write_atomically
+from edgeplan.support.lazy import lazily
 
-Array = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import zipfile
+    from pathlib import Path
+    from urllib import parse
+
+    import numpy.typing as npt
+
+    from edgeplan.support import files
+else:  # the first run of a plan waits for this module, and reads no file
+    zipfile, parse, files = lazily("zipfile"), lazily("urllib.parse"), lazily("edgeplan.support.files")
+
+Array: TypeAlias = "npt.NDArray[np.float32]"
 Shape = tuple[int, ...]
 #: Outputs of our runtime agree with ONNX Runtime's when they differ by at most this share of their largest magnitude.
 OUTPUT_TOLERANCE = 1e-4
@@ -28,12 +36,16 @@ QUANTISED_TOLERANCE = 2e-2
 OF_ITS_OWN = 2
 
 
-class ModelInput(Protocol):
-    """An input of a model has a name, a shape and an element type."""
+class Named(Protocol):
+    """A tensor has a name."""
 
     @property
     def name(self) -> str:
         """Return the name of the tensor."""
+
+
+class ModelInput(Named, Protocol):
+    """An input of a model has a name, a shape and an element type."""
 
     @property
     def shape(self) -> Shape:
@@ -53,7 +65,10 @@ class ModelInput(Protocol):
 
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_BAD_FILE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
+
+
+def _bad_file() -> tuple[type[Exception], ...]:
+    return (OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 
 
 def described(border: ModelInput) -> str:
@@ -80,7 +95,7 @@ def read_inputs(path: Path, expected: Sequence[ModelInput]) -> dict[str, Array]:
             if len(expected) != 1:
                 _refuse(expected, f"the file holds no named arrays for {len(expected)} inputs", str(path))
             return {expected[0].name: _array(file, expected[0], expected, str(path))}
-    except _BAD_FILE as error:
+    except _bad_file() as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(
             f"cannot read the inputs: {reason}",
@@ -156,7 +171,20 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(value, order="C"), allow_pickle=False)
 
-    write_atomically(path, write)
+    files.write_atomically(path, write)
+
+
+def write_arrays(folder: Path, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, Path]:
+    """Write each of some arrays to a .npy of its own, as edgeplan-run reads them; the file of each."""
+    files = {name: folder / f"{number}.npy" for number, name in enumerate(values)}
+    for name, value in values.items():
+        np.save(files[name], np.asarray(value, order="C"))
+    return files
+
+
+def read_arrays(folder: Path, outputs: Iterable[Named]) -> dict[str, Array]:
+    """Read what edgeplan-run has written of outputs, by name."""
+    return {output.name: np.load(folder / f"{parse.quote(output.name, safe='')}.npy") for output in outputs}
 
 
 def relative_error(outputs: Sequence[Array], expected: Sequence[Array]) -> float:

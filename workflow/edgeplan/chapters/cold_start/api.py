@@ -16,11 +16,9 @@ from edgeplan.planning.document import Plan
 from edgeplan.planning.profile import Profile
 from edgeplan.predictors.source import find_predictors
 from edgeplan.profiling.settings import FAST, ProfileSettings, planning_device
-from edgeplan.runtime.folder import COLD_START, read_folder
 from edgeplan.runtime.layouts import HOMES, LIKELY
 from edgeplan.runtime.linked import LinkedProgram, LinkedStep
-from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.preparation import read_reserve
+from edgeplan.runtime.plan_folder import write_linked
 from edgeplan.support.files import FilePath, state_folder
 from edgeplan.workspace import own_rows, workspace
 from edgeplan.writable import require_writable
@@ -97,7 +95,7 @@ def plan_cold_start(
     Raises:
         ParamsError: an argument is none that there is.
         FormatError: with predicted costs, there are no predictors of that device.
-        EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `build_plan_folder`.
+        EdgeplanError: see `edgeplan.chapters.cold_start.plan.plan_model` and `write_linked`.
     """
     settings = FAST if on_noise == "keep" and budget_seconds != 0 else ProfileSettings()
     changes: dict[str, Any] = {"on_noise": on_noise}
@@ -123,10 +121,8 @@ def plan_cold_start(
     planned = plan_model(source, request)
     made = with_warm_kernels(planned.plan, planned.profiles) if continuous else planned.plan
     limit_bytes = None if cache_limit is None else int(cache_limit * _BYTES_PER_MB)
-    folder = build_plan_folder(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
-    built = read_folder(folder, COLD_START)
-    program, steps = built.program_of(LinkedProgram), read_reserve(built).steps
-    return ColdStartPlan(folder, made, planned.profiles, program, steps, limit_bytes, planned.about)
+    linked = write_linked(planned.dnnl, source, made, out, limit_bytes=limit_bytes)
+    return ColdStartPlan(out, made, planned.profiles, linked.program, linked.steps, limit_bytes, planned.about)
 
 
 def _check_cold_start(costs: str, planner: str, cache_limit: float | None) -> None:

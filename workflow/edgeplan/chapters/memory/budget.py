@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgeplan.devices.free_memory import free_memory
@@ -63,6 +64,20 @@ def require_free(budget: Budget, where: str) -> None:
     if budget.size > free.size:
         what = f"a budget of {mib(budget.size)} is more than the {mib(free.size)} that are left by {free.limited_by}"
         raise ParamsError(what, where=where, next_step=f"give less than {free.size // MIB}MiB, or free some memory")
+
+
+def budget_sizes(budgets: Sequence[str]) -> list[int]:
+    """Parse budgets of a run into bytes.
+
+    Raises:
+        ParamsError: one is no size, or more than is free.
+    """
+    parsed = [Budget.parsed(text, "--budgets") for text in budgets]
+    if any(not budget.size for budget in parsed):
+        raise ParamsError("a budget of a run is a size, not a share", where="--budgets", next_step="give sizes: 300MB,100MB")
+    for budget in parsed:
+        require_free(budget, "--budgets")
+    return [budget.size for budget in parsed]
 
 
 def mib(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Plans in containers: a limit of memory holds `edgeplan run` from the start of its process on.
+"""Plans in containers: a limit of memory holds `edgeplan-run` from the start of its process on.
 
 Two limits a model: the least in which a plan was proven, and what our process takes idle with a share of what ONNX Runtime
 takes over idle. Each plan is run several times in a fresh group that pays for all that it has in memory. A run holds where the

@@ -11,8 +11,8 @@ from edgeplan.planning.memory.quick import Mode, PlannedMemory
 from edgeplan.planning.memory.workload import Reader, Workload
 from edgeplan.profiling.streaming import StreamProfile
 from edgeplan.runtime.bands import Region
-from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.program import StreamProgram
+from edgeplan.runtime.streaming.workloads import workload_of
 
 
 @dataclass(frozen=True, slots=True)

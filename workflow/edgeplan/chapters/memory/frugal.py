@@ -36,7 +36,7 @@ from edgeplan.support.workers import ColdRunError, answered
 #: Our plans, among the settings.
 OWN = "edgeplan"
 KILLED = "killed: out of memory"
-_WORKER = "edgeplan.runtime.streaming.worker"
+_WORKER = "edgeplan.measurement.process.streaming"
 _MAPPED_SHARE = 0.5  # of the model's bytes that are pages of files where its weights are mapped
 
 
@@ -87,12 +87,11 @@ class _Own:
     def run(self, limit: int | None) -> dict[str, Any]:
         """Run a plan for a limit, held to it, or free."""
         settings = self.planner.settings(self.subject.settings.runs)
-        threads = self.subject.settings.threads
         if limit is None:
             if not self.plans:
                 return {"reason": next(iter(self.reasons.values()), "there is no limit")}
             made = self.plans[min(self.plans)]
-            run = run_apart(made.folder, threads, [made.document.model_dump()], settings)
+            run = run_apart(made.folder, [made.document.model_dump()], settings)
             memory = run.phases[0].memory
             over = {key: getattr(memory, key) - getattr(run.idle, key) for key in ("anonymous", "file")}
             return over | {"peak": run.peak_over_idle, "idle": run.idle.rss} | _times(run.phases[0].run_ms, run.major_faults)
@@ -101,7 +100,7 @@ class _Own:
         made, gate = self.plans[limit], self.subject.work / "gate-own"
         gate.unlink(missing_ok=True)
         evict([made.folder / WEIGHTS_NAME])
-        job = settings.job(made.folder, threads, [made.document.model_dump()]) | {"gate": str(gate)}
+        job = settings.job(made.folder, [made.document.model_dump()]) | {"gate": str(gate)}
         held = run_limited(_WORKER, json.dumps(job).encode(), gate, limit)
         if held.code == -signal.SIGKILL:
             return {"reason": KILLED, "failures": max(held.failures, 1)}

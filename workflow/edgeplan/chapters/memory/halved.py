@@ -44,7 +44,7 @@ def halved(subject: StudiedModel, default: float) -> Iterator[dict[str, Any]]:
         for turn in range(settings.halved_pairs):
             for kind in reversed(made) if turn % 2 else made:  # none is always the first
                 plan, how = made[kind], planners[kind].settings(settings.runs)
-                runs[kind].append(run_apart(plan.folder, settings.threads, [plan.document.model_dump()], how))
+                runs[kind].append(run_apart(plan.folder, [plan.document.model_dump()], how))
         for kind, found in runs.items():
             yield row | {"setting": kind} | _measured(made[kind], found)
 

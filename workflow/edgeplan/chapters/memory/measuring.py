@@ -55,7 +55,7 @@ COLUMNS = (*TEXTS, *NUMBERS)
 LATER_COLUMNS = MappingProxyType(dict.fromkeys(("ratio", "factor", "read_ahead", "resident_peak", "full_ms"), math.nan))
 EARLIER_COLUMNS = tuple(name for name in COLUMNS if name not in LATER_COLUMNS)
 _BACK_TO_BACK = Mode.back_to_back
-_WORKER = "edgeplan.runtime.streaming.worker"
+_WORKER = "edgeplan.measurement.process.streaming"
 #: The setting that shipped rows of frugal settings lack.
 _SINCE_STARTED_ALONE = "onnxruntime-mapped-frugal"
 Row = dict[str, Any]
@@ -163,7 +163,7 @@ def _ran(subject: StudiedModel, planner: Planner, made: MemoryPlanned, name: str
     expected = reference_outputs(subject.model, planner.values)
     files = {border.name: subject.work / f"out-{k}.bin" for k, border in enumerate(candidate.program.outputs)}
     settings = replace(planner.settings(subject.settings.runs), outputs=files)  # no times of steps: they take memory
-    found = run_apart(made.folder, subject.settings.threads, [plan.model_dump()], settings)
+    found = run_apart(made.folder, [plan.model_dump()], settings)
     outputs = [np.fromfile(files[border.name], border.dtype).reshape(border.shape) for border in candidate.program.outputs]
     phase = found.phases[0]
     turns = in_turns(candidate, plan.model_dump(), planner, subject.settings.alternations)
@@ -189,7 +189,7 @@ def _limited(subject: StudiedModel, planner: Planner, made: MemoryPlanned, outsi
     gate = subject.work / f"gate-{made.budget}"
     gate.unlink(missing_ok=True)
     settings = planner.settings(subject.settings.runs)
-    job = settings.job(made.folder, subject.settings.threads, [made.document.model_dump()]) | {"gate": str(gate)}
+    job = settings.job(made.folder, [made.document.model_dump()]) | {"gate": str(gate)}
     evict([made.folder / WEIGHTS_NAME])
     found: dict[str, Any] = {}
     try:

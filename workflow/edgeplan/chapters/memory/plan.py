@@ -39,7 +39,6 @@ from edgeplan.profiling.streaming import (
     RunSettings,
     StreamProfile,
     StreamRun,
-    all_resident,
     plan_document,
     profile_program,
     run_apart,
@@ -50,25 +49,22 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import (
     FINER_NAME,
     MEMORY,
-    PROGRAM_NAME,
-    SCHEDULES_NAME,
     WEIGHTS_NAME,
     MadeFor,
-    encoded,
     replacing,
     write_plan,
 )
 from edgeplan.runtime.folder_lock import work_folder
 from edgeplan.runtime.layouts import BLOCKED
 from edgeplan.runtime.lowering import lower
+from edgeplan.runtime.memory_program import Budgeted, Measured, TapedProgram
 from edgeplan.runtime.program import activation_layouts
-from edgeplan.runtime.streaming.again import schedule_of, workload_of
+from edgeplan.runtime.program_file import PROGRAM_BIN
 from edgeplan.runtime.streaming.build import Built, build, halvable, write_weights
 from edgeplan.runtime.streaming.halves import F32, HALVES_TOLERANCE, Stored
-from edgeplan.runtime.streaming.memory_session import MemoryPrediction, MemorySchedule
 from edgeplan.runtime.streaming.program import StreamProgram
-from edgeplan.runtime.streaming.schedules import packed
-from edgeplan.runtime.streaming.session import Schedule
+from edgeplan.runtime.streaming.schedules import BACK_TO_BACK, MemoryPrediction, MemorySchedule, Schedule
+from edgeplan.runtime.streaming.workloads import all_resident, schedule_of, workload_of
 from edgeplan.support.files import write_atomically
 from edgeplan.support.machine import fingerprint
 from edgeplan.support.tensors import relative_error
@@ -214,6 +210,7 @@ class Planner:
         self._built: dict[ModelCut, Built] = {}
         self._chosen: dict[object, Implementation] = {}
         self._candidates: dict[ModelCut, CostedProgram] = {}
+        self._taped: dict[ModelCut, TapedProgram] = {}
         self._layouts: dict[ModelCut, Ints] = {}
         shapes = {name: self.lowered.shapes[name] for name in self.lowered.inputs}
         self.values = random_inputs(shapes, 0, self.lowered.types, self.lowered.limits)  # tokens from all of a vocabulary
@@ -239,10 +236,11 @@ class Planner:
                 write_weights(self._dnnl, self._model, self.lowered, self.built(form), folder / WEIGHTS_NAME)
             except OSError as error:
                 raise cannot_write(error, folder) from error
-            write_folder(folder, program, self._made_for, self.cores)
+            taped = self._taped[form] = TapedProgram(program)
+            write_folder(folder, taped, self._made_for, self.cores)
             written = time.perf_counter()
             profile = profile_program(folder, program, self.settings(self._runs, profile=True))
-            write_folder(folder, program, self._made_for, self.cores, profile)
+            write_folder(folder, taped, self._made_for, self.cores, profile)
             times = written - began, time.perf_counter() - written
             self._candidates[form] = CostedProgram(folder, form, program, profile, *times)
         return self._candidates[form]
@@ -502,7 +500,7 @@ class Planner:
             plan_document = self.documented(candidate, made)
             outputs = self._output_files(candidate.program)
             settings = replace(self.settings(3, isolated=mode is Mode.isolated), outputs=outputs)
-            run = run_apart(candidate.folder, self._threads, [plan_document.model_dump()], settings)
+            run = run_apart(candidate.folder, [plan_document.model_dump()], settings)
             if found:  # by prediction, to the last page: another run may take some more
                 taken = max(budget, run.taken_bytes + _SLACK_BYTES)
                 budget, excess = taken, taken - budget
@@ -525,7 +523,7 @@ class Planner:
         prover, p = self.prover(files), plan_document
         if not self.total:
             settings = self.settings(5, isolated=p.mode == Mode.isolated)
-            return prover.over_idle(candidate.folder, self._threads, p.model_dump(), settings, budget)
+            return prover.over_idle(candidate.folder, p.model_dump(), settings, budget)
         folder = self._work / "total"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -533,7 +531,7 @@ class Planner:
         cores = self.cores
         schedule = MemorySchedule(p.mode, budget, 0, (), cores.compute, cores.reader, placed, self._weights)
         prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, candidate.profile.model_dump())
-        self._fill(folder, candidate, schedule, prediction, [(budget, p.predicted_ms, p.lower_bound_ms, placed)])
+        self._fill(folder, candidate, schedule, prediction, [Budgeted(budget, p.predicted_ms, p.lower_bound_ms, placed)])
         limit = budget + self.beside_bytes
         proof = prover.total(folder, limit)
         if proof.ended and not proof.idle_bytes:
@@ -562,9 +560,9 @@ class Planner:
 
     @cached_property
     def idle_in_group(self) -> int:
-        """Bytes of a group before `edgeplan run` opens a plan in it; its resident memory where there are no groups."""
+        """Bytes of a group before `edgeplan-run` opens a plan in it; its resident memory where there are no groups."""
         base = self.candidate(self.forms[0])
-        files = run_apart(base.folder, self._threads, [None], self.settings(2)).files
+        files = run_apart(base.folder, [None], self.settings(2)).files
         try:
             return self.prover(files).idle_bytes(base.folder, all_bytes(base) + _IDLE_BYTES) or self.idle_bytes
         except NoGroupError:
@@ -611,14 +609,14 @@ class Planner:
         prediction = MemoryPrediction(p.predicted_ms, p.lower_bound_ms, p.loaded_bytes, profile, planned.error)
         finest = self.candidate(min(self.forms, key=self._least)).taking(excess)
         with replacing(folder) as building:
-            own = (budget, p.predicted_ms, p.lower_bound_ms, placed)
-            self._fill(building, candidate, schedule, prediction, self._ladder(candidate, Mode(p.mode), own))
+            own = Budgeted(budget, p.predicted_ms, p.lower_bound_ms, placed)
+            self._fill(building, candidate, schedule, prediction, [own, *self._ladder(candidate, Mode(p.mode), own)])
             if finest.least_bytes() < candidate.least_bytes():
                 (building / FINER_NAME).mkdir()
                 regions = tuple((region.first, region.last, region.rows) for region in finest.form.regions)
                 whole = Schedule.of(all_resident(finest.program))
                 fine = structs.replace(schedule, limit_bytes=finest.form.limit, regions=regions, placed=whole)
-                rows = self._ladder(finest, Mode(p.mode), None)
+                rows = [Budgeted(budget, 0, 0, whole), *self._ladder(finest, Mode(p.mode))]
                 profiled = MemoryPrediction(profile=finest.profile.model_dump())
                 self._fill(building / FINER_NAME, finest, fine, profiled, rows)
 
@@ -628,30 +626,24 @@ class Planner:
         candidate: CostedProgram,
         schedule: MemorySchedule,
         prediction: MemoryPrediction,
-        rows: Sequence[tuple[int, float, float, Schedule]],
+        schedules: Sequence[Budgeted],
     ) -> None:
-        """Write the files of a plan, its schedules for other budgets among them."""
-        for name in (PROGRAM_NAME, WEIGHTS_NAME):
-            _placed(candidate.folder / name, folder / name)
-        program = candidate.program
-        (folder / SCHEDULES_NAME).write_bytes(packed(rows, len(program.steps), len(program.buffers)))
-        write_plan(folder, MEMORY, self._made_for, schedule, prediction, (PROGRAM_NAME, WEIGHTS_NAME, SCHEDULES_NAME))
+        """Write the files of a plan: its own schedule, then those for other budgets."""
+        _placed(candidate.folder / WEIGHTS_NAME, folder / WEIGHTS_NAME)
+        taped = self._taped[candidate.form]
+        write_memory_plan(folder, taped, self._made_for, schedule, prediction, schedules, candidate.profile)
 
-    def _ladder(
-        self, candidate: CostedProgram, mode: Mode, planned: tuple[int, float, float, Schedule] | None
-    ) -> list[tuple[int, float, float, Schedule]]:
-        """Schedules for budgets from the least to all weights in memory: budget, predicted time, bound, and schedule."""
+    def _ladder(self, candidate: CostedProgram, mode: Mode, *more: Budgeted) -> list[Budgeted]:
+        """Schedules for budgets from the least to all weights in memory, by ascending budget."""
         work, reader, beside = candidate.workload, candidate.reader, candidate.objects_bytes
         tightest = least(work)
         layouts = [lowest(work), tightest.offsets[: len(work.tensors)]]
         wanted = ladder.budgets(work, reader, mode, layouts, tightest.height, ladder.smallest(work, layouts))
-        rows = [
-            (made.budget + beside, made.predicted_ms, made.lower_bound_ms, schedule_of(made))
+        found = [
+            Budgeted(made.budget + beside, made.predicted_ms, made.lower_bound_ms, schedule_of(made))
             for made in ladder.plans(work, reader, mode, layouts, wanted)
         ]
-        if planned is not None:
-            rows.append(planned)
-        return sorted(rows, key=lambda row: row[0])
+        return sorted([*found, *more], key=lambda one: one.budget_bytes)
 
     @cached_property
     def _made_for(self) -> MadeFor:
@@ -712,18 +704,56 @@ def made_for(model: Path, dnnl: Dnnl, threads: int) -> MadeFor:
 
 def write_folder(
     folder: Path,
-    program: StreamProgram,
+    program: StreamProgram | TapedProgram,
     made: MadeFor,
     cores: RunCores | None = None,
     profile: StreamProfile | None = None,
 ) -> None:
     """Write a program beside its weights, as a plan that keeps them all in memory: what it takes is measured by that."""
-    write_atomically(folder / PROGRAM_NAME, lambda temporary: temporary.write_bytes(encoded(program)))
-    placed = Schedule.of(all_resident(program))
+    taped = program if isinstance(program, TapedProgram) else TapedProgram(program)
+    placed = Schedule.of(all_resident(taped.program))
     compute, reader = (cores.compute, cores.reader) if cores else ((), ())
-    schedule = MemorySchedule("back-to-back", placed.arena_bytes, 0, (), compute, reader, placed)
+    schedule = MemorySchedule(BACK_TO_BACK, placed.arena_bytes, 0, (), compute, reader, placed)
     prediction = MemoryPrediction(profile=profile.model_dump()) if profile else MemoryPrediction()
-    write_plan(folder, MEMORY, made, schedule, prediction, (PROGRAM_NAME,))
+    write_memory_plan(folder, taped, made, schedule, prediction, [Budgeted(placed.arena_bytes, 0, 0, placed)], profile)
+
+
+def write_memory_plan(
+    folder: Path,
+    taped: TapedProgram,
+    made: MadeFor,
+    schedule: MemorySchedule,
+    prediction: MemoryPrediction,
+    schedules: Sequence[Budgeted],
+    profile: StreamProfile | None = None,
+) -> None:
+    """Write a plan beside its weights.
+
+    Args:
+        folder: of the plan, with its weights.
+        taped: its program.
+        made: see `runtime.folder`.
+        schedule: where and when.
+        prediction: what was predicted of it.
+        schedules: the plan's own, then those for other budgets by ascending budget.
+        profile: of the program, where it was measured.
+    """
+    measured = (
+        None
+        if profile is None
+        else Measured(
+            profile.bytes_per_ms / (2 if profile.widened_per_ms else 1),  # of the file
+            profile.others,
+            profile.making,
+            profile.running,
+        )
+    )
+    content = taped.packed(
+        folder / WEIGHTS_NAME, schedules,
+        isolated=schedule.mode != BACK_TO_BACK, readers=schedule.reader, measured=measured,
+    )  # fmt: skip
+    write_atomically(folder / PROGRAM_BIN, lambda temporary: temporary.write_bytes(content))
+    write_plan(folder, MEMORY, made, schedule, prediction, (PROGRAM_BIN,))
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """A plan proven from outside: a memory cgroup holds its run to the budget, and pays for all that the process has in memory.
 
 Two limits are told apart. A budget over idle is set when the process is idle, and added to what its group uses then. A total
-budget is the limit of the group from the start of the process on, as that of a container: the start of the interpreter and
-loading the library lie within it.
+budget is the limit of the group from the start of the process on, as that of a container: loading the library lies within it.
+The process is then `edgeplan-run`, which runs plans without Python.
 
 Living is no proof, since what is mapped from files can be dropped and read again. A plan holds its budget where the process
 lives, waits for no page of a file once all of its code has run, and no allocation hits the limit after it was idle.
@@ -21,10 +21,11 @@ from typing import Any
 from edgeplan.chapters.memory.budget import MIB
 from edgeplan.measurement.process.memory_group import Limited, NoGroupError, run_paying
 from edgeplan.profiling.streaming import RunSettings, StreamRun
+from edgeplan.runtime.installed import PROGRAM
 from edgeplan.support.subprocesses import ending, module_command
 from edgeplan.support.workers import ColdRunError, answered, last_words
 
-_WORKER = "edgeplan.runtime.streaming.start"
+_WORKER = "edgeplan.measurement.process.streaming"
 _ROOM_BYTES = 64 * MIB  # more than a plan takes beside what was profiled
 _FAULTS = re.compile(r"(\d+) pages? waited for")
 _TIMEOUT_SECONDS, _START_SECONDS = 120.0, 20.0  # one that reads its own code again and again does not start
@@ -80,31 +81,30 @@ class Prover:
         self._work, self._files = work, files
         work.mkdir(exist_ok=True)
 
-    def over_idle(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+    def over_idle(self, folder: Path, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
         """Hold a run to a budget over what its process uses when idle.
 
         Where it needs more than the budget, the proof says how much, and nothing is held to the budget.
 
         Args:
             folder: of the program and its weights.
-            threads: of each kernel.
             schedule: a plan document.
             settings: of the run; at least three inferences.
             budget: bytes.
         """
         return _twice(
-            lambda room: self._worked(folder, threads, schedule, settings, budget + room),
+            lambda room: self._worked(folder, schedule, settings, budget + room),
             lambda proof: proof.taken_bytes <= budget,
         )
 
     def contained(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
-        """Hold `edgeplan run` of a plan to a limit at once, whatever it needs; see `total`."""
+        """Hold `edgeplan-run` of a plan to a limit at once, whatever it needs; see `total`."""
         return _reasoned(lambda: self._run(folder, limit, repeat))
 
-    def _worked(self, folder: Path, threads: int, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
+    def _worked(self, folder: Path, schedule: Mapping[str, Any], settings: RunSettings, budget: int) -> Proof:
         with tempfile.TemporaryDirectory(dir=self._work) as place:
             gate = Path(place) / "gate"
-            job = json.dumps(settings.job(folder, threads, [schedule]) | {"gate": str(gate.resolve())}).encode()
+            job = json.dumps(settings.job(folder, [schedule]) | {"gate": str(gate.resolve())}).encode()
             paid = self._paid(module_command(_WORKER), job, gate, budget=budget)
         try:
             run = answered(StreamRun, f"plan in {folder}", paid.code, paid.stdout, paid.stderr)
@@ -113,7 +113,7 @@ class Prover:
         return _proof(paid, run.later_major_faults)
 
     def total(self, folder: Path, limit: int, repeat: int = 5) -> Proof:
-        """Hold `edgeplan run` of a plan to a limit, from the start of its process on.
+        """Hold `edgeplan-run` of a plan to a limit, from the start of its process on.
 
         Args:
             folder: of the plan.
@@ -123,7 +123,7 @@ class Prover:
         return _twice(lambda room: self._run(folder, limit + room, repeat), lambda proof: proof.peak_bytes <= limit)
 
     def idle_bytes(self, folder: Path, limit: int) -> int:
-        """Return the bytes that the group of `edgeplan run` uses before the plan is opened; 0 where it does not come so far.
+        """Return the bytes that the group of `edgeplan-run` uses before the plan is opened; 0 where it does not come so far.
 
         Args:
             folder: of any plan.
@@ -132,25 +132,31 @@ class Prover:
         return self._run(folder, limit, 1).idle_bytes
 
     def least_start(self, folder: Path, limit: int) -> int:
-        """The least limit, to two mebibytes, that the start of `edgeplan run` lives in: more than one that it does not live in.
+        """The least limit, to two mebibytes, that the start of `edgeplan-run` lives in: more than one that it does not live in.
 
         Args:
             folder: of a plan.
             limit: in which it does not live.
         """
         low, high = limit, 2 * limit
-        while not self._run(folder, high, 1, _START_SECONDS).idle_bytes:
+        while not self._starts(folder, high):
             low, high = high, 2 * high
         while high - low > _START_STEP:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._run(folder, middle, 1, _START_SECONDS).idle_bytes else (middle, high)
+            low, high = (low, middle) if self._starts(folder, middle) else (middle, high)
         return high
+
+    def _starts(self, folder: Path, limit: int) -> bool:
+        try:
+            return self._run(folder, limit, 1, _START_SECONDS).idle_bytes > 0
+        except TimeoutError:
+            return False
 
     def _run(self, folder: Path, limit: int, repeat: int, seconds: float = _TIMEOUT_SECONDS) -> Proof:
         with tempfile.TemporaryDirectory(dir=self._work) as place:
             gate = Path(place) / "gate"
-            words = ("run", str(folder.resolve()), "--repeat", str(repeat), "--gate", str(gate.resolve()))
-            paid = self._paid(module_command("edgeplan", *words), b"", gate, limit=limit, seconds=seconds)
+            words = (PROGRAM, str(folder.resolve()), "--repeat", str(repeat), "--gate", str(gate.resolve()))
+            paid = self._paid(words, b"", gate, limit=limit, seconds=seconds)
         if paid.code:
             return _proof(paid, 0, f"{ending(paid.code)}{last_words(paid.stderr)}", total=True)
         told = _FAULTS.search(paid.stdout.decode(errors="replace"))
@@ -166,7 +172,8 @@ class Prover:
         budget: int = 0,
         seconds: float = _TIMEOUT_SECONDS,
     ) -> Limited:
-        return run_paying(command, said, gate, self._files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
+        files = (*self._files, PROGRAM)
+        return run_paying(command, said, gate, files, self._work, limit=limit, budget=budget, timeout_seconds=seconds)
 
 
 def _twice(held: Callable[[int], Proof], fits: Callable[[Proof], bool]) -> Proof:

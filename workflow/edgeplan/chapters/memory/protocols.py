@@ -11,21 +11,17 @@ from edgeplan.support.protocols import NATIVE, Protocol, files_of
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "memory": Protocol(
-            "memory/3",
+            "memory/4",  # since 4 sessions are native
             (
-                *files_of("runtime/streaming", "again", "build", "calls", "halves", "library_pages", "memory_session"),
                 *files_of(
-                    "runtime/streaming",
-                    "program",
-                    "reader",
-                    "rounding",
-                    "rows",
+                    "runtime/streaming", "build", "calls", "halves", "program", "rounding", "rows", "schedules", "workloads"
                 ),
-                *files_of("runtime/streaming", "schedules", "session", "worker"),
+                "runtime/memory_program.py",
+                *(f"{NATIVE}/{part}" for part in ("library", "program", "session", "measure")),
                 *files_of("runtime", "ranges", "bands"),
                 *(f"{NATIVE}/loops/{name}.cpp" for name in ("partner", "widening")),
                 *files_of("profiling", "streaming"),
-                *files_of("measurement/process", "background", "memory_group", "own_files", "read_ahead"),
+                *files_of("measurement/process", "background", "memory_group", "own_files", "read_ahead", "streaming"),
                 "engines/onednn/mapped.py",
                 "support/memory_counters.py",
                 *files_of(
@@ -41,7 +37,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 *files_of("chapters/memory", "plan", "proof", "same_memory", "single_layers", "studies", "turns"),
                 "planning/memory",
             ),
-            earlier=("memory/2",),
+            earlier=("memory/3", "memory/2"),
         ),
         # since 2 a stock engine is started by a file that imports it alone
         "memory_stock": Protocol(

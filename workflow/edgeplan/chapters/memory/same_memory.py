@@ -52,7 +52,7 @@ def _own(bench: ModelBench, budget: int) -> dict[str, Any]:
     try:
         made = bench.plan(budget)
         settings = bench.planner.settings(bench.subject.settings.runs)
-        found = run_apart(made.folder, bench.subject.settings.threads, [made.document.model_dump()], settings)
+        found = run_apart(made.folder, [made.document.model_dump()], settings)
     except EdgeplanError as error:
         return {"reason": error.what.splitlines()[0]}
     return {"peak": found.peak_over_idle, "median_ms": statistics.median(found.phases[0].run_ms[1:])}
@@ -70,7 +70,7 @@ def _on_demand(bench: ModelBench) -> dict[str, Any]:
             continue
         schedule = when_needed(planner.documented(candidate, made))
         settings = planner.settings(bench.subject.settings.runs)
-        found = run_apart(candidate.folder, candidate.program.threads, [schedule], settings)
+        found = run_apart(candidate.folder, [schedule], settings)
         return {"peak": found.peak_over_idle, "median_ms": statistics.median(found.phases[0].run_ms[1:])}
     return {"reason": "no layout was found near the least memory of whole layers"}
 

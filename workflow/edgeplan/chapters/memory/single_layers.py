@@ -33,8 +33,8 @@ from edgeplan.runtime.creation import Implementation
 from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.folder import WEIGHTS_NAME
 from edgeplan.runtime.layouts import BLOCKED
-from edgeplan.runtime.streaming.again import workload_of
 from edgeplan.runtime.streaming.build import Built, build, write_weights
+from edgeplan.runtime.streaming.workloads import workload_of
 
 #: Bytes of weights of a part that are tried, the coarsest first; the first cuts nothing.
 _LIMITS = (1 << 40, 16 * MIB, 8 * MIB, 4 * MIB, 2 * MIB, MIB, MIB // 2, MIB // 4)
@@ -140,10 +140,7 @@ def _timed(planner: Planner, candidate: CostedProgram, arena: int, runs: int) ->
     except (InfeasibleError, UndecidedError) as error:
         return {"reason": error.what}
     settings = replace(planner.settings(max(runs, 3)), followed=True)
-    ahead, full = (
-        run_apart(candidate.folder, candidate.program.threads, [schedule], settings)
-        for schedule in (plan.model_dump(), when_needed(plan))
-    )
+    ahead, full = (run_apart(candidate.folder, [schedule], settings) for schedule in (plan.model_dump(), when_needed(plan)))
     return {
         "peak": plan.arena_bytes, "median_ms": statistics.median(ahead.phases[0].run_ms[1:]),
         "full_ms": statistics.median(full.phases[0].run_ms[1:]), "read": statistics.median(ahead.phases[0].read_bytes[1:]),

@@ -67,7 +67,7 @@ def ablated(subject: StudiedModel, planner: Planner, made: MemoryPlanned) -> Ite
         "without both": (on_demand(plan), replace(static, gives_back=True)),
     }
     for setting, (schedule, settings) in kinds.items():
-        found = run_apart(made.folder, subject.settings.threads, [schedule], settings)
+        found = run_apart(made.folder, [schedule], settings)
         times = found.phases[0].run_ms[1:]
         yield {
             "case": "ablated", "setting": setting, "budget": made.budget, "peak": found.peak_over_idle,
@@ -80,7 +80,7 @@ def adapted(subject: StudiedModel, planner: Planner, made: Sequence[MemoryPlanne
     """A running session goes through budgets, the smallest one first, with many inferences of each."""
     settings = planner.settings(subject.settings.adapted_runs)
     budgets = [one.budget for one in made]
-    found = run_apart(made[0].folder, subject.settings.threads, budgets, settings)
+    found = run_apart(made[0].folder, budgets, settings)
     place = 0
     for budget, phase in zip(budgets, found.phases, strict=True):
         for number, ms in enumerate(phase.run_ms):
@@ -98,7 +98,7 @@ def offline(subject: StudiedModel, planner: Planner) -> dict[str, Any]:
         made = planner.write(budget, Mode.back_to_back, subject.work / "plan-offline")
     except InfeasibleError as error:
         return row | {"reason": error.what}
-    found = run_apart(made.folder, subject.settings.threads, [budget, budget], planner.settings(2))
+    found = run_apart(made.folder, [budget, budget], planner.settings(2))
     candidate = made.candidate
     return row | {
         "weights": candidate.program.weights_bytes, "cutting_s": candidate.cutting_s, "profiling_s": candidate.profiling_s,

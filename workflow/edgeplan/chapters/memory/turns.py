@@ -20,8 +20,8 @@ import numpy as np
 from edgeplan.chapters.memory.costed import CostedProgram
 from edgeplan.chapters.memory.plan import Planner
 from edgeplan.planning.memory import bounds
-from edgeplan.profiling.streaming import StreamPhase, StreamRun, all_resident, run_apart
-from edgeplan.runtime.streaming.again import workload_of
+from edgeplan.profiling.streaming import StreamPhase, StreamRun, run_apart
+from edgeplan.runtime.streaming.workloads import all_resident, workload_of
 
 #: Alternations of one session.
 CHUNK = 5
@@ -143,7 +143,7 @@ def median_ends(count: int) -> tuple[int, int] | None:
 def resident_run(candidate: CostedProgram, planner: Planner, runs: int, slowed_ns: Sequence[int] = ()) -> StreamRun:
     """Run a program with all weights in memory alone, with times of its steps and the bandwidth of reading."""
     settings = replace(planner.settings(runs), steps=True, bandwidth_passes=_PASSES, slowed_ns=slowed_ns)
-    return run_apart(candidate.folder, candidate.program.threads, [all_resident(candidate.program)], settings)
+    return run_apart(candidate.folder, [all_resident(candidate.program)], settings)
 
 
 def computing_ms(phases: Sequence[StreamPhase]) -> list[float]:
@@ -168,7 +168,7 @@ def _session(
     runs = 1 + max(1, min(_MOST_RUNS, round(_PHASE_MS / max(expected_ms, 1e-3))))
     settings = replace(planner.settings(runs), steps=True, followed=True, bandwidth_passes=_PASSES, slowed_ns=slowed_ns)
     schedules = [wide, *(schedule for _ in range(alternations) for schedule in (own, wide))]
-    return run_apart(candidate.folder, candidate.program.threads, schedules, settings), sum(slowed_ns) / 1e6
+    return run_apart(candidate.folder, schedules, settings), sum(slowed_ns) / 1e6
 
 
 def _turns(

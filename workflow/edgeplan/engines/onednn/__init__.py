@@ -9,7 +9,8 @@ from edgeplan.engines.description import Description, Setting
 _START, _COLD, _ONEDNN = "edgeplan.engines.onednn.start", "edgeplan.engines.onednn.cold:prepare", "onednn-cpu-gomp"
 
 
-def _own(title: str, **how: bool) -> Setting:
+def _own(title: str, *, fixed: bool = False, continuous: bool = False) -> Setting:
+    how = {"fixed": fixed, "continuous": continuous}
     return Setting(_START, _ONEDNN, title, _COLD, {"how": how}, stores_work=True, stock=False)
 
 
@@ -22,7 +23,7 @@ ENGINE = Description(
             "edgeplan": _own("edgeplan"),
             "edgeplan-evicted": _own("edgeplan, planned for the disk"),
             # every core does what the plan says, whatever slows it (Figure 11)
-            "edgeplan-fixed": _own("edgeplan, no stealing", stealing=False),
+            "edgeplan-fixed": _own("edgeplan, no stealing", fixed=True),
             # idle cores prepare the kernels of later runs (section 3.5, Figure 14)
             "edgeplan-continuous": _own("edgeplan, continuous mode", continuous=True),
             "edgeplan-mapped": Setting(

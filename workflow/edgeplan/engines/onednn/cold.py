@@ -1,13 +1,12 @@
-"""Opens a plan folder for a cold start of our own runtime: a plan, made and built elsewhere, executed as it was planned."""
+"""Cold starts of our own runtime: a plan, made and built elsewhere, executed as it was planned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from edgeplan.engines.description import UnsupportedError
-from edgeplan.runtime.cold_executor import ColdSession
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.native_session import NativeSession
 
 
 def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, threads: int) -> None:
@@ -16,19 +15,11 @@ def prepare(model: Path, inputs: Mapping[str, tuple[int, ...]], folder: Path, th
     raise UnsupportedError("plans are made by `edgeplan plan cold-start` and handed over ready (prepared)")
 
 
-def open_folder(dnnl: Dnnl, folder: Path, threads: int, cores: Sequence[int], machine: str, **how: bool) -> ColdSession:
-    """Open a plan folder on the first cores; further ones only prepare. For `how` see `ColdSession`."""
-    executing, preparing = cores[:threads], cores[threads:]
-    return ColdSession(dnnl, folder, threads=threads, machine=machine, cores=executing, little=preparing, **how)
-
-
-def require_as_planned(session: ColdSession) -> None:
+def require_as_planned(session: NativeSession) -> None:
     """Require that a first run was the one of the plan.
 
     Raises:
-        UnsupportedError: the weight cache was of no use, or the model was hashed before it began.
+        UnsupportedError: weights were held to their checksums.
     """
-    if problem := session.cache_problem:
-        raise UnsupportedError(f"the weight cache {problem}")
-    if hashed := session.hashed:
-        raise UnsupportedError(f"the stamp of {Path(hashed[0]).name} is not that of the plan: it was hashed")
+    if session.fact("checked"):
+        raise UnsupportedError("the stamp of the weight cache is not that of the plan: its weights were checked")

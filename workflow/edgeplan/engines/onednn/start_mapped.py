@@ -9,30 +9,30 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeplan.engines.onednn.mapped import open_mapped
-from edgeplan.runtime.dnnl import Dnnl
+from edgeplan.runtime.installed import installed_libraries
+from edgeplan.runtime.streaming.measured import MeasuredStream, ready
 
 
 def main() -> None:
     """Do the job of the arguments, told by lines on stdin."""
     job = json.loads(sys.argv[1])
-    inputs, files = dict(np.load(job["inputs"])), {role: Path(path) for role, path in job["companions"].items()}
-    dnnl = Dnnl()
-    dnnl.warm_up(job["threads"])
+    inputs = dict(np.load(job["inputs"]))
+    folder, library = Path(job["main"]).parent, next(installed_libraries(), "libdnnl.so.3")
+    ready(folder, library, alone=False)
     print("{}", flush=True)
     sys.stdin.readline()
 
     start = time.perf_counter()
-    session = open_mapped(dnnl, Path(job["main"]), files, inputs)
+    session = MeasuredStream(folder, library, mapped=True)
     opened = time.perf_counter()
-    session.run()
+    outputs = session.run(inputs)
     print(json.dumps({"open": opened - start, "first_run": time.perf_counter() - opened}), flush=True)
     for asked in sys.stdin:
         start = time.perf_counter()
         if asked == "run\n":
-            session.run()
+            outputs = session.run(inputs)
         else:
-            np.savez(job["outputs"], *session.outputs().values())
+            np.savez(job["outputs"], *(outputs[border.name] for border in session.outputs))
         print(json.dumps({"run": time.perf_counter() - start}), flush=True)
 
 

@@ -99,7 +99,7 @@ def _requirements(engine: str, target: BoardTarget) -> list[str]:
 
 def _left_out(target: BoardTarget) -> tuple[str, ...]:
     """Names of what a bundle lacks: a native library runs on its own architecture alone, and stock engines need none."""
-    return ("__pycache__", *(() if target.architecture == platform.machine() else (LIBRARY.name,)))
+    return ("__pycache__", *(() if target.architecture == platform.machine() else (Path(LIBRARY).name,)))
 
 
 def _package_files(target: BoardTarget) -> list[Path]:

@@ -58,7 +58,7 @@ def run_cold(job: RunJob, timeout_seconds: float = 300.0) -> RunResult:
     anonymous = max(0, after.anonymous - before.anonymous)
     return RunResult(
         engine_version=version_of(job.setting),
-        cold_ms=sum(told.get(stage, 0.0) for stage in ("setup", "open", "first_run")),
+        cold_ms=sum(told.get(stage, 0.0) for stage in ("open", "first_run")),
         warm_ms=warm,
         stages_ms=told,
         first_touch_ms=first_touch_ms(anonymous),

@@ -90,16 +90,18 @@ class RunJob(_Job):
 
 
 class OnceJob(_Document):
-    """Asks for the first execution of one step of a linked program in its process (`profiling.first_call_costs`).
+    """Asks for the first execution of one step of a program in its process (`profiling.first_call_costs`).
 
     Attributes:
-        folder: folder of the program and its steps.
-        number: number of the step.
+        program: file of the program.
+        cache: file of its cached weights; None without any.
+        record: number of the step's record.
     """
 
     kind: Literal["once"] = "once"
-    folder: Path
-    number: Annotated[int, Field(ge=0)]
+    program: Path
+    cache: Path | None
+    record: Annotated[int, Field(ge=0)]
 
 
 class OnceResult(_Document):

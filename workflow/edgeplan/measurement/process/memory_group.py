@@ -106,9 +106,14 @@ class MemoryGroup:
         lines = (self._path / "memory.events").read_text().split()
         return int(lines[lines.index("max") + 1])
 
+    @property
+    def members(self) -> Path:
+        """The file that lists the processes of the group; the number of one that is written there joins, 0 the writer."""
+        return self._path / "cgroup.procs"
+
     def add(self, process: int) -> None:
         """Put a process into the group."""
-        (self._path / "cgroup.procs").write_text(str(process))
+        self.members.write_text(str(process))
 
     def set_limit(self, size: int) -> None:
         """Limit what the group may use, page cache counted."""
@@ -226,7 +231,8 @@ def run_paying(
             group.reset_peak()
             return used, held
 
-        found = _held(group, command_with(copies, command), said, gate, idle, timeout_seconds, timeout_seconds, limit)
+        joining = command_with(copies, str(group.members), command)
+        found = _held(group, joining, said, gate, idle, timeout_seconds, timeout_seconds, limit, joins=True)
     if refused(found.code):
         raise NoGroupError(found.stderr.decode(errors="replace").strip())
     return found
@@ -241,6 +247,8 @@ def _held(
     timeout_seconds: float,
     ready_seconds: float = _READY_SECONDS,
     limit: int = 0,
+    *,
+    joins: bool = False,
 ) -> Limited:
     """Run a command in a group, and limit that once it is idle.
 
@@ -253,6 +261,7 @@ def _held(
         timeout_seconds: for the process.
         ready_seconds: until it is idle.
         limit: that held before.
+        joins: it puts itself into the group.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = start(command, stdin=subprocess.PIPE, stdout=out, stderr=errors)
@@ -260,7 +269,8 @@ def _held(
         timer.start()
         idle = before = 0
         try:
-            group.add(process.pid)
+            if not joins:
+                group.add(process.pid)
             assert process.stdin is not None  # noqa: S101  it is piped
             with contextlib.suppress(BrokenPipeError):  # it was killed at once
                 process.stdin.write(b"\n" + said)

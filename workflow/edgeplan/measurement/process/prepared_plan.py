@@ -6,10 +6,8 @@ from pathlib import Path
 
 from edgeplan.engines.cold import Artefact
 from edgeplan.measurement.process.job import PrepareResult
-from edgeplan.runtime.folder import COLD_START, PLAN_NAME, PROGRAM_NAME, read_folder
-from edgeplan.runtime.linked import LinkedProgram
-from edgeplan.runtime.preparation import CACHE_NAME, RESERVE_NAME
-from edgeplan.runtime.tape_file import TAPE_NAME
+from edgeplan.runtime.folder import CACHE_NAME, COLD_START, read_folder
+from edgeplan.runtime.program_file import PROGRAM_BIN, Section, rows_of, text_of
 
 _DIGITS = 12
 
@@ -19,12 +17,16 @@ def prepared(folder: Path) -> PrepareResult:
 
     Its engine version changes with its content.
     """
-    plan = read_folder(folder, COLD_START)
-    program = plan.program_of(LinkedProgram)
-    names = [PROGRAM_NAME, PLAN_NAME, TAPE_NAME, RESERVE_NAME] + ([CACHE_NAME] if program.cache_bytes else [])
-    files = [(folder / name).resolve() for name in names]
-    if "raw" in program.sources:
-        beside = [(folder / Path(file.path).name, Path(file.path)) for file in program.files]
-        files += [near.resolve() if near.is_file() else far for near, far in beside]
-    artefact = Artefact(main=files[0], files=tuple(files), note=f"layout {program.layout}")
+    plan, program = read_folder(folder, COLD_START), (folder / PROGRAM_BIN).resolve()
+    files = [program, *([program.with_name(CACHE_NAME)] if plan.head.cache_bytes else []), *_model_files(program)]
+    artefact = Artefact(main=program, files=tuple(files), note=f"layout {plan.head.layout}")
     return PrepareResult(engine_version=f"{plan.made_for.library}+{plan.sha256[:_DIGITS]}", artefact=artefact)
+
+
+def _model_files(program: Path) -> list[Path]:
+    """The model's files that raw weights are made from: beside the plan, else where they were when it was planned."""
+    texts, files, raw = rows_of(program, Section.TEXT, Section.FILES, Section.RAW)
+    if not len(raw):
+        return []
+    paths = [Path(text_of(texts, at)) for at in files["path"]]
+    return [near.resolve() if (near := program.with_name(path.name)).is_file() else path for path in paths]

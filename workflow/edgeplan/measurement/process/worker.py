@@ -29,7 +29,6 @@ from edgeplan.measurement.process.prepare_machine import prepare_machine
 from edgeplan.measurement.process.program import Program
 from edgeplan.support import lifeline
 from edgeplan.support.answers import take_stdout
-from edgeplan.support.machine import fingerprint
 from edgeplan.support.subprocesses import ending
 from edgeplan.support.workers import ColdRunError
 
@@ -67,7 +66,7 @@ def _done(job: Job) -> PrepareResult | RunResult | OnceResult:
         return run(job)
     from edgeplan.measurement.process.first_execution import first_execution_ms  # noqa: PLC0415  other workers need none of it
 
-    return OnceResult(time_ms=first_execution_ms(job.folder, job.number))
+    return OnceResult(time_ms=first_execution_ms(job.program, job.cache, job.record))
 
 
 def _serve(real_stdout: int) -> None:
@@ -119,26 +118,24 @@ def _started_once(job: PrepareJob, artefact: Artefact) -> Artefact:
 
 
 def run(job: RunJob) -> RunResult:
-    """Start a plan of ours cold in this process, for profiles: many of them, forked from one that has imported everything.
-
-    What is set up in a process before it opens a plan is no part of a profile, and not timed.
-    """
-    from edgeplan.engines.onednn.cold import open_folder, require_as_planned  # noqa: PLC0415  preparing needs neither
-    from edgeplan.runtime.dnnl import Dnnl  # noqa: PLC0415  likewise
-    from edgeplan.runtime.process import prepare_process  # noqa: PLC0415  likewise
+    """Start a plan of ours cold in this process, for profiles: many of them, forked from one that has imported everything."""
+    from edgeplan import native  # noqa: PLC0415  preparing needs none of it
+    from edgeplan.engines.onednn.cold import require_as_planned  # noqa: PLC0415  likewise
+    from edgeplan.runtime.library import open_library  # noqa: PLC0415  likewise
+    from edgeplan.runtime.native_session import open_session  # noqa: PLC0415  likewise
 
     files = job.artefact.files
     if job.state == "cached":
         page_cache.read_through(files)
-    dnnl, cores = Dnnl(), tuple(sorted(os.sched_getaffinity(0)))
-    prepare_process(dnnl)
-    machine, inputs = fingerprint(), random_inputs(job.inputs, job.seed, job.types, job.below)
+    native.library()
+    (_, library), cores = open_library(), tuple(sorted(os.sched_getaffinity(0)))
+    inputs, how = random_inputs(job.inputs, job.seed, job.types, job.below), setting(job.setting).options["how"]
     host_memory.map_code()
     gc.collect()  # to go through all that was imported takes longer than some cold starts
     gc.freeze()
     prepare_machine(files, job.cpus or cores, evicted=job.state == "evicted", usual_us=job.usual_us)
     lost, start = Preemption.now(), time.perf_counter()
-    session = open_folder(dnnl, job.artefact.main.parent, job.threads, cores, machine, **setting(job.setting).options["how"])
+    session = open_session(job.artefact.main.parent, library=library.path, processors=cores, **how)
     session.run(inputs)
     cold_ms, lost = (time.perf_counter() - start) * 1e3, Preemption.now().since(lost)
     try:

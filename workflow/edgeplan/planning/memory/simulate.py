@@ -5,7 +5,7 @@ in order of their steps, neighbours in the file together, up to the bytes of one
 takes a time of its own before its bytes come, which other reads may use; the bytes of one read at a
 time have the whole bandwidth. What is stored in half its bytes is widened then, one read at a time. A
 step begins when the one before has ended and all loads up to its
-own are done. These are the rules of `runtime.streaming.reader`.
+own are done. These are the rules of the reader (`native/src/session`).
 """
 
 from __future__ import annotations

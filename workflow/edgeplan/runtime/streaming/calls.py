@@ -9,23 +9,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise
-from time import perf_counter_ns
 from typing import Any
 
 from edgeplan.errors import FormatError
 from edgeplan.runtime import kernels
-from edgeplan.runtime.creation import ROWS_KERNEL, Call, Creator, KernelCall
+from edgeplan.runtime.creation import Call, Creator, KernelCall
 from edgeplan.runtime.dnnl import Dnnl, Handle
 from edgeplan.runtime.native import words
 from edgeplan.runtime.native.calls import Loop, array, function_address
 from edgeplan.runtime.signatures import ExecArg
-from edgeplan.runtime.streaming.library_pages import LibraryPages
 from edgeplan.runtime.streaming.program import AGAIN, ELSEWHERE, NOTHING, WEIGHTS, StreamProgram
-from edgeplan.runtime.streaming.reader import WeightsFile
-from edgeplan.runtime.streaming.rows import Rows
 
 _FLOAT_BYTES = 4
-_DROP_EVERY = 8  # kernels made
 
 
 class BoundCalls:
@@ -36,25 +31,14 @@ class BoundCalls:
         program: its kernels are made here.
         stream: of the thread.
         steps: those that are run here, in order; None: all. Others run elsewhere.
-        file: of the weights, for steps that read rows of it.
-        library: its pages, of which those that only the making of kernels needs are dropped again.
 
     Attributes:
         columns: of the program.
         loop: over the steps that are run here.
-        rows: the steps that read rows of the file; Python runs them.
     """
 
-    def __init__(
-        self,
-        dnnl: Dnnl,
-        program: StreamProgram,
-        stream: Handle,
-        steps: Sequence[int] | None = None,
-        file: WeightsFile | None = None,
-        library: LibraryPages | None = None,
-    ) -> None:
-        self._dnnl, self._program, self._stream, self._file = dnnl, program, stream, file
+    def __init__(self, dnnl: Dnnl, program: StreamProgram, stream: Handle, steps: Sequence[int] | None = None) -> None:
+        self._dnnl, self._program, self._stream = dnnl, program, stream
         self._keep: list[object] = []  # what the words of calls point to
         self.columns = program.columns
         self._steps = range(len(self.columns.kernel_of)) if steps is None else steps
@@ -64,38 +48,25 @@ class BoundCalls:
         for at, k in enumerate(self._steps):
             self._places.setdefault(self.columns.kernel_of[k], []).append(at)
         self.loop = Loop(dnnl.info.path, stream.value, self._items)
-        self.rows: dict[int, Rows] = {}
-        creator = _creator(dnnl, program)
+        creator = creator_of(dnnl, program)
         here = {number for number, kernel in enumerate(program.kernels) if kernel.implementation != ELSEWHERE}
         for number, places in self._places.items():
             if number not in here and number != NOTHING:
                 raise self._no_fit(self._steps[places[0]])
         self._bind(NOTHING, ())
-        for count, number in enumerate(sorted(here)):
-            if library is not None and count % _DROP_EVERY == 0:
-                library.drop()
+        for number in sorted(here):
             self._make(creator, number)
-        del creator
-        if library is not None:
-            library.drop()
 
     def _make(self, creator: Creator, number: int) -> None:
         """Make a kernel, so that its steps can be run."""
         self._dnnl.set_threads(self._program.threads)
         kernel = self._program.kernels[number]
         created = creator.create(kernel.step, kernel.implementation)
-        for call in created.calls:
-            if isinstance(call, KernelCall) and call.kernel.startswith(ROWS_KERNEL):
-                assert self._file is not None  # noqa: S101  programs without a file hold no such steps
-                rows = Rows(self._file, call, self._program.weights_bytes, self._program.model)
-                self.rows |= {self._steps[at]: rows for at in self._places.get(number, ())}
         self._bind(number, [self._words(call) for call in created.calls])
 
     def _words(self, call: Call | KernelCall) -> tuple[int, int, int, int]:
         """A call as the loop takes it; see `words.FUNCTION`."""
         if isinstance(call, KernelCall):
-            if call.kernel.startswith(ROWS_KERNEL):
-                return 0, 0, len(call.places), 0
             block = (ctypes.c_int64 * len(call.block))(*call.block)
             self._keep.append(block)
             return kernels.load([call.kernel])[0], ctypes.addressof(block), len(call.places), 0
@@ -159,26 +130,15 @@ class BoundCalls:
         return Loop(self._dnnl.info.path, self._stream.value, items)
 
     def run(self, first: int, end: int) -> None:
-        """Run steps from one on to before another, counted among those that are run here; those reading rows themselves."""
-        if first in self.rows:
-            status = self._read_rows(first)
-        else:
-            found = self.loop.run(first, end)
-            if found == words.NONE:
-                raise self._no_fit(self._steps[self.loop.step])
-            status = 0 if found == words.DONE else self.loop.status
-        if status:
-            self._dnnl.check_execution(status)
-
-    def _read_rows(self, step: int) -> int:
-        first = self.columns.first_operand[step]
-        self.loop.times[2 * step] = perf_counter_ns()
-        status = self.rows[step].read(*self._operands[first : first + 2])
-        self.loop.times[2 * step + 1] = perf_counter_ns()
-        return status
+        """Run steps from one on to before another, counted among those that are run here."""
+        found = self.loop.run(first, end)
+        if found == words.NONE:
+            raise self._no_fit(self._steps[self.loop.step])
+        if found != words.DONE:
+            self._dnnl.check_execution(self.loop.status)
 
 
-def _creator(dnnl: Dnnl, program: StreamProgram) -> Creator:
+def creator_of(dnnl: Dnnl, program: StreamProgram) -> Creator:
     """Make the creator of a program's kernels.
 
     Every tensor has an offset of its own there, so that none is taken for a view of another.

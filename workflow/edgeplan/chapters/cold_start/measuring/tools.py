@@ -29,10 +29,10 @@ from edgeplan.runtime.dnnl import Dnnl
 from edgeplan.runtime.layouts import HOMES
 from edgeplan.runtime.lowering import lower
 from edgeplan.runtime.plan_folder import build_plan_folder
-from edgeplan.runtime.weight_cache import stamp as file_stamp
 from edgeplan.support.files import write_text
 from edgeplan.support.protocols import digest as source_digest
 from edgeplan.support.protocols import protocol
+from edgeplan.support.stamps import stamp as file_stamp
 from edgeplan.support.store import key_of
 
 _MARK = "built.txt"

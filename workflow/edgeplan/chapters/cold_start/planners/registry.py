@@ -13,7 +13,7 @@ from edgeplan.chapters.cold_start.planners.nnv12 import nnv12
 from edgeplan.chapters.cold_start.planners.streamed import streamed
 from edgeplan.errors import FormatError, ParamsError
 from edgeplan.planning.document import Plan, Target
-from edgeplan.planning.dominance import pareto, restricted, selected
+from edgeplan.planning.dominance import pareto, selected
 from edgeplan.planning.machine import (
     costs_of,
     makespan_ms,
@@ -90,7 +90,12 @@ def _in_sequence(profile: Profile, choice: tuple[int, ...] | None = None) -> Out
 
 
 def _uncached(profile: Profile) -> Profile:
-    return restricted(profile, lambda c: c.source in UNCACHED)
+    """Return candidates whose weights are made from the model's, and those of steps whose weights are always cached."""
+    kept = []
+    for layer in profile.layers:
+        uncached = [i for i, c in enumerate(layer.candidates) if c.source in UNCACHED]
+        kept.append(uncached or list(range(len(layer.candidates))))
+    return selected(profile, kept)
 
 
 def _warm(profile: Profile, _: Options) -> Outcome:

@@ -1,0 +1,288 @@
+#include "lanes.h"
+
+#include <algorithm>
+
+#include "../loops/threads.h"
+#include "session.h"
+
+using namespace session;
+using loops::load;
+using loops::now_ns;
+using loops::put;
+
+namespace {
+
+// Whoever gets nothing done for longer is slowed by others, or has more to do than was planned.
+constexpr Word LATE_NS = 1'000'000, NONE = -1;
+// Of a step: its kernels made ahead, found made, its weights read and transformed, its calls written down.
+constexpr std::size_t SPANS = 5;
+
+std::size_t index(Word number) { return static_cast<std::size_t>(number); }
+
+}  // namespace
+
+Lanes::Lanes(const library::Onednn& library, const program::Program& program, Preparation& preparation, bool steals,
+             const std::vector<int>& preparing)
+    : library_(library),
+      program_(program),
+      preparation_(preparation),
+      steals_(steals),
+      todo_(program.rows<Word>(format::TODO)) {
+  const format::Facts& facts = program.facts();
+  const auto bounds = program.rows<Word>(format::BOUNDS), later = program.rows<Word>(format::LATER);
+  for (Word k = 0; k < bounds.length / 2; ++k) {
+    Lane& lane = lanes_.emplace_back(library, static_cast<int>(k));
+    lane.preparer.spans.reserve(SPANS * index(facts.steps));
+    lane.next = bounds[2 * k];
+    lane.end = bounds[2 * k + 1];
+    if (k == 0) continue;
+    lane.slower = facts.equal_cores != 0 ? 0 : facts.little_ratio - 1;
+    if (index(k) <= preparing.size()) lane.processors = {preparing[index(k - 1)]};
+  }
+  for (Word step = 0; step < later.length; ++step)
+    if (later[step] >= 0) later_steps_.push_back(step);
+  prepared_.resize(index(facts.steps));
+  later_.resize(later_steps_.size());
+  items_.resize(index(facts.steps));
+  times_.resize(2 * index(facts.steps));
+  own_.stream = lanes_.front().preparer.stream = library.stream();
+}
+
+Lanes::~Lanes() {
+  stop();
+  for (Prepared& one : prepared_) preparation_.release(one);
+  for (Prepared& one : later_) preparation_.release(one);
+}
+
+void Lanes::stop() {
+  put<Word>(&stop_, 1);
+  join();
+}
+
+void Lanes::join() {
+  for (Lane& lane : lanes_) lane.thread.reset();
+}
+
+void Lanes::start(const Word& arrived) {
+  arrived_ = &arrived;
+  for (auto lane = lanes_.begin() + 1; lane != lanes_.end(); ++lane)
+    lane->thread.emplace([this, &own = *lane] { run_thread(own); }, lane->processors, LARGE_STACK);
+}
+
+// Do something; where it fails, nobody waits for what will not be prepared, and the executing thread tells.
+template <class Work>
+void Lanes::guarded(Work work) {
+  try {
+    work();
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(failing_);
+    if (!failure_) failure_ = std::current_exception();
+    put<Word>(&stop_, 1);
+  }
+}
+
+void Lanes::require_no_failure() {
+  const std::lock_guard<std::mutex> lock(failing_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Lanes::run_thread(Lane& lane) {
+  guarded([&] {
+    library_.set_threads(1);
+    drive(lane);
+    if (later_begun_) prepare_later(lane);
+  });
+}
+
+bool Lanes::stopped() const { return load(&stop_) != 0; }
+
+// Tell whether a step's calls are there.
+bool Lanes::ready(Word step) const { return load(&items_[index(step)].first) != nullptr; }
+
+// Tell whether a step's weights can be had at once.
+bool Lanes::arrived(Word step) const {
+  return preparation_.record(step).source == loops::NO_WEIGHTS || load(arrived_) > step;
+}
+
+// The next step of a lane, or of another that is behind; `NONE` where there is none.
+Word Lanes::take(Lane& lane, bool steals) {
+  for (std::size_t k = 0; k < (steals ? lanes_.size() : 1); ++k) {
+    Lane& other = lanes_[(index(lane.preparer.core) + k) % lanes_.size()];
+    if (load(&other.next) >= other.end) continue;
+    const Word found = loops::next_number(&other.next);
+    if (found < other.end) return todo_[found];
+  }
+  return NONE;
+}
+
+// The step that a lane would take next; `NONE` where it has none.
+Word Lanes::next_of(const Lane& lane) const {
+  const Word found = load(&lane.next);
+  return found < lane.end ? todo_[found] : NONE;
+}
+
+// A moment of a wait for a step that began then: asleep while its weights come from the disk, which takes longer.
+// Whoever reads ahead runs on the processor, too, as the host's part of a virtual disk may.
+void Lanes::rest_for(Word step, Word begun) const {
+  if (arrived(step))
+    loops::rest(begun);
+  else
+    loops::nap();
+}
+
+// Wait so many times as long as what began then has taken; the last span ends with it.
+static void linger(std::vector<ep_span>& spans, Word begun, double slower) {
+  if (slower <= 0) return;
+  const Word now = now_ns();
+  spans.back().end_ns = loops::wait_until(now + static_cast<Word>(slower * static_cast<double>(now - begun)));
+}
+
+// Make the kernels of one of a lane's steps while the weights of its next one are on their way: whoever prepares the
+// step finds them made. False where the weights are there, or all kernels made.
+bool Lanes::make_ahead(Lane& lane) {
+  const Word step = next_of(lane);
+  if (step < 0 || arrived(step)) return false;
+  const Word at = std::max(lane.ahead, load(&lane.next));
+  if (at >= lane.end) return false;
+  lane.ahead = at + 1;
+  const Word begun = now_ns();
+  preparation_.create(lane.preparer, todo_[at]);
+  linger(lane.preparer.spans, begun, lane.slower);
+  return true;
+}
+
+void Lanes::prepare(Lane& lane, Word step) {
+  const Word begun = now_ns();
+  Prepared& made = prepared_[index(step)];
+  preparation_.prepare(lane.preparer, step, made);
+  linger(lane.preparer.spans, begun, lane.slower);
+  loops::Item& item = items_[index(step)];
+  item.end = made.end;
+  put(&item.first, made.first);
+}
+
+// Prepare a lane's steps until there are none, then those of others where it steals.
+void Lanes::drive(Lane& lane) {
+  while (!stopped()) {
+    if (make_ahead(lane)) continue;
+    const Word step = take(lane, steals_);
+    if (step < 0) return;
+    // to touch weights before they have come would have the disk bring others first
+    while (!stopped() && !arrived(step)) loops::nap();
+    if (!stopped()) prepare(lane, step);
+  }
+}
+
+// Prepare one of the main lane's steps, or make kernels ahead, while the step wanted is not ready; where that is late,
+// others' steps, too.
+bool Lanes::prepare_meanwhile(Word wanted, bool late) {
+  Lane& main = lanes_.front();
+  if (make_ahead(main)) return true;
+  const Word mine = next_of(main);
+  Word step = NONE;
+  if (mine >= 0 && arrived(mine))
+    step = take(main, false);
+  else if (late && arrived(wanted))
+    step = take(main, true);
+  if (step < 0) return false;
+  prepare(main, step);
+  return true;
+}
+
+// Prepare what there is to prepare until a step is ready. Weights of later steps are not waited for: the step at hand
+// may be ready before they come.
+void Lanes::await(Word wanted) {
+  Word begun = 0, idle = 0;  // when the wait began, and since when there has been nothing to prepare
+  while (!ready(wanted)) {
+    if (stopped()) require_no_failure();
+    const bool late = steals_ && begun != 0 && now_ns() - begun > LATE_NS;
+    if (prepare_meanwhile(wanted, late)) {
+      idle = 0;
+      continue;
+    }
+    const Word now = now_ns();
+    if (begun == 0) begun = now;
+    if (idle == 0) idle = now;
+    rest_for(wanted, idle);
+  }
+}
+
+void Lanes::run(const loops::Item* items, Word first, Word last) {
+  Word* times = items == items_.data() ? times_.data() : later_times_.data();
+  if (loops::run_lane(preparation_.places(), own_, items, times, first, last, 0, 0) == loops::FAILED)
+    library_.failed_execution(own_.status);
+}
+
+void Lanes::execute(Word first, Word last, Word narrow) {
+  for (own_.step = first;;) {
+    run(items_.data(), own_.step, last);
+    if (own_.step == last) return;
+    if (narrow > 1) library_.set_threads(1);
+    await(own_.step);
+    if (narrow > 1) library_.set_threads(static_cast<int>(narrow));
+  }
+}
+
+void Lanes::finish_cold() {
+  library_.set_threads(1);
+  drive(lanes_.front());
+  for (Word step = 0; step < program_.facts().steps; ++step) {
+    for (const Word begun = now_ns(); !ready(step); rest_for(step, begun))
+      if (stopped()) require_no_failure();
+  }
+}
+
+void Lanes::prepare_later(Lane& lane) {
+  const auto records = program_.rows<Word>(format::LATER);
+  while (!stopped()) {
+    const Word k = loops::next_number(&next_later_);
+    if (k >= static_cast<Word>(later_steps_.size())) return;
+    const Word step = later_steps_[index(k)], record = records[step];
+    char* shared = preparation_.record(record).source == loops::SHARED ? preparation_.weights_of(step) : nullptr;
+    preparation_.prepare(lane.preparer, record, later_[index(k)], shared);
+  }
+}
+
+void Lanes::begin_later() {
+  if (later_begun_) return;
+  join();  // from the cold start, of which no step is left
+  for (Lane& lane : lanes_) spans_.insert(spans_.end(), lane.preparer.spans.begin(), lane.preparer.spans.end());
+  later_begun_ = true;
+  if (later_steps_.empty()) return;
+  try {
+    start(*arrived_);
+  } catch (const Error&) {  // the executing thread does it alone
+  }
+}
+
+void Lanes::finish_later() {
+  require_no_failure();
+  if (later_done_) return;
+  begin_later();
+  library_.set_threads(1);
+  guarded([&] { prepare_later(lanes_.front()); });
+  join();
+  require_no_failure();
+  later_items_ = items_;
+  for (std::size_t k = 0; k < later_steps_.size(); ++k) {
+    loops::Item& item = later_items_[index(later_steps_[k])];
+    item.first = later_[k].first;
+    item.end = later_[k].end;
+  }
+  later_times_.resize(times_.size());
+  later_done_ = true;
+}
+
+void Lanes::execute_later() { run(later_items_.data(), 0, static_cast<Word>(later_items_.size())); }
+
+std::vector<ep_span> Lanes::spans() {
+  std::vector<ep_span> found = spans_;
+  if (!later_begun_) {
+    join();
+    for (const Lane& lane : lanes_) found.insert(found.end(), lane.preparer.spans.begin(), lane.preparer.spans.end());
+  }
+  for (std::size_t k = 0; k < items_.size(); ++k)
+    if (times_[2 * k + 1] != 0)
+      found.push_back({0, static_cast<std::int32_t>(k), EXECUTE, 0, times_[2 * k], times_[2 * k + 1]});
+  return found;
+}

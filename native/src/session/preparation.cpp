@@ -1,0 +1,192 @@
+#include "preparation.h"
+
+#include "../loops/threads.h"
+#include "session.h"
+
+using namespace session;
+using loops::address;
+using loops::Call;
+using loops::Head;
+
+namespace {
+
+constexpr Word SOURCE = 1, TARGET = 17, SCRATCHPAD = 80;  // arguments of `dnnl_primitive_execute`
+constexpr Word SCRATCHPAD_OF = 136;                       // what `dnnl_primitive_desc_query_md` is asked
+constexpr std::size_t CALL_WORDS = sizeof(Call) / sizeof(Word);
+
+// Behind the head of a record are the groups that its step needs, then its slots, then its calls.
+const Word* groups_of(const Head& record) { return reinterpret_cast<const Word*>(&record + 1); }
+const Word* slots_of(const Head& record) { return groups_of(record) + record.groups; }  // two each: descriptor, offset
+const Word* calls_of(const Head& record) { return slots_of(record) + 2 * record.slots; }
+
+// Words of all arguments of a record's calls.
+Word arguments_of(const Head& record) {
+  Word words = 0;
+  const Word* row = calls_of(record);
+  for (Word call = 0; call < record.calls; ++call) {
+    const bool kernel = row[0] < 0;
+    const Word own = kernel ? row[1] : 2 * row[1];
+    words += own;
+    row += (kernel ? 3 : 2) + own;
+  }
+  return words;
+}
+
+// Note what was done since then; the time now.
+Word mark(Preparer& preparer, Stage stage, Word number, Word begun) {
+  const Word now = loops::now_ns();
+  preparer.spans.push_back({preparer.core, static_cast<std::int32_t>(number), stage, 0, begun, now});
+  return now;
+}
+
+}  // namespace
+
+Preparer::~Preparer() {
+  const auto destroy = reinterpret_cast<loops::Four>(library.function("dnnl_stream_destroy"));
+  if (stream != 0) destroy(stream, 0, 0, 0);
+}
+
+Preparation::Preparation(const library::Onednn& library, const program::Program& program, Objects& objects,
+                         Weights& weights, char* weights_at)
+    : library_(library),
+      program_(program),
+      objects_(objects),
+      weights_(weights),
+      weights_at_(weights_at),
+      records_(program.rows<Word>(format::RECORDS)),
+      starts_(program.rows<Word>(format::RECORD_STARTS)),
+      kernels_(library::Onednn::kernels_of(program, plan_again(format::COLD_START))),
+      scratchpad_of_(reinterpret_cast<Word (*)(Word, Word, Word)>(library.function("dnnl_primitive_desc_query_md"))),
+      bytes_of_(reinterpret_cast<std::size_t (*)(Word)>(library.function("dnnl_memory_desc_get_size"))) {}
+
+void Preparation::make(const Head& record) {
+  const Word* groups = groups_of(record);
+  for (Word k = 0; k < record.groups; ++k) objects_.ensure(groups[k]);
+}
+
+void Preparation::create(Preparer& preparer, Word number) {
+  const Word begun = loops::now_ns();
+  make(record(number));
+  mark(preparer, CREATE, number, begun);
+}
+
+char* Preparation::fetch(Preparer& preparer, const Head& record, Word number, char* target) {
+  const Word begun = loops::now_ns();
+  char* found = weights_.cached(record, number, target);
+  mark(preparer, READ, number, begun);
+  return found;
+}
+
+char* Preparation::weights_of(Word number) const {
+  const Head& found = record(number);
+  return found.source == loops::MAPPED ? weights_.mapped(found) : weights_at_ + found.place;
+}
+
+// Kernels are made before weights are fetched: with the page cache evicted these are on their way meanwhile.
+void Preparation::prepare(Preparer& preparer, Word number, Prepared& into, char* weights) {
+  const Head& head = record(number);
+  if (weights == nullptr) weights = weights_at_ + head.place;
+  Word begun = loops::now_ns();
+  make(head);
+  if (head.source != loops::NO_WEIGHTS && head.source != loops::SHARED) {
+    mark(preparer, CREATE, number, begun);
+    if (head.source == loops::RAW)
+      transform(preparer, number, weights);
+    else
+      weights = fetch(preparer, head, number, weights);
+    begun = loops::now_ns();
+  }
+  write(head, into, weights);
+  mark(preparer, CREATE, number, begun);
+}
+
+void Preparation::transform(Preparer& preparer, Word number, char* to) {
+  Word begun = loops::now_ns();
+  preparer.staging.clear();
+  const std::vector<char*> read = weights_.read(number, preparer.staging);
+  begun = mark(preparer, READ, number, begun);
+  char* const* next = read.data();
+  const auto wanted = weights_.raw_of(number);
+  for (Word slot = 0; slot < wanted.length; ++slot) {
+    const Values values = weights_.recipes().make(wanted[slot], preparer.staging, next);
+    convert(preparer, wanted[slot], values, to + wanted[slot].offset);
+  }
+  mark(preparer, TRANSFORM, number, begun);
+}
+
+// From the layout that a recipe makes to that which the kernel reads.
+void Preparation::convert(Preparer& preparer, const format::Raw& raw, const Values& values, char* to) {
+  if (raw.conversion < 0) {
+    if (values.bytes != raw.bytes) weights_.recipes().damaged();
+    std::memcpy(to, values.from, static_cast<std::size_t>(raw.bytes));
+    return;
+  }
+  objects_.make(raw.source);
+  objects_.make(raw.target);
+  const Word primitive = objects_.primitive(raw.conversion), from = objects_.handle(raw.source);
+  if (objects_.reach(primitive, SOURCE, raw.source) > values.bytes ||
+      objects_.reach(primitive, TARGET, raw.target) > raw.bytes)
+    weights_.recipes().damaged();
+  if (preparer.stream == 0) preparer.stream = library_.stream();
+  const Word scratch = scratchpad_of_(objects_.handle(primitive + 1), SCRATCHPAD_OF, 0);
+  const auto scratch_bytes = static_cast<Word>(bytes_of_(scratch));
+  const Word count = scratch_bytes > 0 ? 3 : 2;
+  Word arguments[] = {SOURCE, objects_.memory(from, address(values.from)),
+                      TARGET, objects_.memory(objects_.handle(raw.target), address(to)), SCRATCHPAD, 0};
+  if (scratch_bytes > 0) arguments[5] = objects_.memory(scratch, address(preparer.staging.take(scratch_bytes)));
+  const Word status =
+      objects_.places().fn_execute(objects_.handle(primitive), preparer.stream, count, address(arguments));
+  for (Word k = 0; k < count; ++k) objects_.destroy_memory(arguments[2 * k + 1]);
+  if (status != 0) library_.failed_execution(status);
+}
+
+void Preparation::write(const Head& record, Prepared& into, char* weights) const {
+  const auto words = CALL_WORDS * static_cast<std::size_t>(record.calls) +
+                     static_cast<std::size_t>(record.slots + arguments_of(record));
+  into.words = std::make_unique<Word[]>(words);
+  into.first = reinterpret_cast<Call*>(into.words.get());
+  into.end = into.first + record.calls;
+  const loops::Places& places = objects_.places();
+  const Word* slots = slots_of(record);
+  Word* memories = reinterpret_cast<Word*>(into.end);
+  const auto weight = [&](Word slot) { return address(weights + slots[2 * slot + 1]); };
+  for (; into.slots < record.slots; ++into.slots)
+    memories[into.slots] = objects_.memory(objects_.handle(slots[2 * into.slots]), weight(into.slots));
+  const Word* row = calls_of(record);
+  Word* argument = memories + record.slots;
+  for (Call* call = into.first; call < into.end; ++call) {
+    const Word primitive = *row++;
+    call->count = *row++;
+    call->arguments = argument;
+    if (primitive < 0) {  // a compiled kernel: a block of numbers for a primitive, addresses for arguments
+      call->function = kernels_[static_cast<std::size_t>(-1 - primitive)];
+      call->primitive = places.at_constants + *row++;
+      for (Word k = 0; k < call->count; ++k, ++row)
+        *argument++ = *row >= 0 ? places.at_memory + *row : weight(-1 - *row);
+      continue;
+    }
+    call->function = places.fn_execute;
+    call->primitive = objects_.handle(primitive);
+    objects_.require_scratchpad(primitive, row, call->count);
+    for (Word k = 0; k < call->count; ++k, row += 2) {
+      require_inside(record, primitive, row[0], row[1]);
+      *argument++ = row[0];
+      *argument++ = row[1] >= 0 ? objects_.handle(row[1]) : memories[-1 - row[1]];
+    }
+  }
+}
+
+// What a primitive reaches of an argument lies in the arena, or in the weights of the step.
+void Preparation::require_inside(const Head& record, Word primitive, Word argument, Word place) const {
+  const Word* slot = slots_of(record) + 2 * (-1 - place);
+  const auto [descriptor, offset] = place >= 0 ? objects_.memory_of(place) : std::pair{slot[0], slot[1]};
+  const Word reached = offset + objects_.reach(primitive, argument, descriptor);
+  if (reached > (place >= 0 ? program_.facts().arena_bytes : record.bytes))
+    program_.damaged("a kernel reaches beyond the memory that it is given");
+}
+
+void Preparation::release(Prepared& prepared) const {
+  const Word* memories = reinterpret_cast<const Word*>(prepared.end);
+  for (Word slot = 0; slot < prepared.slots; ++slot) objects_.destroy_memory(memories[slot]);
+  prepared = {};
+}

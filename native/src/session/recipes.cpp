@@ -1,0 +1,150 @@
+#include "recipes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "session.h"
+
+using namespace session;
+using format::Recipe;
+
+EP_EXPORT void ep_widen_f16(const char* halves, char* values, Word count);
+
+namespace {
+
+constexpr Word SIZES[] = {4, 4, 8, 1, 1, 1, 2};  // of `format::STORED`
+enum Stored : Word { FLOAT32, INT32, INT64, INT8, UINT8, BOOL, FLOAT16 };
+constexpr Word LINE = 64, LEAST_BYTES = 1 << 20;
+
+Word aligned(Word bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+template <class T>
+void convert(const char* from, Word stride, float* to, Word count) {
+  for (Word k = 0; k < count; ++k, from += stride) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    to[k] = static_cast<float>(value);
+  }
+}
+
+void convert_halves(const char* from, Word stride, float* to, Word count) {
+  char halves[2 * loops::BLOCK];
+  for (Word k = 0; k < count; k += loops::BLOCK) {
+    for (Word i = 0; i < std::min(loops::BLOCK, count - k); ++i)
+      std::memcpy(halves + 2 * i, from + (k + i) * stride, 2);
+    ep_widen_f16(halves, reinterpret_cast<char*>(to + k), loops::BLOCK);
+  }
+}
+
+// a op b[(i / inner) % length of b], where a's values are put back.
+template <class Operation>
+void combine(const Values& a, const Values& b, Word inner, Operation operation) {
+  float *to = a.numbers(), *end = to + a.count;
+  for (Word k = 0; to < end; k = k + 1 < b.count ? k + 1 : 0) {
+    const float by = b.numbers()[k];
+    for (float* stop = to + std::min<Word>(end - to, inner); to < stop; ++to) *to = operation(*to, by);
+  }
+}
+
+}  // namespace
+
+char* Staging::take(Word bytes) {
+  const Word room = aligned(bytes) + LINE * static_cast<Word>(sizeof(float));
+  if (parts_.empty() || parts_.back().bytes() - used_ < room) {
+    parts_.emplace_back(std::max({LEAST_BYTES, 2 * room, whole_}));
+    whole_ += parts_.back().bytes();
+    used_ = 0;
+  }
+  char* found = parts_.back().data() + used_;
+  used_ += room;
+  return found;
+}
+
+void Staging::clear() {
+  if (parts_.size() > 1) {
+    parts_.clear();
+    parts_.emplace_back(whole_);
+  }
+  used_ = 0;
+}
+
+void Recipes::damaged() const {
+  throw Error{EP_FORMAT, "the plan is damaged: a recipe of weights does not fit", where_,
+              plan_again(format::COLD_START)};
+}
+
+Recipes::Part Recipes::part_of(const Recipe& row) {
+  if (row.operation == format::BYTES) return {row.file, row.offset, row.count};
+  if (row.operation != format::LOAD || row.count == 0) return {0, 0, 0};
+  return {row.file, row.offset, (row.count - 1) * row.stride + SIZES[row.dtype]};
+}
+
+Values Recipes::loaded(const Recipe& row, char* read, Staging& staging) const {
+  if (row.dtype == FLOAT32 && row.stride == SIZES[FLOAT32]) return {read, row.count, 4 * row.count};
+  const Values made{staging.take(4 * row.count), row.count, 4 * row.count};
+  const auto into = [&](auto function) { function(read, row.stride, made.numbers(), row.count); };
+  switch (row.dtype) {
+    case FLOAT32: into(convert<float>); break;
+    case INT32: into(convert<std::int32_t>); break;
+    case INT64: into(convert<std::int64_t>); break;
+    case INT8: into(convert<std::int8_t>); break;
+    case FLOAT16: into(convert_halves); break;
+    default: into(convert<std::uint8_t>);
+  }
+  return made;
+}
+
+void Recipes::run(const Recipe& row, std::vector<Values>& stack, Staging& staging, char* const*& read) const {
+  const auto copied = [&](const void* from, Word count) {
+    const Values made{staging.take(4 * count), count, 4 * count};
+    std::memcpy(made.from, from, static_cast<std::size_t>(made.bytes));
+    stack.push_back(made);
+  };
+  const auto each = [&](auto operation) {
+    if (stack.empty()) damaged();
+    for (float *value = stack.back().numbers(), *end = value + stack.back().count; value < end; ++value)
+      *value = operation(*value);
+  };
+  const auto both = [&](auto operation) {
+    if (stack.size() < 2 || stack.back().count < 1 || row.count < 1) damaged();
+    const Values b = stack.back();
+    stack.pop_back();
+    combine(stack.back(), b, row.count, operation);
+  };
+  const auto number = static_cast<float>(row.number);
+  const auto size = static_cast<Word>(stack.size());
+  switch (row.operation) {
+    case format::LOAD: return stack.push_back(loaded(row, row.count == 0 ? nullptr : *read++, staging));
+    case format::BYTES: return stack.push_back({row.count == 0 ? nullptr : *read++, 0, row.count});
+    case format::LITERAL: return copied(program_.rows<char>(format::CONSTANTS).from + row.offset, row.count);
+    case format::COPY:
+      if (row.count < 0 || row.count >= size) damaged();
+      return copied(stack[static_cast<std::size_t>(size - 1 - row.count)].from,
+                    stack[static_cast<std::size_t>(size - 1 - row.count)].count);
+    case format::FILL: {
+      if (size == 0 || stack.back().count != 1) damaged();
+      const Values made{staging.take(4 * row.count), row.count, 4 * row.count};
+      std::fill_n(made.numbers(), row.count, *stack.back().numbers());
+      stack.back() = made;
+      return;
+    }
+    case format::ADD: return both([](float a, float b) { return a + b; });
+    case format::SUBTRACT: return both([](float a, float b) { return a - b; });
+    case format::MULTIPLY: return both([](float a, float b) { return a * b; });
+    case format::DIVIDE: return both([](float a, float b) { return a / b; });
+    case format::ADD_NUMBER: return each([&](float value) { return value + number; });
+    case format::MULTIPLY_NUMBER: return each([&](float value) { return value * number; });
+    case format::ROOT: return each([](float value) { return std::sqrt(value); });
+    case format::NEGATE: return each([](float value) { return -value; });
+    default: damaged();
+  }
+}
+
+Values Recipes::make(const format::Raw& raw, Staging& staging, char* const*& read) const {
+  const auto rows = program_.rows<Recipe>(format::RECIPES);
+  std::vector<Values> stack;
+  for (Word k = raw.first; k < raw.end; ++k) run(rows[k], stack, staging, read);
+  if (stack.empty()) damaged();
+  return stack.back();
+}

@@ -1,0 +1,261 @@
+"""Programs put together by hand, for the library that stands for oneDNN in tests (`tests/runtime/fake_onednn.c`).
+
+Step k makes x[k + 1] = (x[k] + weights[k]) / 2 + 1 of so few values that a session takes microseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.runtime.cold_program import cold_program
+from edgeplan.runtime.library import LibraryInfo
+from edgeplan.runtime.linked import ENGINE, Linked, Tables, linked_of
+from edgeplan.runtime.native_session import NativeSession, open_session
+from edgeplan.runtime.program_file import MEMORY_KIND, PROGRAM_BIN, Border, Section, border_row, checksum, packed
+from edgeplan.runtime.tape import Compiler, tape_facts, tape_sections, unbound_record
+from edgeplan.support.machine import machine_text
+from edgeplan.support.stamps import stamp
+
+Array = npt.NDArray[np.float32]
+
+VALUES, BYTES, PAGE = 64, 256, 4096
+OBJECTS = ("engine", "stream", "descriptor", "attributes", "post_ops", "described", "primitive", "memory")
+_TAG, _ADD, _SRC, _SRC_1, _DST = 2, 0x1FFF0, 1, 2, 17
+_SOURCE = Path(__file__).parents[1] / "runtime" / "fake_onednn.c"
+_BUILD = Path(__file__).parents[2] / "native" / "build.py"
+
+
+class Event(ctypes.Structure):
+    """Mirrors `Event` of the library."""
+
+    _fields_ = (
+        ("function", ctypes.c_char * 64),
+        ("thread", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+    )
+
+
+def compiler() -> list[str]:
+    """The project's compiler, as `native/build.py` finds it."""
+    told = importlib.util.spec_from_file_location("native_build", _BUILD)
+    assert told is not None
+    assert told.loader is not None
+    module = importlib.util.module_from_spec(told)
+    told.loader.exec_module(module)
+    found: list[str] = module.compiler()
+    return found
+
+
+def build_fake(folder: Path) -> FakeOnednn:
+    """Build the library that stands for oneDNN."""
+    path = folder / "libfake_onednn.so"
+    command = [*compiler(), "-x", "c", "-O1", "-shared", "-fPIC", "-pthread", str(_SOURCE), "-o", str(path)]
+    subprocess.run(command, check=True)
+    return FakeOnednn(path)
+
+
+class FakeOnednn:
+    """The library that stands for oneDNN.
+
+    Args:
+        path: of its file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._library = ctypes.CDLL(self.path)
+        self._library.fake_event.restype = ctypes.POINTER(Event)
+        self.info = LibraryInfo(self.path, "3.99.0", "fake", "OpenMP", "avx2", 8, exact_bytes=True)
+
+    def reset(self) -> None:
+        """Forget rules and events."""
+        self._library.fake_reset()
+
+    def rule(self, function: str, nth: int = 0, *, status: int = 0, delay_us: int = 0) -> None:
+        """The nth call of a function from now on (0: each) takes so much longer, and fails where there is a status."""
+        self._library.fake_rule(f"dnnl_{function}".encode(), nth, status, delay_us)
+
+    def another(self, path: Path, minor: int = 99, commit: str = "fake", isa: int = 0x7) -> FakeOnednn:
+        """A copy that tells of another version, commit or instruction set."""
+        found = FakeOnednn(Path(shutil.copy(self.path, path)))
+        found._library.fake_identity(minor, commit.encode(), isa)
+        return found
+
+    def live(self) -> dict[str, int]:
+        """Objects that were made and not freed, by kind; the engine stays."""
+        found = {name: int(self._library.fake_live(1 + kind)) for kind, name in enumerate(OBJECTS)}
+        return {name: count for name, count in found.items() if count and name != "engine"}
+
+    @property
+    def misuses(self) -> int:
+        """Return how often an object was of another kind, or freed before."""
+        return int(self._library.fake_misuses())
+
+    def events(self, function: str) -> list[Event]:
+        """Calls of a function, in order."""
+        found = [self._library.fake_event(k).contents for k in range(self._library.fake_events())]
+        return [event for event in found if event.function == f"dnnl_{function}".encode()]
+
+    def open(self, folder: Path, **how: Any) -> NativeSession:
+        """Open a plan folder with it."""
+        return open_session(folder, library=self.path, **how)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a chain of steps computes."""
+
+    weights: Array
+
+    @staticmethod
+    def of(steps: int) -> Chain:
+        """A chain of so many steps."""
+        return Chain(np.random.default_rng(7).standard_normal((steps, VALUES), np.float32))
+
+    @property
+    def inputs(self) -> dict[str, Array]:
+        """Return the input."""
+        return {"x": np.arange(VALUES, dtype=np.float32)}
+
+    @property
+    def wanted(self) -> Array:
+        """Return the output."""
+        x = self.inputs["x"]
+        for weights in self.weights:
+            x = np.float32(0.5) * (x + weights) + np.float32(1)
+        return x
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps."""
+        return len(self.weights)
+
+
+def _tables(chain: Chain, later: int = 0, implementation: str = "fake:second") -> Tables:
+    made = ("dnnl_binary_primitive_desc_create", implementation)
+    own = tuple((*made, 0, threads, (ENGINE, _ADD, 0, 0, 0)) for threads in (*[1] * chain.steps, *[2] * later))
+    return Tables(((0, _TAG, VALUES),), ((),), own, tuple((0, BYTES * k) for k in range(chain.steps + 1)), ())
+
+
+def write_cold(
+    fake: FakeOnednn,
+    chain: Chain,
+    folder: Path,
+    *,
+    sources: Sequence[str] = ("cached_read", "cached_mmap"),
+    queues: Sequence[Sequence[int]] = (),
+    later: bool = False,
+    implementation: str = "fake:second",
+    **head: Any,
+) -> Linked:
+    """Write a plan folder of a cold start.
+
+    Args:
+        fake: the library.
+        chain: what it computes.
+        folder: where to.
+        sources: of the steps' weights, in turn.
+        queues: steps that lanes besides the main one prepare.
+        later: whether later runs have kernels of their own.
+        implementation: that is asked for.
+        head: more of the program's head.
+    """
+    folder.mkdir(exist_ok=True)
+    count = chain.steps
+    contents = [weights.tobytes() for weights in chain.weights]
+
+    def step(k: int, source: str, primitive: int) -> dict[str, Any]:
+        raw = {"role": "operand", "file": 0, "offset": BYTES * k, "size": BYTES, "shape": (VALUES,)}
+        return {
+            "name": f"step {k}", "implementation": "fake", "source": source, "slots": ((0, 0, 0, BYTES, -1),),
+            "weight_bytes": BYTES, "raw": (raw,),
+            "kind": "binary", "settings": {}, "place": BYTES * k, "segment": PAGE * k, "checksum": checksum(contents[k]),
+            "calls": ((primitive, _SRC, k, _SRC_1, -1, _DST, k + 1),),
+        }  # fmt: skip
+
+    model, cache = folder / "model.bin", folder / "weights.cache"
+    model.write_bytes(b"".join(contents))
+    cache.write_bytes(b"".join(content.ljust(PAGE, b"\0") for content in contents))
+    queued = {k for queue in queues for k in queue}
+    whole = {
+        "model": "chain", "threads": 2, "layout": "nchw", "equal_cores": True, "little_ratio": 1.0,
+        "main": tuple(k for k in range(count) if k not in queued), "queues": tuple(map(tuple, queues)), "widen_from": count,
+        "inputs": (Border("x", (VALUES,), 0),), "outputs": (Border("y", (VALUES,), BYTES * count),),
+        "arena_bytes": BYTES * (count + 1), "weights_bytes": BYTES * count, "cache_bytes": PAGE * count,
+        "files": ({"path": str(model), "size": model.stat().st_size, "stamp": stamp(model.stat())},),
+        "cache_stamp": stamp(cache.stat()), **head,
+    }  # fmt: skip
+    steps = [step(k, sources[k % len(sources)], k) for k in range(count)]
+    again = [step(k, "shared", count + k) for k in range(count)] if later else []
+    linked = linked_of(whole, _tables(chain, len(again), implementation), steps, again)
+    (folder / PROGRAM_BIN).write_bytes(cold_program(linked, fake.info, continuous=later))
+    return linked
+
+
+def write_memory(
+    fake: FakeOnednn,
+    chain: Chain,
+    folder: Path,
+    *,
+    resident: int = 0,
+    isolated: bool = False,
+    readers: Sequence[int] = (),
+    **facts: Any,
+) -> None:
+    """Write a plan folder of memory: activations by turns in two buffers, weights by turns in two places behind them.
+
+    Args:
+        fake: the library.
+        chain: what it computes.
+        folder: where to.
+        resident: steps whose weights stay, in places of their own.
+        isolated: whether memory is filled before each inference.
+        readers: processors that reading threads may use.
+        facts: more that the program says of itself.
+    """
+    folder.mkdir(exist_ok=True)
+    count, file = chain.steps, folder / "weights.bin"
+    file.write_bytes(b"".join(weights.tobytes().ljust(PAGE, b"\0") for weights in chain.weights))
+    compiled = Compiler(_tables(chain)).compiled()
+    records = [unbound_record(compiled, ((k, _SRC, 0, _SRC_1, 0, _DST, 0),)) for k in range(count)]
+    streamed = range(count - resident)
+    places = [1 + k % 2 for k in streamed] + [3 + k for k in range(resident)]
+    after = [k - 2 if k >= 2 else -1 for k in streamed] + [-1] * resident  # the step that used the place before
+    last = [max((k for k in streamed if k % 2 == place), default=-1) for place in range(2)]
+    again = [last[k % 2] if k < 2 else -1 for k in streamed] + list(range(len(streamed), count))
+    arena, units = PAGE * (3 + resident), PAGE // 64
+    schedule = [0, BYTES // 64, *(units * place for place in places), *after, *again]
+    operands = [row for k in range(count) for row in ((k % 2, 0), (-1, 0), ((k + 1) % 2, 0))]
+    whole = {
+        **tape_facts(compiled), "threads": 1, "steps": count, "model": "chain", "machine": machine_text(),
+        "version": fake.info.version, "commit": fake.info.commit, "isa": fake.info.isa, "layout": "nchw",
+        "library": fake.path, "arena_bytes": arena, "weights_bytes": PAGE * count, "stamp": stamp(file.stat()),
+        "isolated": isolated, "checksum": checksum(file.read_bytes()), "bytes_per_ms": 1e5, **facts,
+    }  # fmt: skip
+    budgets = [(1 << 20, arena, 2.0, 1.0), (1 << 20, arena, 2.0, 1.0)]
+    sections: dict[Section, Any] = {
+        **tape_sections(compiled),
+        Section.RECORDS: [word for record in records for word in record],
+        Section.RECORD_STARTS: np.cumsum([0, *map(len, records)])[:-1],
+        Section.INPUTS: [border_row(Border("x", (VALUES,), 0, buffer=0))],
+        Section.OUTPUTS: [border_row(Border("y", (VALUES,), 0, buffer=count % 2))],
+        Section.STEP_NAMES: [f"step {k}" for k in range(count)],
+        Section.STEPS: [(k, 3 * k, PAGE * k, PAGE, PAGE) for k in range(count)],
+        Section.OPERANDS: operands,
+        Section.BUFFERS: [(BYTES, 0, count), (BYTES, 0, count)],
+        Section.SCHEDULES: budgets,
+        Section.PLACES: np.array(schedule * len(budgets), np.int32),
+        Section.READERS: list(readers),
+    }
+    (folder / PROGRAM_BIN).write_bytes(packed(MEMORY_KIND, whole, sections))

@@ -1,0 +1,196 @@
+"""How far compiled kernels reach: the native checks say it of each block, and no kernel goes beyond what they say."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from depth import MANY
+from edgeplan import native
+from edgeplan.graph import blocks
+from edgeplan.graph.blocks import Walked, span_bytes
+from edgeplan.runtime import kernels
+from edgeplan.runtime.kernels.registry import KERNELS
+
+LANE = "numerics"
+
+Block = tuple[int, ...]
+_NUMBERS = 9  # of a list of bytes' kernels
+_MUTATIONS = 400 if MANY else 25
+_WORD = ctypes.c_int64
+_SHAPE = (3, 4, 5)
+
+
+def _touched(kernel: str, block: Block, operand: int) -> int:
+    """Bytes of an operand that a kernel touches; -1: the block is not for it."""
+    found = native.function("touched", _WORD, ctypes.c_char_p, ctypes.c_void_p, _WORD, _WORD)
+    return int(found(kernel.encode(), (_WORD * len(block))(*block), len(block), operand))
+
+
+def _of(family: str, dtype: str) -> Block:
+    """A block for a kernel, as planning makes it."""
+    index = family.rpartition("_")[2]
+    if family.startswith("gathered_by_slices"):
+        return blocks.gathered_slices((3, 4, 5, 6), 1, (3, 2, 2), (dtype, index))
+    if family.startswith("gathered_by_elements"):
+        return blocks.gathered_elements((3, 4, 5), 1, (3, 2, 5), (dtype, index))
+    if family.startswith("gathered"):
+        return blocks.gathered((3, 7, 5), 1, 4, dtype, index)
+    if family.startswith("scattered_by_slices"):
+        return blocks.scattered_slices((6, 4, 5), (3, 2), (dtype, "int64"))
+    if family.startswith("scattered"):
+        return blocks.scattered_elements((3, 4, 5), 1, (3, 2, 5), (dtype, index))
+    return _OTHERS[family](dtype) if family in _OTHERS else _element_wise(family, dtype)
+
+
+_OTHERS = {
+    "picked": lambda dtype: blocks.picked(3, 5, 7, dtype, 4),
+    "mixed": lambda _: blocks.mixed(3, 5, 7, 4, 2),
+    "joined": lambda dtype: blocks.runs(((2, 3, 5), (2, 4, 5), (2, 7, 5)), 1, dtype),
+    "upper": lambda dtype: blocks.triangle((2, 5, 6), dtype),
+    "lower": lambda dtype: blocks.triangle((2, 5, 6), dtype),
+    "bytes_table": lambda _: blocks.looked_up(50, "int8", "int8"),
+    "bytes_add": lambda _: blocks.paired((3, 4, 5), ((3, 4, 5), (4, 1)), _NUMBERS),
+    "bytes_mul": lambda _: blocks.paired((3, 4, 5), ((3, 4, 5), (4, 1)), _NUMBERS),
+    "bytes_concat": lambda _: blocks.byte_runs(((2, 3, 5), (2, 4, 5), (2, 7, 5)), 1, 2 * _NUMBERS),
+    "bytes_mean": lambda _: blocks.averaged(3, 6, 5, _NUMBERS),
+    "where": lambda dtype: blocks.element_wise((3, 4, 5), [((4, 1), "bool"), ((3, 4, 5), dtype), ((5,), dtype)], dtype),
+    "dequantised": lambda dtype: _three(dtype, "float32", dtype, "float32"),
+    "quantised_to_int8": lambda dtype: _three(dtype, "float32", "int8", "int8"),
+    "quantised_to_uint8": lambda dtype: _three(dtype, "float32", "uint8", "uint8"),
+    **{f"{name}est": lambda dtype: blocks.selected((3, 7, 5), 1, 3, dtype) for name in ("high", "low")},
+    **{
+        name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, "int64"), kept=False)
+        for name in ("largest", "last_largest", "smallest", "last_smallest")
+    },
+    **{name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=True, backwards=True) for name in ("summed",)},
+    "summed_before": lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=True),
+    **{
+        name: lambda dtype: blocks.along((3, 7, 5), 1, (dtype, dtype), kept=False)
+        for name in ("total", "product", "most", "least")
+    },
+    "of_float16_to": lambda dtype: blocks.element_wise(_SHAPE, [(_SHAPE, "float16")], dtype),
+    "of_bfloat16_to": lambda dtype: blocks.element_wise(_SHAPE, [(_SHAPE, "bfloat16")], dtype),
+    **{
+        f"to_{one}": lambda dtype, one=one: blocks.element_wise(_SHAPE, [((4, 5), dtype)], one)
+        for one in ("float32", "int32", "int64", "int8", "uint8", "bool", "float16", "bfloat16")
+    },
+    **{
+        f"power_by_{one}": lambda dtype, one=one: blocks.element_wise(_SHAPE, [(_SHAPE, dtype), ((5,), one)], dtype)
+        for one in ("float32", "int32", "int64")
+    },
+}
+_NUMBERS_TO_TRUTH = frozenset(["equal", "greater", "less", "greater_or_equal", "less_or_equal"])
+_KINDS = frozenset(["is_nan", "is_infinity", "is_positive_infinity", "is_negative_infinity"])
+_OF_C = frozenset(["erf", *(f"{arc}{name}{of}" for arc in ("", "a") for name in ("sin", "cos", "tan") for of in ("", "h"))])
+_ALONE = _KINDS | _OF_C | {"absolute", "negative", "sign", "floor", "ceil", "rounded", "bitwise_not", "invert", "copied"}
+
+
+def _three(a: str, b: str, c: str, written: str) -> Block:
+    return blocks.element_wise(_SHAPE, [(_SHAPE, a), ((4, 1), b), ((4, 1), c)], written)
+
+
+def _element_wise(family: str, dtype: str) -> Block:
+    read = [(_SHAPE, dtype)] if family in _ALONE else [(_SHAPE, dtype), ((4, 1), dtype)]
+    return blocks.element_wise(_SHAPE, read, "bool" if family in _KINDS | _NUMBERS_TO_TRUTH else dtype)
+
+
+def _all() -> Iterator[tuple[str, Block]]:
+    for family, dtypes in KERNELS.items():
+        for dtype in dtypes:
+            yield f"{family}_{dtype}", _of(family, dtype)
+
+
+@pytest.mark.parametrize("family", KERNELS)
+def test_blocks_of_planning_are_taken_and_reach_as_planning_says(family: str) -> None:
+    for dtype in KERNELS[family]:
+        block = _of(family, dtype)
+        for operand in range(block[blocks.AT_OPERANDS]):
+            assert _touched(f"{family}_{dtype}", block, operand) == span_bytes(block, operand)
+
+
+def test_blocks_that_are_not_for_a_kernel_are_refused() -> None:
+    right = blocks.element_wise((3, 5), [((3, 5), "float32")], "float32")
+    assert _touched("floor_float32", right, 0) == 60
+    assert _touched("rows_by_int32", right, 0) == -1
+    assert _touched("floor_int8", right, 0) == -1
+    assert _touched("floor_float32", right[:-1], 0) == -1
+    backwards = blocks.strided((5,), [(-1,), (1,)], ["float32"] * 2, starts=(3, 0))
+    assert _touched("floor_float32", backwards, 0) == -1
+    assert _touched("floor_float32", blocks.strided((5,), [(-1,), (1,)], ["float32"] * 2, starts=(4, 0)), 0) == 20
+    endless = blocks.block((1 << 40, 1 << 40), 1, [Walked("float32", (0, 0), 0), Walked("float32", (0, 0), 0)])
+    assert _touched("floor_float32", endless, 0) == -1
+
+
+# In a process of its own: kernels on memory that ends where the checks say that they end
+
+
+class _Guarded:
+    """Bytes that end at a page that nobody may touch."""
+
+    def __init__(self, size: int) -> None:
+        pages = -(-size // mmap.PAGESIZE) + 1
+        self._map = mmap.mmap(-1, pages * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + (pages - 1) * mmap.PAGESIZE), mmap.PAGESIZE, 0)
+        self.address = start + (pages - 1) * mmap.PAGESIZE - size
+
+
+def _run(kernel: str, block: Block, sizes: list[int], rng: np.random.Generator) -> None:
+    operands = [_Guarded(size) for size in sizes]
+    for size, one in zip(sizes, operands, strict=True):
+        whole = np.resize(rng.integers(-3, 5, 64).astype((np.int8, np.int32, np.int64)[rng.integers(3)]), max(size, 1))
+        ctypes.memmove(one.address, (rng.bytes(size) if rng.random() < 0.3 else whole.tobytes()[:size]), size)
+    words = (_WORD * len(block))(*block)
+    at = (_WORD * len(operands))(*(one.address for one in operands))
+    kernels.function(kernel)(ctypes.addressof(words), None, len(operands), ctypes.addressof(at))
+
+
+def _mutated(block: Block, rng: np.random.Generator) -> Block:
+    found = list(block)
+    for _ in range(int(rng.integers(1, 3))):
+        place = int(rng.integers(len(found)))
+        found[place] = int(
+            rng.choice([0, 1, 2, -1, found[place] + 1, found[place] - 1, 2 * found[place], -found[place], 7, 64])
+        )
+    return tuple(found)
+
+
+def main(first: str) -> None:
+    """Run each kernel on blocks of which something was changed, as long as the checks take them."""
+    for number, (kernel, block) in enumerate(_all()):
+        if number % 8 != int(first):
+            continue
+        sys.stdout.write(f"{kernel}\n")
+        sys.stdout.flush()
+        rng = np.random.default_rng(number)
+        for _ in range(_MUTATIONS):
+            given = _mutated(block, rng)
+            count = given[blocks.AT_OPERANDS]
+            if 0 < count < 100 and _touched(kernel, given, 0) >= 0:
+                sizes = [_touched(kernel, given, operand) for operand in range(count)]
+                if min(sizes) > 0 and max(sizes) < 1 << 20:
+                    _run(kernel, given, sizes, rng)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(8))
+def test_no_kernel_goes_beyond_what_the_checks_say(first: int) -> None:
+    here = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, __file__, str(first)],
+        capture_output=True, text=True, timeout=600, check=False, env={**os.environ, "PYTHONPATH": here},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-1000:]}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,166 @@
+"""The program of a plan of memory as the bytes of program.bin, made from a streamed one and its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgeplan.runtime.creation import Creator
+from edgeplan.runtime.linking import Recorder, TableWriter
+from edgeplan.runtime.program_file import MEMORY_KIND, UNIT, Border, Section, border_row, checksum, packed
+from edgeplan.runtime.streaming.calls import creator_of
+from edgeplan.runtime.streaming.halves import BF16, F16
+from edgeplan.runtime.streaming.program import OPERAND_COLUMNS, StreamProgram
+from edgeplan.runtime.streaming.schedules import Schedule
+from edgeplan.runtime.tape import Compiler, tape_facts, tape_sections, unbound_record
+from edgeplan.support.machine import machine_text
+from edgeplan.support.stamps import stamp
+
+_HALVES = {BF16: 1, F16: 2}
+
+
+class Budgeted(NamedTuple):
+    """A schedule, and what it was planned for: bytes over idle, ms predicted, ms proven to be the least."""
+
+    budget_bytes: int
+    predicted_ms: float
+    lower_bound_ms: float
+    placed: Schedule
+
+
+class Measured(NamedTuple):
+    """Numbers of a profile that sessions of a program are told.
+
+    Attributes:
+        bytes_per_ms: of reading the file of weights; 0: nobody knows.
+        others: share of the processors' time that other work had meanwhile, 0 to 1.
+        making, running: pages of the library that making kernels and executing them need, the first and number of each run.
+    """
+
+    bytes_per_ms: float = 0.0
+    others: float = 0.0
+    making: Sequence[int] = ()
+    running: Sequence[int] = ()
+
+
+class TapedProgram:
+    """A streamed program whose kernels are written down, to be packed with its schedules.
+
+    Args:
+        program: the program.
+
+    Raises:
+        DeviceError: a kernel is not offered by this library.
+    """
+
+    def __init__(self, program: StreamProgram) -> None:
+        self.program = program
+        recorder = Recorder()
+        self._library = recorder.info
+        writer, creator = TableWriter(recorder), creator_of(recorder, program)
+        with recorder.without_primitive_cache():  # what is offered in a fresh process
+            calls = [self._calls(recorder, creator, writer, number) for number in range(len(program.kernels))]
+        compiled = Compiler(writer.tables()).compiled()
+        records = [unbound_record(compiled, of_kernel) for of_kernel in calls]
+        starts = np.cumsum([0, *map(len, records)])[:-1]
+        self._facts = tape_facts(compiled)
+        self._sections = {
+            **tape_sections(compiled),
+            Section.RECORDS: [word for record in records for word in record],
+            Section.RECORD_STARTS: starts,
+            **_rows_of(program),
+        }
+
+    def _calls(self, recorder: Recorder, creator: Creator, writer: TableWriter, number: int) -> tuple[tuple[int, ...], ...]:
+        kernel, threads = self.program.kernels[number], self.program.threads
+        recorder.set_threads(threads)
+        try:
+            return writer.unbound(creator.create(kernel.step, kernel.implementation, generate=False), threads)
+        finally:
+            recorder.set_threads(1)
+
+    def packed(
+        self,
+        weights: Path,
+        schedules: Sequence[Budgeted],
+        *,
+        isolated: bool = False,
+        readers: Sequence[int] = (),
+        measured: Measured | None = None,
+    ) -> bytes:
+        """The program with schedules, as bytes.
+
+        Args:
+            weights: the file of weights, where it stays.
+            schedules: the plan's own, then those for other budgets by ascending budget.
+            isolated: whether memory is filled before each inference; else these follow each other.
+            readers: processors that reading threads may use; none: any.
+            measured: what a profile tells; None: nothing was measured yet.
+        """
+        program, known = self.program, measured or Measured()
+        version, commit, isa = program.library
+        halved = any(np.not_equal(program.columns.stored_bytes, program.columns.weight_bytes))
+        facts = {
+            **self._facts, "threads": program.threads, "steps": len(program.step_names), "model": program.model,
+            "machine": machine_text(), "version": version, "commit": commit, "isa": isa, "layout": _layout(program),
+            "library": self._library.path, "arena_bytes": schedules[0].placed.arena_bytes,
+            "weights_bytes": program.weights_bytes, "stamp": stamp(weights.stat()), "isolated": isolated,
+            "halves": _HALVES[program.halves] if halved else 0, "checksum": checksum_of(weights),
+            "bytes_per_ms": known.bytes_per_ms, "others": known.others,
+        }  # fmt: skip
+        sections: dict[Section, Any] = {
+            **self._sections,
+            Section.SCHEDULES: [
+                (one.budget_bytes, one.placed.arena_bytes, one.predicted_ms, one.lower_bound_ms) for one in schedules
+            ],
+            Section.PLACES: np.concatenate([_places(one.placed) for one in schedules]),
+            Section.PAGES_MAKING: list(known.making),
+            Section.PAGES_RUNNING: list(known.running),
+            Section.READERS: list(readers),
+        }
+        return packed(MEMORY_KIND, facts, sections)
+
+
+def checksum_of(path: Path) -> int:
+    """The digest of a file, by which native code tells that it is whole."""
+    return checksum(np.memmap(path, np.uint8, "r")) if path.stat().st_size else checksum(b"")
+
+
+def _layout(program: StreamProgram) -> str:
+    return next((layout for layout in program.layouts.values() if layout != "nchw"), "nchw")
+
+
+def _rows_of(program: StreamProgram) -> dict[Section, Any]:
+    """The steps of a program, and what they work on."""
+    columns = program.columns
+    steps = (columns.kernel_of, columns.first_operand, columns.weights_at, columns.weight_bytes, columns.stored_bytes)
+    operands = np.frombuffer(program.operand_rows, np.int64).reshape(-1, OPERAND_COLUMNS)
+
+    def borders(section: Section) -> list[tuple[Any, ...]]:
+        found = program.inputs if section is Section.INPUTS else program.outputs
+        return [
+            border_row(Border(one.name, one.shape, one.operand.offset, one.dtype, one.below, one.operand.buffer))
+            for one in found
+        ]
+
+    return {
+        Section.INPUTS: borders(Section.INPUTS),
+        Section.OUTPUTS: borders(Section.OUTPUTS),
+        Section.STEP_NAMES: list(program.step_names),
+        Section.STEPS: list(zip(*steps, strict=True)),
+        Section.OPERANDS: [tuple(row) for row in operands.tolist()],
+        Section.BUFFERS: [(buffer.size, buffer.lower, buffer.upper) for buffer in program.buffers],
+    }
+
+
+def _places(placed: Schedule) -> npt.NDArray[np.int32]:
+    """The addresses of a schedule in units, then what its loads wait for."""
+    addresses = np.array([*placed.buffer_offset, *placed.weight_offset], np.int64)
+    units = np.where(addresses >= 0, addresses // UNIT, -1)
+    if np.any((addresses % UNIT != 0) & (addresses >= 0)):
+        raise ValueError(f"an address is no multiple of {UNIT}")
+    return np.concatenate([units, placed.after, placed.again]).astype(np.int32)
