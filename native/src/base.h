@@ -17,3 +17,5 @@
 #endif
 
 using Word = std::int64_t;
+
+constexpr Word PAGE = 4096;  // of memory, and of what direct I/O reads

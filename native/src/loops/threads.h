@@ -29,11 +29,13 @@ inline Word claim(Word* place, Word before, Word value) {
 // Add 1 to a word; what stood there.
 inline Word next_number(Word* place) { return __atomic_fetch_add(place, 1, __ATOMIC_ACQ_REL); }
 
+inline Word nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
+
 // The clock of `time.perf_counter_ns`.
 inline Word now_ns() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  return nanoseconds(now);
 }
 
 // Leave the processor for a moment. Not by `sched_yield`: beside a process that is busy it gives up the rest

@@ -8,7 +8,7 @@ using loops::Head;
 
 namespace {
 
-constexpr Word WORD = sizeof(Word), VALUE = sizeof(float), PAGE = 4096, MOST_LANES = 1024, MOST_STRIDE = Word{1} << 32;
+constexpr Word WORD = sizeof(Word), VALUE = sizeof(float), MOST_LANES = 1024, MOST_STRIDE = Word{1} << 32;
 constexpr const char *NO_RECIPE = "weights are made of nothing", *NO_LATER = "a step has no later one",
                      *NO_LANES = "its lanes do not prepare each step once";
 

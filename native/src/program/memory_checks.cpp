@@ -9,7 +9,7 @@ using format::UNIT;
 
 namespace {
 
-constexpr Word PAGE = 4096, MOST_SCHEDULES = 1 << 16, MOST_PROCESSORS = 1024, MOST_PAGES = 1 << 24, MOST_HALVES = 2;
+constexpr Word MOST_SCHEDULES = 1 << 16, MOST_PROCESSORS = 1024, MOST_PAGES = 1 << 24, MOST_HALVES = 2;
 constexpr const char *NO_OPERANDS = "a step has other operands than its kernel", *NO_STEP = "a load waits for no step",
                      *NO_SCHEDULE = "a schedule puts something outside of its memory";
 

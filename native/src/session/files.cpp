@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "../loops/threads.h"
 #include "../program/program.h"
 #include "error.h"
 
 using session::File;
+using loops::nanoseconds;
 
 namespace {
 
 constexpr Word PROBES = 8, PART_BYTES = 1 << 20;
-
-Word nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 // What `dnnl_memory_desc_query` is asked, and `dnnl_blocked`.
 constexpr Word STRIDES = 14, RANK = 256, TYPE = 258, OFFSET = 259, PADDED = 260, FORMAT = 262, BLOCKS = 263,
                BLOCK_SIZES = 264;
-constexpr Word BLOCK_AXES = 265, BLOCKED = 2, ARGUMENT = 255, SCRATCHPAD = 80, SCRATCHPAD_OF = 136;
+constexpr Word BLOCK_AXES = 265, BLOCKED = 2, ARGUMENT = 255, SCRATCHPAD_OF = 136;
 constexpr Word UNIMPLEMENTED = 3, NO_MORE_IMPLEMENTATIONS = 4;  // of `dnnl_status_t`
 
 std::size_t size(Word count) { return static_cast<std::size_t>(count); }
@@ -94,11 +94,15 @@ Word Objects::reach(Word primitive, Word argument, Word descriptor) const {
   return reached > 0 ? reached : reach(handle(descriptor));
 }
 
+std::pair<Word, Word> Objects::scratchpad(Word primitive) const {
+  const Word told = query_argument_(handle(primitive + 1), SCRATCHPAD_OF, 0);
+  return {told, told == 0 ? 0 : static_cast<Word>(bytes_of_(told))};
+}
+
 void Objects::require_scratchpad(Word primitive, const Word* pairs, Word count) const {
   for (Word k = 0; k < count; ++k)
     if (pairs[2 * k] == SCRATCHPAD) return;
-  const Word told = query_argument_(handle(primitive + 1), SCRATCHPAD_OF, 0);
-  if (told != 0 && bytes_of_(told) > 0) program_.damaged("a kernel has no memory to work in");
+  if (scratchpad(primitive).second > 0) program_.damaged("a kernel has no memory to work in");
 }
 
 // A part of a memory keeps the strides of the whole: the library takes the end of the whole for its end.

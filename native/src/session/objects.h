@@ -8,6 +8,8 @@
 
 namespace session {
 
+constexpr Word SCRATCHPAD = 80;  // among the arguments of `dnnl_primitive_execute`
+
 class Objects {
  public:
   // `memory`: where the session's memory begins, of which operations know offsets. Error: EP_DEVICE.
@@ -30,6 +32,8 @@ class Objects {
   // Bytes of an argument that a primitive reaches, by handles: from the beginning of a memory to the end of what the
   // primitive says of it, or else the descriptor of the memory.
   Word reach(Word primitive, Word argument, Word descriptor) const;
+  // What a primitive needs to work in, by its handle: descriptor and bytes.
+  std::pair<Word, Word> scratchpad(Word primitive) const;
   // A primitive that needs memory to work in is given some, among pairs of an argument's number and something; Error:
   // EP_FORMAT.
   void require_scratchpad(Word primitive, const Word* pairs, Word count) const;

@@ -10,13 +10,12 @@
 #include <cstring>
 
 #include "../program/format.h"
-#include "reader.h"
+#include "region.h"
 
 using namespace session;
 
 namespace {
 
-constexpr int POPULATE_READ = 22;  // of Linux 5.14: older headers lack it
 constexpr std::uint64_t PRESENT = std::uint64_t{1} << 63;  // of an entry of /proc/self/pagemap
 
 void advise(Word begin, Word end, int advice) {

@@ -10,8 +10,7 @@ using loops::Head;
 
 namespace {
 
-constexpr Word SOURCE = 1, TARGET = 17, SCRATCHPAD = 80;  // arguments of `dnnl_primitive_execute`
-constexpr Word SCRATCHPAD_OF = 136;                       // what `dnnl_primitive_desc_query_md` is asked
+constexpr Word SOURCE = 1, TARGET = 17;  // arguments of `dnnl_primitive_execute`
 constexpr std::size_t CALL_WORDS = sizeof(Call) / sizeof(Word);
 
 // Behind the head of a record are the groups that its step needs, then its slots, then its calls.
@@ -55,9 +54,7 @@ Preparation::Preparation(const library::Onednn& library, const program::Program&
       weights_at_(weights_at),
       records_(program.rows<Word>(format::RECORDS)),
       starts_(program.rows<Word>(format::RECORD_STARTS)),
-      kernels_(library::Onednn::kernels_of(program, plan_again(format::COLD_START))),
-      scratchpad_of_(reinterpret_cast<Word (*)(Word, Word, Word)>(library.function("dnnl_primitive_desc_query_md"))),
-      bytes_of_(reinterpret_cast<std::size_t (*)(Word)>(library.function("dnnl_memory_desc_get_size"))) {}
+      kernels_(library::Onednn::kernels_of(program, plan_again(format::COLD_START))) {}
 
 void Preparation::make(const Head& record) {
   const Word* groups = groups_of(record);
@@ -128,8 +125,7 @@ void Preparation::convert(Preparer& preparer, const format::Raw& raw, const Valu
       objects_.reach(primitive, TARGET, raw.target) > raw.bytes)
     weights_.recipes().damaged();
   if (preparer.stream == 0) preparer.stream = library_.stream();
-  const Word scratch = scratchpad_of_(objects_.handle(primitive + 1), SCRATCHPAD_OF, 0);
-  const auto scratch_bytes = static_cast<Word>(bytes_of_(scratch));
+  const auto [scratch, scratch_bytes] = objects_.scratchpad(primitive);
   const Word count = scratch_bytes > 0 ? 3 : 2;
   Word arguments[] = {SOURCE, objects_.memory(from, address(values.from)),
                       TARGET, objects_.memory(objects_.handle(raw.target), address(to)), SCRATCHPAD, 0};

@@ -66,8 +66,6 @@ class Preparation {
   char* weights_at_;
   loops::Array<const Word> records_, starts_;
   std::vector<loops::Four> kernels_;
-  Word (*scratchpad_of_)(Word, Word, Word);
-  std::size_t (*bytes_of_)(Word);
 };
 
 }  // namespace session

@@ -13,12 +13,11 @@
 
 using session::Loader;
 using session::WeightsFile;
+using loops::nanoseconds;
 
 namespace {
 
 constexpr Word NEVER = std::numeric_limits<Word>::max();
-
-Word nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
 // Open past the page cache where the file system takes it.
 int opened(const char* path, bool& direct) {

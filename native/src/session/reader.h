@@ -15,7 +15,6 @@
 
 namespace session {
 
-constexpr Word PAGE = 4096;            // segments begin at multiples of it, in the file and in memory: direct I/O needs that
 constexpr Word CHUNK_BYTES = 2 << 20;  // of one read: smaller ones cost bandwidth, larger ones gain none
 
 // The file of weights, read without leaving anything of it in the page cache.

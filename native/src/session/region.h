@@ -9,6 +9,8 @@
 
 namespace session {
 
+constexpr int POPULATE_READ = 22;  // advice of Linux 5.14: older headers lack it
+
 class Region {
  public:
   Region() = default;

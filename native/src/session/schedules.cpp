@@ -32,7 +32,7 @@ void fill(const Program& program, Schedule& schedule, Word room) {
   const Word most = schedule.arena_bytes + room;
   for (const Word k : order) {
     const auto step = static_cast<std::size_t>(k);
-    const Word at = (schedule.arena_bytes + session::PAGE - 1) / session::PAGE * session::PAGE;
+    const Word at = (schedule.arena_bytes + PAGE - 1) / PAGE * PAGE;
     if (schedule.weights[step] < 0 || schedule.stays(step) || at + steps[k].weight_bytes > most) continue;
     schedule.weights[step] = at;
     schedule.after[step] = format::NOTHING;

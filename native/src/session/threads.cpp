@@ -1,21 +1,21 @@
 #include "threads.h"
 
-#include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "error.h"
+#include "processors.h"
 
 using session::Thread;
 
 namespace {
 
-void pin(const std::vector<int>& processors) {
-  cpu_set_t here, wanted;
-  CPU_ZERO(&wanted);
-  if (sched_getaffinity(0, sizeof here, &here) != 0) return;
-  for (const int one : processors)
-    if (0 <= one && one < CPU_SETSIZE && CPU_ISSET(one, &here)) CPU_SET(one, &wanted);
-  if (CPU_COUNT(&wanted) > 0) sched_setaffinity(0, sizeof wanted, &wanted);  // elsewhere it is slower, not wrong
+void pin_inside(const std::vector<int>& processors) {
+  std::vector<int> allowed = session::processors_of(0);
+  const auto other = [&](int one) { return std::find(processors.begin(), processors.end(), one) == processors.end(); };
+  allowed.erase(std::remove_if(allowed.begin(), allowed.end(), other), allowed.end());
+  session::pin(allowed);  // elsewhere it is slower, not wrong
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Thread::Thread(std::function<void()> work, const std::vector<int>& processors, s
 
 void* Thread::run(void* given) {
   auto* thread = static_cast<Thread*>(given);
-  pin(thread->processors_);
+  pin_inside(thread->processors_);
   thread->work_();
   return nullptr;
 }

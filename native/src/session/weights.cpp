@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "region.h"
 #include "session.h"
 
 using namespace session;
@@ -11,8 +12,7 @@ using loops::Head;
 
 namespace {
 
-constexpr int POPULATE_READ = 22;  // of Linux 5.14: older headers lack it
-constexpr Word POPULATED_AT_ONCE = 2 << 20, PAGE = 4096;
+constexpr Word POPULATED_AT_ONCE = 2 << 20;
 
 std::string beside(const std::string& folder, const std::string& path) {
   return folder + "/" + path.substr(path.rfind('/') + 1);
