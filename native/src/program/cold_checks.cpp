@@ -36,20 +36,12 @@ class Stack : Held {
   };
 
   void apply(const Recipe& one) {
-    const Word depth = static_cast<Word>(made_.size());
-    require(0 <= one.count && depth < Records::MOST, NO_RECIPE);
+    require(0 <= one.count && static_cast<Word>(made_.size()) < Records::MOST, NO_RECIPE);
     switch (one.operation) {
       case format::LOAD: return push(loaded(one), true);
       case format::BYTES:
         require_inside(one.offset, one.count, file(one).bytes, NO_RECIPE);
         return push(one.count, false);
-      case format::LITERAL:
-        require(one.count <= most_, NO_RECIPE);
-        constant(one.offset, VALUE * one.count);
-        return push(one.count, true);
-      case format::COPY:
-        require(one.count < depth, NO_RECIPE);
-        return made_.push_back(at(made_, depth - 1 - one.count));
       case format::FILL:
         require(values(1) == 1, NO_RECIPE);
         made_.pop_back();

@@ -111,8 +111,6 @@ struct Recipe {
 enum Operation : Word {
   LOAD,      // push values of a file, as float32
   BYTES,     // push `count` bytes of a file as they are
-  LITERAL,   // push `count` float32 values that lie at `offset` in CONSTANTS
-  COPY,      // push a copy of the array `count` below the top
   FILL,      // the top, of one value, becomes `count` of them
   ADD, SUBTRACT, MULTIPLY, DIVIDE,  // pop b, then a; push a op b[(i / count) % length of b]
   ADD_NUMBER, MULTIPLY_NUMBER, ROOT, NEGATE,  // of the top

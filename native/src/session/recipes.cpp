@@ -96,11 +96,6 @@ Values Recipes::loaded(const Recipe& row, char* read, Staging& staging) const {
 }
 
 void Recipes::run(const Recipe& row, std::vector<Values>& stack, Staging& staging, char* const*& read) const {
-  const auto copied = [&](const void* from, Word count) {
-    const Values made{staging.take(4 * count), count, 4 * count};
-    std::memcpy(made.from, from, static_cast<std::size_t>(made.bytes));
-    stack.push_back(made);
-  };
   const auto each = [&](auto operation) {
     if (stack.empty()) damaged();
     for (float *value = stack.back().numbers(), *end = value + stack.back().count; value < end; ++value)
@@ -113,17 +108,11 @@ void Recipes::run(const Recipe& row, std::vector<Values>& stack, Staging& stagin
     combine(stack.back(), b, row.count, operation);
   };
   const auto number = static_cast<float>(row.number);
-  const auto size = static_cast<Word>(stack.size());
   switch (row.operation) {
     case format::LOAD: return stack.push_back(loaded(row, row.count == 0 ? nullptr : *read++, staging));
     case format::BYTES: return stack.push_back({row.count == 0 ? nullptr : *read++, 0, row.count});
-    case format::LITERAL: return copied(program_.rows<char>(format::CONSTANTS).from + row.offset, row.count);
-    case format::COPY:
-      if (row.count < 0 || row.count >= size) damaged();
-      return copied(stack[static_cast<std::size_t>(size - 1 - row.count)].from,
-                    stack[static_cast<std::size_t>(size - 1 - row.count)].count);
     case format::FILL: {
-      if (size == 0 || stack.back().count != 1) damaged();
+      if (stack.empty() || stack.back().count != 1) damaged();
       const Values made{staging.take(4 * row.count), row.count, 4 * row.count};
       std::fill_n(made.numbers(), row.count, *stack.back().numbers());
       stack.back() = made;

@@ -80,17 +80,15 @@ class Operation(IntEnum):
 
     LOAD = 0
     BYTES = 1
-    LITERAL = 2
-    COPY = 3
-    FILL = 4
-    ADD = 5
-    SUBTRACT = 6
-    MULTIPLY = 7
-    DIVIDE = 8
-    ADD_NUMBER = 9
-    MULTIPLY_NUMBER = 10
-    ROOT = 11
-    NEGATE = 12
+    FILL = 2
+    ADD = 3
+    SUBTRACT = 4
+    MULTIPLY = 5
+    DIVIDE = 6
+    ADD_NUMBER = 7
+    MULTIPLY_NUMBER = 8
+    ROOT = 9
+    NEGATE = 10
 
 
 class Row:
