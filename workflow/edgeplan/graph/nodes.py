@@ -1,0 +1,142 @@
+"""Describes nodes as an engine executes them: all that decides their time, and nothing that names them.
+
+A description is enough to build the node again, with weights drawn anew, and to measure it (docs/prediction.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+
+from edgeplan.errors import FormatError
+
+#: Value of an attribute; other kinds (tensors, graphs) are told by `NodeConfig.body`.
+AttributeValue = int | float | str | tuple[int | float | str, ...]
+#: Constants of at most so many integers steer a node, and are described by value.
+MOST_VALUES = 16
+
+
+class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operand is what a node reads or writes.
+
+    Attributes:
+        dtype: type of its elements, by numpy's name.
+        shape: extent of each axis.
+        constant: whether it is a weight of the model.
+        values: elements of a small integer constant, flat.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    constant: bool = False
+    values: tuple[int, ...] | None = None
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Return bytes of the elements; those of text count as a pointer each."""
+        return self.elements * (8 if self.dtype == "str" else np.dtype(self.dtype).itemsize)
+
+
+class NodeConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A configuration describes an executed node by all that decides its time.
+
+    Attributes:
+        op: the engine's type of the node.
+        domain: domain of that type, "" for the standard one.
+        attributes: name and value, sorted by name.
+        inputs: operands read, None for those left out.
+        outputs: operands written, likewise.
+        body: what attributes hold beside plain values (tensors, graphs), as the text of a NodeProto in base64; "" without.
+    """
+
+    op: str
+    domain: str = ""
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    inputs: tuple[Operand | None, ...] = ()
+    outputs: tuple[Operand | None, ...] = ()
+    body: str = ""
+
+    def attribute(self, name: str, default: AttributeValue) -> AttributeValue:
+        """Return the value of an attribute, or what it is where it is not given."""
+        return dict(self.attributes).get(name, default)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return bytes of the weights that it reads."""
+        return sum(one.bytes for one in self.inputs if one and one.constant)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Return bytes of what it reads and writes beside weights."""
+        read = sum(one.bytes for one in self.inputs if one and not one.constant)
+        return read + sum(one.bytes for one in self.outputs if one)
+
+    def to_json(self) -> str:
+        """Return the configuration as one line of JSON; equal configurations give equal lines."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> NodeConfig:
+        """Read a configuration.
+
+        Raises:
+            FormatError: the text is none.
+        """
+        try:
+            return msgspec.json.decode(text, type=NodeConfig)
+        except msgspec.MsgspecError as error:
+            raise FormatError(f"not a configuration of a node: {error}", where=text[:80], next_step="dvc repro zoo") from error
+
+    @property
+    def key(self) -> str:
+        """Return a digest of the configuration."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class ExecutedNode:
+    """An executed node is one of a model, as an engine runs it.
+
+    Attributes:
+        name: the engine's name of it.
+        config: what decides its time.
+        operators: names of the file's operators that it holds; none of a layout conversion.
+        times: how often it runs in an inference: more than once in the body of a loop.
+    """
+
+    name: str
+    config: NodeConfig
+    operators: tuple[str, ...] = ()
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class ExecutedModel:
+    """An executed model is what an engine runs of a file.
+
+    Attributes:
+        name: of the model.
+        nodes: in the order in which they run first.
+        weight_bytes: bytes of all weights, as executed.
+        told_by: the engine and its version that told the nodes.
+    """
+
+    name: str
+    nodes: tuple[ExecutedNode, ...]
+    weight_bytes: int
+    told_by: str = ""
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        """Return bytes of weights and of activations that an inference reads and writes."""
+        return self.weight_bytes + sum(node.config.activation_bytes * node.times for node in self.nodes)
