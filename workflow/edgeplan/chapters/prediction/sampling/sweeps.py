@@ -6,14 +6,20 @@ They are measured inside small carriers like everything else, under a sampler na
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
-from edgeplan.chapters.prediction.sampling.prior import TABLE5_KERNELS, TABLE5_SIZES
+from edgeplan.chapters.prediction.sampling.prior import (
+    TABLE5_IN_CHANNELS,
+    TABLE5_KERNELS,
+    TABLE5_OUT_CHANNELS,
+    TABLE5_SIZES,
+    TABLE5_STRIDES,
+)
 from edgeplan.graph.builder import GraphBuilder
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.kernels import KernelConfig
 
-SWEEP, CONV_CHECK = "sweep", "conv_check"
 _OUT_CHANNELS = range(16, 97)
+_MOST_RANDOM_MACS = 2_000_000_000
 #: (channels, size, kernel) at which Conv, Conv++bn and Conv++bn++relu are compared; the first is the paper's (section 6).
 _CHECKED = (
     (32, 56, 1),
@@ -28,9 +34,9 @@ _CHECKED = (
 )
 
 
-def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
+def _graph(sweep: str, channels: int, size: int, out: int, kernel: int, tail: str = "bn relu") -> Graph:
     """Build a carrier of one convolution behind a pointwise one; an image is read directly, as a stem reads it."""
-    b = GraphBuilder(f"sweep-{channels}-{size}-{out}-{kernel}", (1, channels, size, size))
+    b = GraphBuilder(f"{sweep}-{channels}-{size}-{out}-{kernel}-{tail or 'plain'}".replace(" ", "-"), (1, channels, size, size))
     x = b.input if channels <= 3 else b.conv_bn(b.input, channels, 1)  # an image
     x = b.conv(x, out, kernel)
     if "bn" in tail:
@@ -43,29 +49,27 @@ def _graph(channels: int, size: int, out: int, kernel: int, tail: str = "bn relu
 def sweep_graphs() -> Iterator[Graph]:
     """Yield the carriers of the sweeps of Figures 7 and 8."""
     for kernel in TABLE5_KERNELS:
-        yield _graph(3, 224, 32, kernel)
+        yield _graph("kernel_size", 3, 224, 32, kernel)
     for size in TABLE5_SIZES:
-        yield _graph(64, size, 64, 3)
+        yield _graph("input_size", 64, size, 64, 3)
     for out in _OUT_CHANNELS:
-        yield _graph(32, 112, out, 3)
+        yield _graph("out_channels", 32, 112, out, 3)
 
 
 def check_graphs() -> Iterator[Graph]:
     """Yield the carriers of the comparison of Conv with what is fused behind it."""
     for channels, size, kernel in _CHECKED:
         for tail in ("", "bn", "relu", "bn relu"):
-            yield _graph(channels, size, channels, kernel, tail)
+            yield _graph("check", channels, size, channels, kernel, tail)
 
 
-def sweep_of(config: KernelConfig) -> tuple[str, int] | None:
-    """Return the sweep that a convolution belongs to and its place in it, by the dimensions the figures fix."""
-    found = (config.in_channels, config.in_height, config.out_channels, config.kernel_h)
-    match found:
-        case (3, 224, 32, kernel):
-            return "kernel_size", kernel
-        case (64, size, 64, 3):
-            return "input_size", size
-        case (32, 112, out, 3):
-            return "out_channels", out
-        case _:
-            return None
+def random_graphs(rng: Random, count: int) -> Iterator[Graph]:
+    """Yield models of one convolution drawn uniformly from the sample space of Table 5: the paper's random sampling."""
+    for number in range(count):
+        while True:
+            size, kernel, stride = rng.choice(TABLE5_SIZES), rng.choice(TABLE5_KERNELS), rng.choice(TABLE5_STRIDES)
+            channels, out = rng.randint(*TABLE5_IN_CHANNELS), rng.randint(*TABLE5_OUT_CHANNELS)
+            if (size // stride) ** 2 * channels * out * kernel**2 <= _MOST_RANDOM_MACS and kernel <= size:
+                break
+        b = GraphBuilder(f"random-{number}", (1, channels, size, size))
+        yield b.build(b.relu(b.bn(b.conv(b.input, out, kernel, stride))))

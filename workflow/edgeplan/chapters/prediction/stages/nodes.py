@@ -1,0 +1,153 @@
+"""Stage `nodes`: ask a device's engine what it executes of every model that is learnt from or evaluated; nothing is timed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+
+from edgeplan.chapters.prediction import executed as parts
+from edgeplan.chapters.prediction.executed import COLUMNS, node_rows
+from edgeplan.chapters.prediction.models import graphs, read_models
+from edgeplan.chapters.prediction.sampling.sweeps import check_graphs, random_graphs, sweep_graphs
+from edgeplan.chapters.prediction.settings import PredictionParams
+from edgeplan.chapters.prediction.stages.calibration import calibrating_models
+from edgeplan.devices.config import DeviceFile, load_device
+from edgeplan.engines.base import Engine
+from edgeplan.errors import ModelError
+from edgeplan.graph.fusion_rules import FusionRules, read_rules
+from edgeplan.graph.ir import Graph
+from edgeplan.graph.kernel_nodes import executed_graph, node_config
+from edgeplan.graph.nodes import ExecutedModel, ExecutedNode
+from edgeplan.graph.onnx.prepare import load_prepared
+from edgeplan.graph.onnx.write import save_onnx
+from edgeplan.graph.simplify import simplify
+from edgeplan.support import cpus
+from edgeplan.support.frames import write_parquet
+from edgeplan.support.scratch import ScratchFolder
+from edgeplan.workloads.exports import export_models
+from edgeplan.zoo import FAMILIES, build_variant, prior_models, variants
+
+log = logging.getLogger(__name__)
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Something to tell the nodes of: a graph, or a file of the scratch folder."""
+
+    name: str
+    family: str
+    part: str
+    model: Graph | Path
+
+
+def tell_nodes(params: PredictionParams, *, device: Path, models: Path, rules: Path, nodes: Path) -> None:
+    """Write a row for each node of each model (`executed.COLUMNS`).
+
+    A device on another machine is asked through the engine of the same name here; where there is none, and where an engine
+    tells nothing, the fusion rules decide.
+    """
+    file, known = load_device(device), read_rules(rules)
+    teller = Teller(file, known)
+    with ScratchFolder("nodes") as folder:
+        asked = _asked(params, read_models(models, bases=False, variants=True), teller, Path(folder))
+        rows: list[dict[str, object]] = []
+        with ThreadPoolExecutor(cpus.workers()) as pool:
+            while batch := list(itertools.islice(asked, _BATCH)):  # a few at a time: they hold files and graphs
+                for one, found in zip(batch, pool.map(teller.tell, batch), strict=True):
+                    rows += node_rows(found, one.family, one.part) if found else ()
+    write_parquet(pd.DataFrame(rows, columns=list(COLUMNS)), nodes)
+
+
+class Teller:
+    """Asks an engine what it executes.
+
+    Args:
+        device: whose engine is asked.
+        rules: decide where the engine tells nothing.
+    """
+
+    def __init__(self, device: DeviceFile, rules: FusionRules) -> None:
+        self.rules = rules
+        try:
+            self.engine: Engine | None = device.load_engine()
+        except Exception as error:  # noqa: BLE001  no engine, no driver: whatever it is, the rules decide
+            log.warning("%s: what its engine executes is told by the fusion rules: %s", device.name, error)
+            self.engine = None
+
+    @property
+    def tells_files(self) -> bool:
+        """Tell whether the engine is asked of files as users have them."""
+        return self.engine is not None and self.engine.tells_files
+
+    def of_graph(self, graph: Graph) -> ExecutedModel:
+        """Tell the nodes of a graph."""
+        if self.engine is None or not self.engine.tells_files:
+            return executed_graph(self.engine, graph, self.rules)
+        with ScratchFolder("told") as folder:
+            path = save_onnx(graph, Path(folder) / "model.onnx")
+            return replace(self.engine.tell(path), name=graph.name)
+
+    def tell(self, asked: _Asked) -> ExecutedModel | None:
+        """Tell the nodes of one of many models; None of a file that cannot be read."""
+        if asked.part == parts.OPERATORS and isinstance(asked.model, Graph):
+            return replace(_operators(asked.model), name=asked.name)
+        try:
+            if isinstance(asked.model, Graph):
+                return replace(self.of_graph(asked.model), name=asked.name)
+            found = self.engine.tell(asked.model) if self.engine and self.tells_files else None
+            found = found or self.of_graph(simplify(load_prepared(asked.model)))
+            return replace(found, name=asked.name)
+        except ModelError as error:
+            log.info("%s is left out: %s", asked.name, error.what)
+            return None
+        finally:
+            if isinstance(asked.model, Path):
+                os.truncate(asked.model, 0)
+
+
+def _operators(graph: Graph) -> ExecutedModel:
+    """Return a model in which each operator is a node of its own: what nn-Meter's operator sum adds up."""
+    told = tuple(ExecutedNode(op.name, node_config(graph, (op.name,)), (op.name,)) for op in graph.operators)
+    weights = sum(graph.tensors[name].size_bytes for name in {w for op in graph.operators for w in op.weights})
+    return ExecutedModel(graph.name, told, weights, "operators")
+
+
+def _asked(params: PredictionParams, evaluated: pd.DataFrame, teller: Teller, folder: Path) -> Iterator[_Asked]:
+    for name, build in prior_models().items():
+        graph = simplify(build())
+        yield _Asked(name, name, parts.PRIOR, graph)
+        yield _Asked(f"{name}-operators", name, parts.OPERATORS, graph)
+    calibrating = calibrating_models(params)
+    yield from _variants(calibrating, parts.CALIBRATING)
+    yield from _variants(evaluated, parts.EVALUATED)
+    yield from _variants(evaluated.assign(model_id=evaluated["model_id"] + "-operators"), parts.OPERATORS)
+    taken = {*evaluated["spec"], *calibrating["spec"]}
+    for family in FAMILIES.values():
+        drawn = variants(family, params.sampling.frozen_variants, params.zoo.seed + 1)
+        for spec in (s for s in drawn if s.to_json() not in taken):
+            graph = simplify(build_variant(spec))
+            yield _Asked(f"{family.id}-frozen-{spec.index:05d}", family.id, parts.FROZEN, graph)
+    for part, of_part in (
+        (parts.SWEEP, sweep_graphs()),
+        (parts.CONV_CHECK, check_graphs()),
+        (parts.RANDOM, random_graphs(Random(f"{params.seed}/random"), params.sampling.random_kernels)),  # noqa: S311
+    ):
+        yield from (_Asked(graph.name, part, part, graph) for graph in of_part)
+    for model in export_models(params.seed, params.sampling.exports_per_family):
+        if teller.tells_files or model.is_float:
+            path = model.write(folder / f"{model.name}.onnx")
+            yield _Asked(model.name, model.family, parts.EXPORTED, path)
+
+
+def _variants(table: pd.DataFrame, part: str) -> Iterable[_Asked]:
+    names = zip(table["model_id"], table["family"], graphs(table), strict=True)
+    return (_Asked(name, family, part, graph) for name, family, graph in names)
