@@ -137,7 +137,7 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
-    def load_copies(self, config: NodeConfig, copies: int) -> Session:  # noqa: ARG002  for those that can
+    def load_copies(self, config: NodeConfig, copies: int) -> Session:
         """Load copies of an executed node, side by side in one model that runs as it stands.
 
         Raises:
