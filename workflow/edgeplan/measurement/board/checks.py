@@ -11,7 +11,7 @@ from edgeplan.engines.base import EngineNode
 from edgeplan.errors import FormatError
 from edgeplan.measurement.board.wire import MeasuredRow
 from edgeplan.measurement.measurer import Batch
-from edgeplan.measurement.records import Measurement, Subject
+from edgeplan.measurement.records import AnySubject, Measurement, NodeSubject
 
 #: Times of runs and references, us: from a nanosecond to a day.
 _LEAST_US, _MOST_US = 1e-3, 8.64e10
@@ -19,7 +19,7 @@ _LEAST_US, _MOST_US = 1e-3, 8.64e10
 _AHEAD_SECONDS = 60.0
 
 
-def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board: str) -> Measurement:
+def checked(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float, board: str) -> Measurement:
     """Make a measurement of a row.
 
     Args:
@@ -56,7 +56,7 @@ def checked(row: MeasuredRow, subject: Subject, batch: Batch, now: float, board:
     )
 
 
-def _fault(row: MeasuredRow, subject: Subject, batch: Batch, now: float) -> str:
+def _fault(row: MeasuredRow, subject: AnySubject, batch: Batch, now: float) -> str:
     """Say in words why a row does not fit; "" if it does."""
     return next(filter(None, (*_faults_of_times(row, batch, now), *_faults_of_nodes(row, subject))), "")
 
@@ -80,7 +80,7 @@ def _faults_of_times(row: MeasuredRow, batch: Batch, now: float) -> Iterator[str
         yield "measured_at is not a date a block, in order, in the past"
 
 
-def _faults_of_nodes(row: MeasuredRow, subject: Subject) -> Iterator[str]:
+def _faults_of_nodes(row: MeasuredRow, subject: AnySubject) -> Iterator[str]:
     blocks = len(row.least_us)
     if row.nodes and not subject.profiled:
         yield "it has nodes, and none were asked for"
@@ -88,7 +88,8 @@ def _faults_of_nodes(row: MeasuredRow, subject: Subject) -> Iterator[str]:
         yield f"node_us has {len(row.node_us)} values for {blocks} blocks of {len(row.nodes)} nodes"
     elif row.node_us and not _within(np.array(row.node_us), 0.0, _MOST_US):
         yield "node_us is out of range"
-    if strangers := {member for node in row.nodes for member in node.members} - subject.graph.by_name.keys():
+    operators = () if isinstance(subject, NodeSubject) else subject.graph.by_name.keys()
+    if strangers := {member for node in row.nodes for member in node.members}.difference(operators):
         yield f"a node holds {min(strangers)[:80]!r}, which is no operator of the graph"
 
 
