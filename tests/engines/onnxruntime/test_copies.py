@@ -53,7 +53,13 @@ NODES = {
         "FusedConv", (read(1, 3, 9, 9), held(8, 3, 3, 3)), (read(1, 8, 9, 9),), CONTRIB, activation="Relu", group=1, **_CONV
     ),
     "blocked conv": described(
-        "Conv", (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32)), (read(1, 32, 8, 8),), NCHWC, activation="Relu", group=1, **_CONV
+        "Conv",
+        (read(1, 32, 8, 8), held(32, 32, 3, 3), held(32)),
+        (read(1, 32, 8, 8),),
+        NCHWC,
+        activation="Relu",
+        group=1,
+        **_CONV,
     ),
     "blocked depthwise conv": described(
         "Conv", (read(1, 32, 8, 8), held(32, 1, 3, 3), held(32)), (read(1, 32, 8, 8),), NCHWC, group=32, **_CONV
@@ -86,14 +92,20 @@ NODES = {
     "conv of bytes": described(
         "QLinearConv",
         (
-            read(1, 4, 6, 6, **_BYTES), _SCALE, _ZERO,
-            held(8, 4, 3, 3, dtype="int8"), held(8), held(8, dtype="int8"),
-            _SCALE, _ZERO, held(8, dtype="int32"),
+            read(1, 4, 6, 6, **_BYTES),
+            _SCALE,
+            _ZERO,
+            held(8, 4, 3, 3, dtype="int8"),
+            held(8),
+            held(8, dtype="int8"),
+            _SCALE,
+            _ZERO,
+            held(8, dtype="int32"),
         ),
         (read(1, 8, 6, 6, **_BYTES),),
         group=1,
         **_CONV,
-    ),  # fmt: skip
+    ),
     "quantised as it goes": described("DynamicQuantizeLinear", (read(4, 16),), (read(4, 16, **_BYTES), read(), read(**_BYTES))),
     "dequantised bias": described("DequantizeLinear", (held(8, dtype="int32"), _SCALE, held(dtype="int32")), (read(8),)),
     "gather": described("Gather", (held(40, 8), read(1, 6, dtype="int64")), (read(1, 6, 8),), axis=0),
@@ -110,7 +122,7 @@ NODES = {
     "resize": described("Resize", (read(1, 2, 4, 4), None, held(4)), (read(1, 2, 8, 12),), mode="nearest"),
     "integer division": described("Div", (read(4, dtype="int64"), read(4, dtype="int64")), (read(4, dtype="int64"),)),
     "large sum": described("Add", (read(256, 300), read(256, 300)), (read(256, 300),)),
-}  # fmt: skip
+}
 #: Versions of the standard operators that this file writes by itself.
 _OPSETS = {"slice by attributes": 9}
 
