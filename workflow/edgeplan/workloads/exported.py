@@ -80,7 +80,8 @@ class ExportBuilder:
     carries its node's name.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, opset: int = OPSET) -> None:
+        self.opset = opset
         self._graph = onnx.GraphProto(name=name)
         self._weights: dict[str, Uniform] = {}
         self._used = Counter[str]()
@@ -106,7 +107,7 @@ class ExportBuilder:
             self._graph.initializer.append(numpy_helper.from_array(np.asarray(values, kind), name))
         return name
 
-    def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, scope: str, **attributes: Any) -> tuple[str, ...]:
+    def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, scope: str = "", **attributes: Any) -> tuple[str, ...]:
         """Add a node; return the names of its outputs."""
         plain = f"{scope}/{op_type}"
         name = f"{plain}_{self._used[plain]}" if self._used[plain] else plain
@@ -115,11 +116,11 @@ class ExportBuilder:
         self._graph.node.append(helper.make_node(op_type, list(inputs), list(made), name=name, **attributes))
         return made
 
-    def node(self, op_type: str, inputs: Sequence[str], scope: str, **attributes: Any) -> str:
+    def node(self, op_type: str, inputs: Sequence[str], scope: str = "", **attributes: Any) -> str:
         """Add a node with one output; return its name."""
         return self.nodes(op_type, inputs, 1, scope, **attributes)[0]
 
-    def reshape(self, x: str, shape: Sequence[int], scope: str) -> str:
+    def reshape(self, x: str, shape: Sequence[int], scope: str = "") -> str:
         """Return the reshape to a static shape."""
         return self.node("Reshape", [x, self.integers(shape)], scope)
 
@@ -127,7 +128,7 @@ class ExportBuilder:
         """Return a constant list of 64-bit integers, shared among the nodes that read the same."""
         return self.constant(f"ints_{'_'.join(map(str, values))}", list(values), np.int64)
 
-    def scalar(self, op_type: str, x: str, value: float, scope: str, *, first: bool = False) -> str:
+    def scalar(self, op_type: str, x: str, value: float, scope: str = "", *, first: bool = False) -> str:
         """Return a node of an activation and a number, the number first where asked."""
         number = self.constant(f"number_{value!r}", value)
         return self.node(op_type, [number, x] if first else [x, number], scope)
@@ -158,7 +159,7 @@ class ExportBuilder:
                 values[:] = [names.get(value, value) for value in values]
         self._graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         model = helper.make_model(
-            self._graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="edgeplan"
+            self._graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION, producer_name="edgeplan"
         )
         inferred = onnx.shape_inference.infer_shapes(_weightless(model), check_type=True, strict_mode=True).graph
         del model.graph.output[:]

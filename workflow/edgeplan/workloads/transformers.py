@@ -47,7 +47,7 @@ def vit(
         y = b.linear(y, width, width, f"{scope}/attention/output/dense", gain=damped)
         x = b.node("Add", [y, x], scope)
         y = b.layer_norm(x, width, f"{scope}/layernorm_after", epsilon)
-        y = _gelu(b, b.linear(y, width, hidden, f"{scope}/intermediate/dense"), f"{scope}/intermediate")
+        y = gelu(b, b.linear(y, width, hidden, f"{scope}/intermediate/dense"), f"{scope}/intermediate")
         y = b.linear(y, hidden, width, f"{scope}/output/dense", gain=damped)
         x = b.node("Add", [y, x], f"{scope}/output")
     x = b.layer_norm(x, width, "/layernorm", 1e-6)
@@ -81,7 +81,7 @@ def gpt2(
         y = _scores(b, (query, key, value), shape, heads, f"{scope}/attn", mask)
         x = b.node("Add", [_projected(b, y, shape, width, f"{scope}/attn/c_proj", damped), x], scope)
         y = b.layer_norm(x, width, f"{scope}/ln_2", 1e-5)
-        y = _gelu_by_tanh(b, _projected(b, y, shape, 4 * width, f"{scope}/mlp/c_fc"), f"{scope}/mlp/act")
+        y = gelu_by_tanh(b, _projected(b, y, shape, 4 * width, f"{scope}/mlp/c_fc"), f"{scope}/mlp/act")
         x = b.node("Add", [x, _projected(b, y, (batch, tokens, 4 * width), width, f"{scope}/mlp/c_proj", damped)], scope)
     x = b.reshape(b.layer_norm(x, width, "/transformer/ln_f", 1e-5), (batch * tokens, width), "/lm_head")
     logits = b.node("Gemm", [x, words], "/lm_head", transB=1)
@@ -116,7 +116,7 @@ def bert(
         y = _attention(b, x, (batch, tokens, width), heads, f"{scope}/attention", mask)
         y = b.node("Add", [b.linear(y, width, width, f"{scope}/attention/output/dense"), x], f"{scope}/attention/output")
         x = b.layer_norm(y, width, f"{scope}/attention/output/LayerNorm", 1e-12)
-        y = _gelu(b, b.linear(x, width, hidden, f"{scope}/intermediate/dense"), f"{scope}/intermediate")
+        y = gelu(b, b.linear(x, width, hidden, f"{scope}/intermediate/dense"), f"{scope}/intermediate")
         y = b.node("Add", [b.linear(y, hidden, width, f"{scope}/output/dense"), x], f"{scope}/output")
         x = b.layer_norm(y, width, f"{scope}/output/LayerNorm", 1e-12)
     pooled = b.node("Tanh", [_dense(b, _token(b, x, "/pooler"), width, width, "/pooler/dense")], "/pooler")
@@ -165,13 +165,13 @@ def _token(b: ExportBuilder, x: str, scope: str) -> str:
     return b.node("Gather", [x, b.constant("first_token", 0, np.int64)], scope, axis=1)
 
 
-def _gelu(b: ExportBuilder, x: str, scope: str) -> str:
+def gelu(b: ExportBuilder, x: str, scope: str = "") -> str:
     """Add GELU (Hendrycks and Gimpel, 2016), exact: x (1 + erf(x / sqrt 2)) / 2."""
     error = b.node("Erf", [b.scalar("Div", x, math.sqrt(2), scope)], scope)
     return b.scalar("Mul", b.node("Mul", [x, b.scalar("Add", error, 1.0, scope)], scope), 0.5, scope)
 
 
-def _gelu_by_tanh(b: ExportBuilder, x: str, scope: str) -> str:
+def gelu_by_tanh(b: ExportBuilder, x: str, scope: str = "") -> str:
     """Add GELU by its tangent, `NewGELUActivation` of `transformers`."""
     half = b.scalar("Mul", x, 0.5, scope, first=True)
     inner = b.node("Add", [x, b.scalar("Mul", b.scalar("Pow", x, 3.0, scope), 0.044715, scope, first=True)], scope)

@@ -1,0 +1,267 @@
+"""Draws transformers as torch.onnx, optimum and Paddle write them: encoders, decoders with caches, both, and of images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from edgeplan.workloads.exports.net import Net
+
+#: What masked scores are lowered by, as `transformers` does.
+_LEAST = float(np.finfo(np.float32).min)
+_PATCHES, _IDS = (14, 16, 16, 32), TensorProto.INT64
+_BUCKETS = 32  # of distances, of T5
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Blocks of a transformer share their widths and ways to write them.
+
+    Attributes:
+        net: net that they are part of.
+        heads: heads of queries.
+        each: width of a head.
+        groups: heads of keys and values.
+        norm: `layer` or `rms`.
+        act: activation between the two layers behind attention; with `rms` these are gated.
+        before: whether norms lie before layers rather than behind sums.
+        hidden: width between the two layers.
+        scale: what scales scores: `Div`, `Mul`, `both` operands before their product, or "" as of T5.
+        merged: whether queries, keys and values are one layer, which is split.
+    """
+
+    net: Net
+    heads: int
+    each: int
+    groups: int
+    norm: str
+    act: str
+    before: bool
+    hidden: int
+    scale: str
+    merged: bool
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.each
+
+    def cut(self, x: str, heads: int, *order: int) -> str:
+        """Return (batch, tokens, width) by heads, in an order of axes."""
+        batch, tokens, _ = self.net.shape(x)
+        return self.net.transpose(self.net.reshape(x, (batch, tokens, heads, self.each)), *order)
+
+    def turned(self, x: str, angles: tuple[str, ...]) -> str:
+        """Add rotary embeddings (Su et al., 2021), whose halves are cut and joined as `transformers` does."""
+        b, half = self.net, self.each // 2
+        crossed = b.joined([b.node("Neg", [b.cut(x, 3, half, self.each)]), b.cut(x, 3, 0, half)], 3)
+        return b.node("Add", [b.node("Mul", [x, angles[0]]), b.node("Mul", [crossed, angles[1]])])
+
+    def repeated(self, x: str) -> str:
+        """Return keys or values of grouped heads (batch, groups, tokens, each), once for each head of queries."""
+        b, (batch, groups, tokens, each) = self.net, self.net.shape(x)
+        shape = (batch, groups, self.heads // groups, tokens, each)
+        wide = b.node("Expand", [b.node("Unsqueeze", [x, b.integers((2,))]), b.integers(shape)])
+        return b.reshape(wide, (batch, self.heads, tokens, each))
+
+    def attention(
+        self, x: str, memory: str = "", mask: str = "", past: tuple[str, ...] = (), angles: tuple[str, ...] = ()
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return attention of x to itself or to a memory, and keys and values to be kept.
+
+        Args:
+            x: (batch, tokens, width).
+            memory: (batch, other tokens, width).
+            mask: what is added to scores (batch, heads, tokens, others), or where they are kept.
+            past: keys and values (batch, groups, past tokens, each).
+            angles: cosines and sines (batch, 1, tokens, each).
+        """
+        b, bias, few = self.net, self.norm == "layer", self.groups * self.each
+        if self.merged and not memory and self.groups == self.heads:
+            query, key, value = b.split(b.dense(x, 3 * self.width, bias=bias), 2, 3)
+        else:
+            query, key, value = (b.dense(one, size, bias=bias) for one, size in ((x, self.width), *[(memory or x, few)] * 2))
+        at_once = not past and not angles and self.groups == self.heads and self.scale != "both"
+        query, value = self.cut(query, self.heads, 0, 2, 1, 3), self.cut(value, self.groups, 0, 2, 1, 3)
+        key = self.cut(key, self.groups, *((0, 2, 3, 1) if at_once else (0, 2, 1, 3)))
+        if angles:
+            query, key = self.turned(query, angles), self.turned(key, angles)
+        if past:
+            key, value = b.joined([past[0], key], 2), b.joined([past[1], value], 2)
+        kept = (key, value)
+        if self.groups < self.heads:
+            key, value = self.repeated(key), self.repeated(value)
+        key, root = key if at_once else b.transpose(key, 0, 1, 3, 2), math.sqrt(self.each)
+        if self.scale == "both":
+            query, key = (b.scalar("Mul", one, 1 / math.sqrt(root)) for one in (query, key))
+        scores = b.node("MatMul", [query, key])
+        if self.scale in ("Div", "Mul"):
+            scores = b.scalar(self.scale, scores, root if self.scale == "Div" else 1 / root)
+        if mask and b.kind(mask) == TensorProto.BOOL:
+            scores = b.node("Where", [mask, scores, b.constant("least", _LEAST)])
+        elif mask:
+            scores = b.node("Add", [scores, mask])
+        found = b.transpose(b.node("MatMul", [b.node("Softmax", [scores], axis=-1), value]), 0, 2, 1, 3)
+        return b.dense(b.reshape(found, (*b.shape(found)[:2], self.width)), self.width, bias=bias), kept
+
+    def forward(self, x: str) -> str:
+        """Return the two layers behind attention; those of `rms` are gated."""
+        b, bias = self.net, self.norm == "layer"
+        y = b.dense(x, self.hidden, self.act, bias=bias)
+        if not bias:
+            y = b.node("Mul", [y, b.dense(x, self.hidden, bias=False)])
+        return b.dense(y, self.width, bias=bias)
+
+    def block(self, x: str, mask: str = "", memory: str = "", **more: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """Return a block, with attention to a memory where there is one, and keys and values to be kept."""
+        b, kept = self.net, list[tuple[str, ...]]()
+
+        def attend(y: str) -> str:
+            found, kinds = self.attention(y, mask=mask, **more)
+            kept.append(kinds)
+            return found
+
+        parts = [attend, *([lambda y: self.attention(y, memory)[0]] if memory else []), self.forward]
+        for part in parts:
+            y = part(b.norm(x, self.norm) if self.before else x)
+            x = b.node("Add", [y, x])
+            x = x if self.before else b.norm(x, self.norm)
+        return x, kept[0]
+
+    def ended(self, x: str) -> str:
+        """Return the norm behind the last block, where norms lie before layers."""
+        return self.net.norm(x, self.norm) if self.before else x
+
+
+def _blocks(b: Net, norm: str, heads: tuple[int, ...], *, grouped: bool = False) -> _Blocks:
+    count, each = b.choose(*heads), b.choose(32, 64, 64)
+    groups = b.choose(*(one for one in (1, 2, 4, count) if count % one == 0)) if grouped else count
+    act = b.choose("Silu", "Silu", "GeluTanh") if norm == "rms" else b.choose("Gelu", "Gelu", "GeluTanh", "Relu")
+    hidden = b.size(2 * count * each, 4 * count * each, 64) if norm == "rms" else count * each * b.choose(2, 4, 4)
+    scale, merged = b.choose("Div", "Mul", "both"), b.chance(0.3)
+    return _Blocks(b, count, each, groups, norm, act, norm == "rms" or b.chance(0.4), hidden, scale, merged)
+
+
+def _words(b: Net, ids: str, width: int, vocabulary: int) -> str:
+    return b.node("Gather", [b.drawn(vocabulary, width), ids], axis=0)
+
+
+def _mask(b: Net, batch: int, tokens: int, others: int) -> str:
+    """Return a mask of tokens that count: added to scores, as of BERT, or as where they are kept."""
+    given = b.input("attention_mask", (batch, others), _IDS)
+    mask = b.node("Unsqueeze", [given, b.integers((1, 2))])
+    if b.chance(0.3):
+        return b.node("Cast", [b.node("Expand", [mask, b.integers((batch, 1, tokens, others))])], to=TensorProto.BOOL)
+    return b.scalar("Mul", b.scalar("Sub", b.node("Cast", [mask], to=TensorProto.FLOAT), 1.0, first=True), _LEAST)
+
+
+def _buckets(b: Net, heads: int, tokens: int, others: int) -> str:
+    """Return a bias by distance (Raffel et al., 2020): (1, heads, tokens, others)."""
+    distance = np.clip(np.arange(others)[None] - np.arange(tokens)[:, None] + _BUCKETS // 2, 0, _BUCKETS - 1)
+    found = _words(b, b.constant(f"distances_{tokens}_{others}", distance, np.int64), heads, _BUCKETS)
+    return b.node("Unsqueeze", [b.transpose(found, 2, 0, 1), b.integers((0,))])
+
+
+def encoder(b: Net) -> dict[str, str]:
+    """Draw an encoder of text: BERT and its distilled, narrow and multilingual kin."""
+    batch, tokens = b.batch(), b.choose(b.size(4, 64), 16, 32, 64, 128, 128, 256, 384)
+    blocks = _blocks(b, "layer", (1, 2, 4, 6, 8, 12))
+    ids = b.input("input_ids", (batch, tokens), _IDS)
+    mask = _mask(b, batch, tokens, tokens)
+    x = _words(b, ids, blocks.width, b.size(1000, 30522))
+    if b.chance(0.6):
+        x = b.node("Add", [x, _words(b, b.input("token_type_ids", (batch, tokens), _IDS), blocks.width, 2)])
+    x = b.norm(b.node("Add", [x, b.drawn(1, tokens, blocks.width)]))
+    for _ in range(b.choose(1, 2, 3, 4, 6)):
+        x, _ = blocks.block(x, mask)
+    x = blocks.ended(x)
+    head = b.choose("class", "mean", "tokens", "states")
+    if head == "class":
+        x = b.dense(b.dense(b.take(x, 1, 0), blocks.width, "Tanh"), b.size(2, 150))
+    elif head == "mean":  # as sentence embeddings are
+        counted = b.node("Unsqueeze", [b.node("Cast", ["attention_mask"], to=TensorProto.FLOAT), b.integers((2,))])
+        summed = b.reduce("ReduceSum", b.node("Mul", [x, counted]), 1, keep=0)
+        count = b.node("Clip", [b.reduce("ReduceSum", counted, 1, keep=0), b.constant("fewest", 1e-9)])
+        x = b.node("Div", [summed, count])
+        x = b.node("Div", [x, b.clip(b.reduce("ReduceL2", x, -1), 1e-12, 1e12)])
+    elif head == "tokens":
+        x = b.dense(x, b.size(2, 60))
+    return {"output": x}
+
+
+def decoder(b: Net) -> dict[str, str]:
+    """Draw a decoder that reads one new token, or a few, and the keys and values of those before."""
+    norm = b.choose("rms", "rms", "layer")
+    blocks = _blocks(b, norm, (2, 4, 6, 8, 12, 16), grouped=norm == "rms")
+    batch, tokens, past = b.batch(), b.choose(1, 1, 1, 1, b.size(2, 64)), b.size(1, 1024)
+    ids = b.input("input_ids", (batch, tokens), _IDS)
+    mask = _mask(b, batch, tokens, past + tokens) if b.chance(0.7) or tokens > 1 else ""
+    places = b.input("position_ids", (batch, tokens), _IDS)
+    vocabulary, angles = b.size(512, 32000, 8), tuple[str, ...]()
+    x = _words(b, ids, blocks.width, vocabulary)
+    if norm == "rms":
+        parts = [_words(b, places, blocks.each, past + tokens) for _ in range(2)]
+        angles = tuple(b.node("Unsqueeze", [part, b.integers((1,))]) for part in parts)
+    else:
+        x = b.node("Add", [x, _words(b, places, blocks.width, past + tokens)])
+    outputs = {"logits": ""}
+    for layer in range(b.choose(1, 2, 3, 4, 6)):
+        names, shape = ("key", "value"), (batch, blocks.groups, past, blocks.each)
+        before = tuple(b.input(f"past_key_values.{layer}.{name}", shape) for name in names)
+        x, kept = blocks.block(x, mask, past=before, angles=angles)
+        outputs |= {f"present.{layer}.{name}": one for name, one in zip(names, kept, strict=True)}
+    return outputs | {"logits": b.dense(blocks.ended(x), vocabulary, bias=False)}
+
+
+def encoder_decoder(b: Net) -> dict[str, str]:
+    """Draw an encoder and a decoder that attends to it, with biases by distance or with places, of text or of spectra."""
+    norm = b.choose("rms", "layer")
+    blocks = _blocks(b, norm, (2, 4, 6, 8))
+    batch, source, target = b.batch(), b.size(8, 256), b.choose(1, 1, b.size(2, 64))
+    if b.chance(0.3):  # two convolutions read a spectrum, as of Whisper
+        x = b.input("input_features", (batch, 80, 2 * source))
+        x = b.conv(b.conv(x, blocks.width, 3, act="Gelu"), blocks.width, 3, 2, "Gelu")
+        x, vocabulary = b.transpose(x, 0, 2, 1), b.size(500, 8000)
+    else:
+        vocabulary = b.size(64, 32000)
+        x = _words(b, b.input("input_ids", (batch, source), _IDS), blocks.width, vocabulary)
+    y = _words(b, b.input("decoder_input_ids", (batch, target), _IDS), blocks.width, vocabulary)
+    own = causal = ""
+    if norm == "rms":
+        own, causal = (_buckets(b, blocks.heads, count, count) for count in (source, target))
+    else:
+        x, y = (b.node("Add", [one, b.drawn(1, b.shape(one)[1], blocks.width)]) for one in (x, y))
+        causal = b.constant("causal_mask", np.triu(np.full((1, 1, target, target), _LEAST), 1)) if target > 1 else ""
+    layers = b.choose(1, 2, 3, 4)
+    for _ in range(layers):
+        x, _ = blocks.block(x, own)
+    x = blocks.ended(x)
+    for _ in range(layers):
+        y, _ = blocks.block(y, causal, x)
+    return {"logits": b.dense(blocks.ended(y), vocabulary, bias=False), "encoder_last_hidden_state": x}
+
+
+def vision_transformer(b: Net) -> dict[str, str]:
+    """Draw a transformer of images: of all patches with a token of the class, or of windows that are cut and joined."""
+    batch, blocks, patch, windows = b.batch(), _blocks(b, "layer", (3, 4, 6, 8, 12)), b.choose(*_PATCHES), b.chance(0.35)
+    window, side = b.choose(7, 8), b.choose(7, 8, 10, 14)
+    side = window * b.choose(1, 2, 4) if windows else side
+    x = b.conv(b.image("pixel_values", batch, 3, side * patch, side * patch), blocks.width, patch, patch, pads=(0, 0))
+    x = b.transpose(b.reshape(x, (batch, blocks.width, side * side)), 0, 2, 1)
+    if not windows:
+        classed = b.node("Expand", [b.drawn(1, 1, blocks.width), b.integers((batch, 1, blocks.width))])
+        x = b.joined([classed, x], 1)
+        x = b.node("Add", [x, b.drawn(1, side * side + 1, blocks.width)])
+    count = side // window
+    for _ in range(b.choose(1, 2, 3, 4, 6)):
+        if windows:
+            x = b.reshape(x, (batch, count, window, count, window, blocks.width))
+            x = b.reshape(b.transpose(x, 0, 1, 3, 2, 4, 5), (batch * count**2, window**2, blocks.width))
+        x, _ = blocks.block(x, b.drawn(1, blocks.heads, window**2, window**2) if windows else "")
+        if windows:
+            x = b.reshape(x, (batch, count, count, window, window, blocks.width))
+            x = b.reshape(b.transpose(x, 0, 1, 3, 2, 4, 5), (batch, side * side, blocks.width))
+    x = blocks.ended(x)
+    return {"logits": b.dense(b.reduce("ReduceMean", x, 1, keep=0) if windows else b.take(x, 1, 0), b.size(2, 1000))}
