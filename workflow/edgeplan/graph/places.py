@@ -1,0 +1,55 @@
+"""Operands at the places where ONNX has them: a graph keeps small constants as attributes, and nothing of what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.ir import Attribute, Graph, Operator
+from edgeplan.graph.operators.recurrent import operands_in_place
+from edgeplan.graph.operators.registry import SPECS
+
+#: The opset that models are written in.
+OPSET = 17
+#: Operators whose constants are of the type of what they read.
+_OF_ITS_TYPE = frozenset({"Clip", "Pad"})
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant is an operand that a graph keeps as an attribute.
+
+    Attributes:
+        role: name of the attribute.
+        value: of the attribute.
+        dtype: type of its elements, by numpy's name.
+    """
+
+    role: str
+    value: Attribute
+    dtype: str
+
+
+def placed(graph: Graph, op: Operator, opset: int = OPSET) -> tuple[str | Constant, ...]:
+    """Return the operands of an operator in ONNX's order: names of tensors, "" for those left out, and constants."""
+    found: list[str | Constant] = [*operands_in_place(graph, op)]
+    for place, constant in _constants(graph, op, opset):
+        found += [""] * (place + 1 - len(found))
+        found[place] = constant
+    return tuple(found)
+
+
+def plain_attributes(op: Operator, opset: int = OPSET) -> dict[str, Attribute]:
+    """Return the attributes that are attributes in ONNX, too."""
+    spec = SPECS[op.op_type]
+    constants = {"constants", *(spec.constants if spec.inputs_since <= opset else ())}
+    return {key: value for key, value in op.attributes.items() if key not in constants}
+
+
+def _constants(graph: Graph, op: Operator, opset: int) -> Iterator[tuple[int, Constant]]:
+    spec = SPECS[op.op_type]
+    for place, role in enumerate(spec.constants if spec.inputs_since <= opset else ()):
+        if role and (value := op.attributes.get(role)) is not None:
+            floats = graph.tensors[op.inputs[0]].dtype if op.op_type in _OF_ITS_TYPE else FLOAT32
+            yield place, Constant(role, value, "int64" if role in spec.integers else floats)
