@@ -18,6 +18,7 @@ import numpy.typing as npt
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
+from edgeplan.graph.nodes import NodeConfig
 
 Array = npt.NDArray[Any]
 Times = npt.NDArray[np.float64]
@@ -100,6 +101,8 @@ class Engine(ABC):
     name: ClassVar[str]
     #: Whether `load_profiled` and `executed` work.
     reports_nodes: ClassVar[bool] = False
+    #: Whether `load_copies` works.
+    measures_nodes: ClassVar[bool] = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -133,6 +136,15 @@ class Engine(ABC):
             NotImplementedError: the engine is a black box (`reports_nodes` is false).
         """
         raise NotImplementedError(f"{self.name} does not report its nodes")
+
+    def load_copies(self, config: NodeConfig, copies: int) -> Session:  # noqa: ARG002  for those that can
+        """Load copies of an executed node, side by side in one model that runs as it stands.
+
+        Raises:
+            ModelError: the engine does not run them, or they write what their description does not tell.
+            NotImplementedError: the engine's nodes cannot be built from a description (`measures_nodes` is false).
+        """
+        raise NotImplementedError(f"{self.name} does not measure its nodes one by one")
 
     def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:  # noqa: ARG002  for those that can
         """Return the operators of each node that would run for a model; None: it has to be loaded for that."""

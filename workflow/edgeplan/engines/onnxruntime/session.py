@@ -6,17 +6,23 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
 from edgeplan.engines.base import Array, Engine, EngineNode, ProfiledSession, Session, Times, random_inputs
+from edgeplan.engines.onnxruntime.copies import copies_model
 from edgeplan.engines.onnxruntime.nodes import map_nodes
+from edgeplan.errors import ModelError
 from edgeplan.graph.ir import Graph
+from edgeplan.graph.nodes import NodeConfig
 from edgeplan.support.scratch import ScratchFolder
 
-_ERRORS_ONLY = 3
+_PROVIDERS = ["CPUExecutionProvider"]
+_ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_LONGEST = 300
 _EVENT_SUFFIX = "_kernel_time"
 
 
@@ -25,6 +31,7 @@ class OnnxRuntime(Engine):
 
     name = "onnxruntime"
     reports_nodes = True
+    measures_nodes = True
 
     @classmethod
     def version(cls) -> str:
@@ -41,7 +48,25 @@ class OnnxRuntime(Engine):
         return options
 
     def load(self, model: Path, graph: Graph) -> Session:
-        return _OrtSession(ort.InferenceSession(str(model), self._options(), providers=["CPUExecutionProvider"]), graph)
+        session = ort.InferenceSession(str(model), self._options(), providers=_PROVIDERS)
+        return _OrtSession(session, random_inputs(graph))
+
+    def load_copies(self, config: NodeConfig, copies: int) -> Session:
+        made, options = copies_model(config, copies), self._options()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = _FATAL_ONLY  # what is refused is told by the error
+        if made.weights:
+            values = [ort.OrtValue.ortvalue_from_numpy(value) for value in made.weights.values()]
+            options.add_external_initializers(list(made.weights), values)
+        try:
+            loaded = _OrtSession(ort.InferenceSession(made.model, options, providers=_PROVIDERS), made.inputs, made.weights)
+            loaded.run()
+        except Exception as error:  # the library raises what it likes
+            raise _refused(config, str(error).strip().partition("\n")[0]) from error
+        told = tuple(one.shape for one in config.outputs if one)[: len(loaded.shapes())]
+        if loaded.shapes()[: len(told)] != told:
+            raise _refused(config, f"it writes {loaded.shapes()[: len(told)]}, and its description says {told}")
+        return loaded
 
     def load_profiled(self, model: Path, graph: Graph) -> ProfiledSession:
         options = self._options()
@@ -52,18 +77,24 @@ class OnnxRuntime(Engine):
         options.optimized_model_filepath = str(optimised)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-        session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(str(model), options, providers=_PROVIDERS)
         nodes = list(onnx.load(optimised, load_external_data=False).graph.node)
         (Path(folder.name) / "weights.bin").unlink(missing_ok=True)
         return _OrtProfiledSession(session, graph, nodes, folder)
 
 
 class _OrtSession(Session):
-    def __init__(self, session: ort.InferenceSession, graph: Graph) -> None:
-        self._session = session
+    """Holds a session with its inputs bound, and the memory of weights that were handed over."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, Array],
+        weights: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
+        self._session, self._inputs, self._weights = session, inputs, weights
         self._names = [o.name for o in session.get_outputs()]
         self._binding = session.io_binding()
-        self._inputs = random_inputs(graph)
         for name, value in self._inputs.items():
             self._binding.bind_cpu_input(name, value)
         for name in self._names:
@@ -75,6 +106,10 @@ class _OrtSession(Session):
     def outputs(self) -> Mapping[str, Array]:
         return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
 
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the outputs of the last run."""
+        return tuple(tuple(value.shape()) for value in self._binding.get_outputs())
+
 
 class _OrtProfiledSession(_OrtSession, ProfiledSession):
     def __init__(
@@ -84,7 +119,7 @@ class _OrtProfiledSession(_OrtSession, ProfiledSession):
         nodes: Sequence[onnx.NodeProto],
         folder: ScratchFolder,
     ) -> None:
-        super().__init__(session, graph)
+        super().__init__(session, random_inputs(graph))
         self._graph, self._nodes, self._folder = graph, nodes, folder
 
     def profile(self, blocks: Sequence[tuple[int, int]]) -> tuple[tuple[EngineNode, ...], Times]:
@@ -106,6 +141,11 @@ class _OrtProfiledSession(_OrtSession, ProfiledSession):
 
     def close(self) -> None:
         self._folder.cleanup()
+
+
+def _refused(config: NodeConfig, why: str) -> ModelError:
+    what = f"ONNX Runtime does not run a node {config.op} by its description: {why[:_LONGEST]}"
+    return ModelError(what, where=f"configuration {config.key}", next_step="leave it out: it is told by the nodes around it")
 
 
 def _rename_unnamed(durations: Mapping[str, list[float]], known: set[str]) -> dict[str, list[float]]:
