@@ -111,8 +111,8 @@ class Engine(ABC):
     name: ClassVar[str]
     #: Whether `load_profiled` and `executed` work.
     reports_nodes: ClassVar[bool] = False
-    #: Whether copies of a node run among conversions, which counters tell apart.
-    converts_around_copies: ClassVar[bool] = False
+    #: Whether copies of a node run among operators and conversions, which counters tell apart from them.
+    counts_copies: ClassVar[bool] = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -166,9 +166,13 @@ class Engine(ABC):
         with self._copies(config, copies) as (model, graph):
             return self.load_profiled(model, graph)
 
+    def copies_graph(self, config: NodeConfig, copies: int) -> Graph:
+        """Return the graph that `load_copies` loads."""
+        return kernel_nodes.copies_graph(config, copies, apart=apart(config), around=self.counts_copies)
+
     @contextmanager
     def _copies(self, config: NodeConfig, copies: int) -> Iterator[tuple[Path, Graph]]:
-        graph = kernel_nodes.copies_graph(config, copies, apart=apart(config))
+        graph = self.copies_graph(config, copies)
         with ScratchFolder("copies") as folder:
             yield write.save_onnx(graph, Path(folder) / "model.onnx"), graph
 

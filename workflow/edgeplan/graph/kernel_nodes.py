@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Type of a layout conversion, and the domain of kernels of several operators.
 REORDER, FUSED = "Reorder", "fused"
-#: What stands before operators and tensors that bring copies their inputs in the layout that they read.
-LEAD = "lead."
+#: How names of operators begin that bring copies their inputs, and join their outputs.
+AROUND = "around."
 #: Channels that a convolution reads which hands on an activation in the engine's layout.
 _LEAD_CHANNELS = 16
 _IMAGE_AXES = 4
@@ -89,37 +89,41 @@ def reorder_config(tensor: Tensor, before: str, after: str) -> NodeConfig:
     return NodeConfig(REORDER, "", (("from", before), ("to", after)), (operand,), (operand,), _written(body))
 
 
-def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False) -> Graph:
-    """Put copies of a kernel side by side: each has weights of its own, and its outputs are outputs of the graph.
-
-    Inputs are shared unless copies would then compute the same. Where the kernel reads a layout that is not ONNX's, each input
-    comes from a convolution, behind which engines keep theirs; its name, and that of what it reads, begin with `LEAD`.
+def copies_graph(config: NodeConfig, copies: int, *, apart: bool = False, around: bool = False) -> Graph:
+    """Put copies of a kernel side by side: each has weights of its own, and computes what no other one does.
 
     Args:
         config: a kernel of a graph, or a layout conversion.
         copies: how many.
-        apart: whether inputs are not shared.
+        apart: whether no copies share an input.
+        around: whether the graph reads and writes no more than one copy would, as each input and output costs a call time:
+            inputs are repeated, and outputs joined, by operators whose names begin with `AROUND`. Where the kernel reads a
+            layout that is not ONNX's, its inputs then come from a convolution, behind which engines keep theirs.
 
     Raises:
         FormatError: the configuration is not of a kernel of a graph.
     """
     body, made = _read(config), _Made()
     led = _axes(str(config.attribute("input_layout", "")))
-    shared = () if apart else [name for name in body.inputs if _tells_copies_apart(body, name)]
-    for copy in range(copies):
-        prefix = f"c{copy}."
-        names = {name: name if name in shared else prefix + name for name in body.tensors}
-        for name in body.inputs:
-            if names[name] not in made.tensors:
-                made.bring(replace(body.tensors[name], name=names[name]), led=led, kept=copies == 1 or name not in shared)
-        made.tensors |= {names[name]: replace(tensor, name=names[name]) for name, tensor in body.tensors.items()}
-        made.operators += [
-            replace(op, name=prefix + op.name, **{
-                part: tuple(names[name] for name in getattr(op, part)) for part in ("inputs", "weights", "outputs")
-            })
-            for op in body.operators
-        ]  # fmt: skip
-        made.outputs += [names[name] for name in body.outputs]
+    names = [{name: f"c{copy}.{name}" for name in body.tensors} for copy in range(copies)]
+    for name in body.inputs:
+        tensor, shared = body.tensors[name], not apart and _tells_copies_apart(body, name)
+        given = [replace(tensor, name=name if shared else names[0][name])]
+        if shared:
+            for own in names:
+                own[name] = name
+        else:
+            given += [replace(tensor, name=own[name]) for own in names[1:]]
+        made.tensors |= {one.name: one for one in given}
+        if around and tensor.shape:
+            made.bring(given, led=len(tensor.shape) == led and tensor.dtype == FLOAT32)
+        else:
+            made.inputs += [one.name for one in given]
+    for own, prefix in zip(names, (f"c{copy}." for copy in range(copies)), strict=True):
+        made.tensors |= {own[name]: replace(tensor, name=own[name]) for name, tensor in body.tensors.items()}
+        made.operators += [_renamed(op, prefix + op.name, own) for op in body.operators]
+    for name in body.outputs:
+        made.hand_out([made.tensors[own[name]] for own in names], joined=around and copies > 1)
     return Graph("copies", tuple(made.operators), tuple(made.inputs), tuple(made.outputs), MappingProxyType(made.tensors))
 
 
@@ -142,9 +146,7 @@ def executed_graph(engine: Engine | None, graph: Graph, rules: FusionRules) -> E
     return ExecutedModel(graph.name, _with_views(graph, found), weight_bytes(graph), told_by)
 
 
-def described(
-    graph: Graph, nodes: Sequence[EngineNode]
-) -> Iterator[tuple[str, NodeConfig, tuple[str, ...], tuple[int, ...]]]:
+def described(graph: Graph, nodes: Sequence[EngineNode]) -> Iterator[tuple[str, NodeConfig, tuple[str, ...], tuple[int, ...]]]:
     """Yield name, configuration and operators of each executed node, and which of the nodes told it is.
 
     Nodes that share operators are one; conversions of what the graph does not know are left out.
@@ -227,16 +229,12 @@ def _cut(graph: Graph, members: Sequence[str]) -> Graph:
             names.setdefault(name, f"k{index}.{place}.{role}")
         names |= {name: f"k{index}" + (f".{place}" if place else "") for place, name in enumerate(op.outputs)}
 
-    def renamed(given: Iterable[str]) -> tuple[str, ...]:
-        return tuple(names[name] for name in given)
-
-    operators = tuple(
-        Operator(f"k{index}", op.op_type, renamed(op.inputs), renamed(op.outputs), renamed(op.weights), op.attributes)
-        for index, op in enumerate(ops)
-    )
-    inputs = renamed(name for name in names if name not in written and not any(name in op.weights for op in ops))
+    operators = tuple(_renamed(op, f"k{index}", names) for index, op in enumerate(ops))
+    outside = {name for op in ops for name in op.inputs} - written
+    inputs = tuple(new for old, new in names.items() if old in outside)
+    outputs = tuple(names[name] for name in outputs_of(graph, members))
     tensors = {new: replace(graph.tensors[old], name=new) for old, new in names.items()}
-    return Graph("kernel", operators, inputs, renamed(outputs_of(graph, members)), tensors)
+    return Graph("kernel", operators, inputs, outputs, tensors)
 
 
 def _written(graph: Graph) -> str:
@@ -277,19 +275,49 @@ class _Made:
     outputs: list[str] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
-    def bring(self, tensor: Tensor, *, led: int, kept: bool) -> None:
-        """Add an input, or a convolution that writes one of so many axes; kept, it has a second reader and is fused with none."""
-        self.tensors[tensor.name] = tensor
-        if not led or len(tensor.shape) != led or tensor.dtype != FLOAT32:
-            self.inputs.append(tensor.name)
+    def bring(self, tensors: Sequence[Tensor], *, led: bool) -> None:
+        """Give tensors alike the value of one input; led, it comes from a convolution.
+
+        What is read more than once is fused with none.
+        """
+        first, read = tensors[0], tensors[0].name
+        n, *rest = first.shape
+        if len(tensors) > 1:
+            read, names = f"{AROUND}{first.name}", tuple(tensor.name for tensor in tensors)
+            self._join((read,) * len(names), replace(first, name=read), f"{read}.all")
+            parts = {"axis": 0, "split": (n,) * len(names)}
+            self.operators.append(Operator(f"{read}.split", "Split", (f"{read}.all",), names, (), parts))
+        self.tensors[read] = replace(first, name=read)
+        if led:
+            given = Tensor(f"{AROUND}x.{first.name}", (n, min(rest[0], _LEAD_CHANNELS), *rest[1:]))
+            op, weight = _pointwise(f"{AROUND}conv.{first.name}", given.shape, given.name, first.shape)
+            self.operators.insert(0, replace(op, outputs=(read,)))
+            self.tensors |= {given.name: given, weight.name: weight}
+            self.outputs += [read] if len(tensors) == 1 else []
+            read = given.name
+        self.inputs.append(read)
+
+    def hand_out(self, tensors: Sequence[Tensor], *, joined: bool) -> None:
+        """Make tensors alike outputs of the graph, or join them and make the first part the output."""
+        names, first = tuple(tensor.name for tensor in tensors), tensors[0]
+        if not joined or not first.shape:
+            self.outputs += names
             return
-        n, channels, *space = tensor.shape
-        read = Tensor(f"{LEAD}x.{tensor.name}", (n, min(channels, _LEAD_CHANNELS), *space))
-        op, weight = _pointwise(f"{LEAD}{tensor.name}", read.shape, read.name, tensor.shape)
-        self.operators.append(replace(op, outputs=(tensor.name,)))
-        self.tensors |= {read.name: read, weight.name: weight}
-        self.inputs.append(read.name)
-        self.outputs += [tensor.name] if kept else []
+        out = replace(first, name=f"{AROUND}{first.name}")
+        self._join(names, first, f"{out.name}.all")
+        cut = {"starts": (0,), "ends": first.shape[:1], "axes": (0,), "steps": (1,)}
+        self.operators.append(Operator(f"{out.name}.cut", "Slice", (f"{out.name}.all",), (out.name,), (), cut))
+        self.tensors[out.name] = out
+        self.outputs.append(out.name)
+
+    def _join(self, names: tuple[str, ...], one: Tensor, whole: str) -> None:
+        self.tensors[whole] = Tensor(whole, (len(names) * one.shape[0], *one.shape[1:]), one.dtype)
+        self.operators.append(Operator(f"{whole}.joined", "Concat", names, (whole,), (), {"axis": 0}))
+
+
+def _renamed(op: Operator, name: str, names: Mapping[str, str]) -> Operator:
+    inputs, outputs, weights = (tuple(names[one] for one in part) for part in (op.inputs, op.outputs, op.weights))
+    return Operator(name, op.op_type, inputs, outputs, weights, op.attributes)
 
 
 def _pointwise(name: str, before: tuple[int, ...], read: str, after: tuple[int, ...]) -> tuple[Operator, Tensor]:

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+import numpy as np
+
 from edgeplan.engines.copies import apart
-from edgeplan.graph.kernel_nodes import LEAD, copies_graph, described
+from edgeplan.graph.kernel_nodes import AROUND, copies_graph, described
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.records import Measurement
+
+#: Engines count whole microseconds: a node whose counter reads nothing took half of one, as far as can be known.
+_UNREAD_US = 0.5
 
 
 def labels_us(config: NodeConfig, measurement: Measurement, call_us: float, copies: int) -> Mapping[NodeConfig, float]:
@@ -30,10 +35,11 @@ def labels_us(config: NodeConfig, measurement: Measurement, call_us: float, copi
     within = max(measurement.latency_us - call_us, 0.0)
     if not measurement.nodes:
         return {config: within / copies}
-    counted, graph = measurement.node_latency_us, copies_graph(config, copies, apart=apart(config))
+    counted = np.where(measurement.node_latency_us > 0, measurement.node_latency_us, _UNREAD_US)
+    graph = copies_graph(config, copies, apart=apart(config), around=True)
     found: defaultdict[NodeConfig, list[float]] = defaultdict(list)
     for _, executed, members, nodes in described(graph, measurement.nodes):
-        if not any(name.startswith(LEAD) for name in members):
+        if not any(name.startswith(AROUND) for name in members):
             found[executed].append(float(counted[list(nodes)].sum()))
     share = within / counted.sum()
     return {executed: share * sum(times) / len(times) for executed, times in found.items()}

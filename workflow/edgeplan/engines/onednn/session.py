@@ -39,7 +39,7 @@ class Onednn(Engine):
 
     name = "onednn"
     reports_nodes = True
-    converts_around_copies = True
+    counts_copies = True
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)

@@ -45,7 +45,7 @@ class DispatchingEngine(Engine):
     """This engine is a processor that dispatches kernels of its own; threads are the host's."""
 
     reports_nodes = True
-    converts_around_copies = True
+    counts_copies = True
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
@@ -77,9 +77,7 @@ class DispatchingEngine(Engine):
         offsets, _ = plan_buffers(lowered, layouts, block)
         views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
         return tuple(
-            _node(step, "", lowered.steps, layouts, graph)
-            for step, view in zip(lowered.steps, views, strict=True)
-            if not view
+            _node(step, "", lowered.steps, layouts, graph) for step, view in zip(lowered.steps, views, strict=True) if not view
         )
 
     def dispatch_numbers(self) -> Mapping[str, int]:

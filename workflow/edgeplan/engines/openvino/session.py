@@ -25,7 +25,7 @@ class OpenVino(Engine):
 
     name = "openvino"
     reports_nodes = True
-    converts_around_copies = True
+    counts_copies = True
 
     @classmethod
     def version(cls) -> str:

@@ -23,7 +23,6 @@ from onnx import TensorProto, helper
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import PICKING
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.operators.registry import SPECS
 from edgeplan.graph.places import OPSET, placed, plain_attributes
 from edgeplan.support.files import write_atomically
 
