@@ -6,19 +6,29 @@ A new engine is one file that subclasses `Engine`, and one line in `registry.py`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from edgeplan.engines.copies import apart
 from edgeplan.graph.element_types import FLOAT32
 from edgeplan.graph.index_limits import index_limits
 from edgeplan.graph.ir import Graph, Tensor
 from edgeplan.graph.nodes import NodeConfig
+from edgeplan.support.lazy import lazily
+from edgeplan.support.scratch import ScratchFolder
+
+if TYPE_CHECKING:
+    from edgeplan.graph import kernel_nodes
+    from edgeplan.graph.onnx import write
+else:  # who runs plans writes no models
+    kernel_nodes, write = lazily("edgeplan.graph.kernel_nodes"), lazily("edgeplan.graph.onnx.write")
 
 Array = npt.NDArray[Any]
 Times = npt.NDArray[np.float64]
@@ -101,8 +111,8 @@ class Engine(ABC):
     name: ClassVar[str]
     #: Whether `load_profiled` and `executed` work.
     reports_nodes: ClassVar[bool] = False
-    #: Whether `load_copies` works.
-    measures_nodes: ClassVar[bool] = False
+    #: Whether copies of a node run among operators and conversions, which counters tell apart from them.
+    counts_copies: ClassVar[bool] = False
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -138,17 +148,45 @@ class Engine(ABC):
         raise NotImplementedError(f"{self.name} does not report its nodes")
 
     def load_copies(self, config: NodeConfig, copies: int) -> Session:
-        """Load copies of an executed node, side by side in one model that runs as it stands.
+        """Load copies of an executed node, side by side in one model.
 
         Raises:
             ModelError: the engine does not run them, or they write what their description does not tell.
-            NotImplementedError: the engine's nodes cannot be built from a description (`measures_nodes` is false).
+            FormatError: the node is none of this engine's.
         """
-        raise NotImplementedError(f"{self.name} does not measure its nodes one by one")
+        with self._copies(config, copies) as (model, graph):
+            return self.load(model, graph)
 
-    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:  # noqa: ARG002  for those that can
-        """Return the operators of each node that would run for a model; None: it has to be loaded for that."""
-        return None
+    def load_copies_profiled(self, config: NodeConfig, copies: int) -> ProfiledSession:
+        """Load copies with per-node counters: conversions around them, which `load_copies` runs as well, show.
+
+        Raises:
+            NotImplementedError: the engine is a black box.
+        """
+        with self._copies(config, copies) as (model, graph):
+            return self.load_profiled(model, graph)
+
+    def copies_graph(self, config: NodeConfig, copies: int) -> Graph:
+        """Return the graph that `load_copies` loads."""
+        return kernel_nodes.copies_graph(config, copies, apart=apart(config), around=self.counts_copies)
+
+    @contextmanager
+    def _copies(self, config: NodeConfig, copies: int) -> Iterator[tuple[Path, Graph]]:
+        graph = self.copies_graph(config, copies)
+        with ScratchFolder("copies") as folder:
+            yield write.save_onnx(graph, Path(folder) / "model.onnx"), graph
+
+    def told(self, graph: Graph) -> tuple[EngineNode, ...]:
+        """Return the nodes that the engine would run for a graph; no inference is run.
+
+        Raises:
+            NotImplementedError: the engine is a black box.
+        """
+        with (
+            ScratchFolder("executed") as folder,
+            self.load_profiled(write.save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
+        ):
+            return session.profile([])[0]
 
     def dispatch_numbers(self) -> Mapping[str, int]:
         """Return the numbers that launches of its kernels follow from (`Processor.numbers`); none where it dispatches none."""
@@ -174,7 +212,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
 
     def values(tensor: Tensor) -> Array:
         if tensor.dtype != FLOAT32:
-            return rng.integers(0, min(limits.get(tensor.name, 2), 2), tensor.shape).astype(tensor.dtype)
-        return rng.random(tensor.shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05)
+            return np.asarray(rng.integers(0, min(limits.get(tensor.name, 2), 2), tensor.shape), tensor.dtype)
+        return np.asarray(rng.random(tensor.shape, dtype=np.float32) * np.float32(0.95) + np.float32(0.05))
 
     return {name: values(graph.tensors[name]) for name in graph.inputs}

@@ -22,7 +22,7 @@ _HANDED_ON: Mapping[str, slice] = {
 }  # fmt: skip
 
 #: Operators whose second operand are places of the first one.
-_PICKING = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+PICKING = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
 
 
 def index_limits(graph: Graph) -> Mapping[str, int]:
@@ -36,7 +36,7 @@ def index_limits(graph: Graph) -> Mapping[str, int]:
     """
     found: dict[str, int] = {}
     for op in graph.operators:
-        if op.op_type not in _PICKING or "indices" in op.attributes:
+        if op.op_type not in PICKING or "indices" in op.attributes:
             continue
         data, indices = op.operands[:2]
         size = min(_indexed(op, graph.shape(data), graph.shape(indices)))

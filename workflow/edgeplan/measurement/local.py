@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 from edgeplan.devices.config import DeviceFile
 from edgeplan.engines.base import Engine
 from edgeplan.errors import DeviceError
 from edgeplan.graph.ir import Graph
-from edgeplan.graph.onnx.write import save_onnx
 from edgeplan.measurement.blocks import measure_batch
 from edgeplan.measurement.lock import after_measurements, machine_lock
 from edgeplan.measurement.measurer import Batch, MachineFacts, MeasuringConditions, NodeMembers
@@ -23,7 +21,6 @@ from edgeplan.measurement.records import Measurement
 from edgeplan.measurement.references import References, ReferenceTimes
 from edgeplan.support import cpus
 from edgeplan.support.machine import environment, fingerprint
-from edgeplan.support.scratch import ScratchFolder
 
 
 class Local:
@@ -99,15 +96,7 @@ class Local:
             os.sched_setaffinity(0, before)
 
     def _members(self, graph: Graph) -> NodeMembers:
-        engine = self._loaded()
-        if (told := engine.members(graph)) is not None:
-            return told
-        with (
-            ScratchFolder("executed") as folder,
-            engine.load_profiled(save_onnx(graph, Path(folder) / "model.onnx"), graph) as session,
-        ):
-            nodes, _ = session.profile([])  # what it would run shows without a run
-        return tuple(node.members for node in nodes)
+        return tuple(node.members for node in self._loaded().told(graph))
 
     def close(self) -> None:
         """Hold on to nothing: the engine ends with the process."""

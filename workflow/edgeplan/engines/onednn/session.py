@@ -39,6 +39,7 @@ class Onednn(Engine):
 
     name = "onednn"
     reports_nodes = True
+    counts_copies = True
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)

@@ -31,7 +31,6 @@ class OnnxRuntime(Engine):
 
     name = "onnxruntime"
     reports_nodes = True
-    measures_nodes = True
 
     @classmethod
     def version(cls) -> str:

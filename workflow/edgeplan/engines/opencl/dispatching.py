@@ -45,6 +45,7 @@ class DispatchingEngine(Engine):
     """This engine is a processor that dispatches kernels of its own; threads are the host's."""
 
     reports_nodes = True
+    counts_copies = True
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
@@ -66,16 +67,18 @@ class DispatchingEngine(Engine):
         """Load a model on a processor that notes when kernels begin and end."""
         return _ProfiledDispatchedSession(self._loaded(model, graph, profiling=True), graph)
 
-    def members(self, graph: Graph) -> tuple[tuple[str, ...], ...] | None:
-        """Return the operators of each node without weights and kernels; None where the processor refuses a step."""
+    def told(self, graph: Graph) -> tuple[EngineNode, ...]:
+        """Return the nodes without weights and kernels, unless the processor refuses a step."""
         processor = self._told()
         lowered, block = _blocked_convolutions(lower(graph, eight_bits=False)), self._dnnl.info.block
         layouts = activation_layouts(lowered, BLOCKED)
         if any(processor.refuses(lowered, step, layouts) for step in lowered.steps):
-            return None
+            return super().told(graph)
         offsets, _ = plan_buffers(lowered, layouts, block)
         views = [is_view_at(step, lowered.shapes, layouts, offsets, block) for step in lowered.steps]
-        return tuple(step.members for step, view in zip(lowered.steps, views, strict=True) if not view)
+        return tuple(
+            _node(step, "", lowered.steps, layouts, graph) for step, view in zip(lowered.steps, views, strict=True) if not view
+        )
 
     def dispatch_numbers(self) -> Mapping[str, int]:
         """Return the numbers of the processor."""
@@ -325,7 +328,6 @@ def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[i
     nodes: list[EngineNode] = []
     columns: list[int] = []
     program = loaded.program
-    producers = {tensor: step for step in program.steps for tensor in step.outputs}
     for index, (step, ready) in enumerate(zip(program.steps, loaded.steps, strict=True)):
         if isinstance(ready, Kernel):
             if ready.handle == ():
@@ -335,12 +337,16 @@ def _nodes(loaded: Loaded, graph: Graph) -> tuple[tuple[EngineNode, ...], list[i
             if not any(ready.converts):
                 continue
             implementation = f"host.{program.choices[index].kernel}"
-        layouts = [program.layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs)]
-        tensor = "" if step.members else step.inputs[0]
-        if tensor not in graph.tensors:
-            tensor = tensor.rpartition(_BLOCKED)[0] or tensor
-        while tensor and tensor not in graph.tensors:  # between the steps of one operator
-            tensor = producers[tensor].inputs[0]
-        nodes.append(EngineNode(step.name, step.kind, implementation, step.members, tensor, *layouts))
+        nodes.append(_node(step, implementation, program.steps, program.layouts, graph))
         columns.append(index)
     return tuple(nodes), columns
+
+
+def _node(step: Step, implementation: str, steps: Sequence[Step], layouts: Mapping[str, str], graph: Graph) -> EngineNode:
+    before, after = (layouts[tensors[0]] if tensors else "" for tensors in (step.inputs, step.outputs))
+    tensor = "" if step.members else step.inputs[0]
+    if tensor not in graph.tensors:
+        tensor = tensor.rpartition(_BLOCKED)[0] or tensor
+    while tensor and tensor not in graph.tensors:  # between the steps of one operator
+        tensor = next(other for other in steps if tensor in other.outputs).inputs[0]
+    return EngineNode(step.name, step.kind, implementation, step.members, tensor, before, after)

@@ -25,6 +25,7 @@ class OpenVino(Engine):
 
     name = "openvino"
     reports_nodes = True
+    counts_copies = True
 
     @classmethod
     def version(cls) -> str:

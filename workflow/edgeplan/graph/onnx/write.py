@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, helper
 
+from edgeplan.graph.element_types import FLOAT32
+from edgeplan.graph.index_limits import PICKING
 from edgeplan.graph.ir import Attribute, Graph, Operator, Tensor
-from edgeplan.graph.operators.registry import SPECS
+from edgeplan.graph.places import OPSET, placed, plain_attributes
 from edgeplan.support.files import write_atomically
 
-OPSET = 17
 IR_VERSION = 9
 
 #: protobuf refuses messages of 2 GiB; weights above this many bytes go to a file beside the model.
@@ -33,6 +34,12 @@ EXTERNAL_DATA_THRESHOLD_BYTES = 1_500_000_000
 Array = npt.NDArray[np.float32]
 #: Draws the values of a weight, one after the other, in arrays of a few MB.
 Draw = Callable[[], Iterable[Array]]
+#: Operators whose weights of integers are places, which any axis has, or zero points; those of others are ones.
+_ZEROS = PICKING | {"QuantizeLinear", "DequantizeLinear"}
+#: What an operator of the graph has meant since.
+_LEAST_OPSET = {"GroupNormalization": 21}
+#: Numpy's names of types that ONNX calls otherwise.
+_TYPES = {"float": "float32", "double": "float64"}
 _CHUNK_ELEMENTS = 1 << 20  # even, as two values of single precision are drawn from one number of the generator
 _LEAST_EXTERNAL_BYTES = 1024
 _RAW_DATA, _GRAPH, _INITIALIZER = 9, 7, 5  # numbers of fields in onnx.proto
@@ -193,25 +200,31 @@ def weight_chunks(tensor: Tensor, role: str, seed: int) -> Iterator[Array]:
 
 
 def _opset(graph: Graph) -> int:
-    """The opset to write: `OPSET`, or a newer one with an operator that has come since."""
+    """The opset to write: `OPSET`, or the first newer one that has all operators in their forms."""
     newest = OPSET
-    for op_type in {op.op_type for op in graph.operators}:
-        if not onnx.defs.has(op_type, max_inclusive_version=OPSET):
-            newest = max(newest, onnx.defs.get_schema(op_type).since_version)
+    for op in graph.operators:
+        opsets = range(max(OPSET, _LEAST_OPSET.get(op.op_type, 0)), onnx.defs.onnx_opset_version() + 1)
+        newest = max(newest, next((opset for opset in opsets if _has(graph, op, opset)), OPSET))
     return newest
 
 
-def _constant_inputs(op: Operator, opset: int) -> tuple[dict[str, Attribute], list[tuple[str, npt.NDArray[Any]]]]:
-    """Split attributes into those ONNX keeps and those it passes as constant tensors; a name "" stands for an absent input."""
-    attributes = {key: value for key, value in op.attributes.items() if key != "constants"}
-    spec, constants = SPECS[op.op_type], list[tuple[str, npt.NDArray[Any]]]()
-    for role in spec.constants[1:] if spec.inputs_since <= opset else ():
-        value = attributes.pop(role, None)
-        kind = np.int64 if role in spec.integers else np.float32
-        constants.append(("", np.empty(0, kind)) if value is None else (role, np.array(value, kind)))
-    while constants and not constants[-1][0]:
-        constants.pop()
-    return attributes, constants
+def _has(graph: Graph, op: Operator, opset: int) -> bool:
+    attributes, types, most = _schema(op.op_type, opset)
+    return (
+        attributes >= set(plain_attributes(op, opset))
+        and types >= {graph.tensors[name].dtype for name in op.inputs}
+        and len(placed(graph, op, opset)) <= most
+    )
+
+
+@cache
+def _schema(op_type: str, opset: int) -> tuple[frozenset[str], frozenset[str], int]:
+    """Names of the attributes, the types and the most inputs of an operator; none of one that is not there yet."""
+    if not onnx.defs.has(op_type, max_inclusive_version=opset):
+        return frozenset(), frozenset(), -1
+    schema = onnx.defs.get_schema(op_type, opset)
+    types = {name[len("tensor(") : -1] for kind in schema.type_constraints for name in kind.allowed_type_strs}
+    return frozenset(schema.attributes), frozenset(_TYPES.get(name, name) for name in types), schema.max_input
 
 
 def seeded(graph: Graph, seed: int = 0) -> SeededModel:
@@ -226,22 +239,34 @@ def seeded(graph: Graph, seed: int = 0) -> SeededModel:
         helper.make_graph([], graph.name, [], []), opset_imports=[helper.make_opsetid("", opset)], producer_name="edgeplan"
     )
     model.ir_version = IR_VERSION
-    body, draws = model.graph, dict[str, Draw]()
+    body, draws, written = model.graph, dict[str, Draw](), set[str]()
     for op in graph.operators:
-        attributes, constants = _constant_inputs(op, opset)
-        given, names = list(op.operands), []
-        for key, value in constants:
-            names.append(key and f"{op.name}.{key}")
-            if key:
-                _add_initializer(body, names[-1], np.asarray(value))
-        for weight in op.weights:
+        operands = []
+        for operand in placed(graph, op, opset):
+            operands.append(operand if isinstance(operand, str) else f"{op.name}.{operand.role}")
+            if not isinstance(operand, str):
+                _add_initializer(body, operands[-1], np.array(operand.value, operand.dtype).reshape(operand.shape))
+        for weight in (name for name in op.weights if name not in written):
+            written.add(weight)
             tensor = graph.tensors[weight]
+            if tensor.dtype != FLOAT32:
+                _add_initializer(body, weight, np.full(tensor.shape, op.op_type not in _ZEROS, tensor.dtype))
+                continue
             body.initializer.add(name=weight, data_type=TensorProto.FLOAT).dims.extend(tensor.shape)
             draws[weight] = partial(weight_chunks, tensor, weight.rsplit(".", 1)[-1], seed)
-        body.node.append(helper.make_node(op.op_type, [*given, *names], list(op.outputs), name=op.name, **attributes))
+        attributes = {key: _listed(key, value) for key, value in plain_attributes(op, opset).items()}
+        body.node.append(helper.make_node(op.op_type, operands, list(op.outputs), name=op.name, **attributes))
     for infos, tensors in ((body.input, graph.inputs), (body.output, graph.outputs)):
-        infos.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(graph.shape(name))) for name in tensors)
+        infos.extend(helper.make_tensor_value_info(name, _type(graph, name), list(graph.shape(name))) for name in tensors)
     return SeededModel(model, draws)
+
+
+def _listed(key: str, value: Attribute) -> Attribute | list[str]:
+    return value.split() if key == "activations" and isinstance(value, str) else value  # a graph has no lists of words
+
+
+def _type(graph: Graph, tensor: str) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(graph.tensors[tensor].dtype)))
 
 
 def to_onnx(graph: Graph, seed: int = 0) -> onnx.ModelProto:

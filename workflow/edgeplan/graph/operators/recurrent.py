@@ -111,6 +111,20 @@ def _roles(op: Operator, shapes: Mapping[str, Shape]) -> dict[str, str]:
     return found
 
 
+def operands_in_place(graph: Graph, op: Operator) -> tuple[str, ...]:
+    """Return the operands of any operator in ONNX's order, "" for those that a recurrent layer leaves out before others."""
+    if op.op_type not in _GATES:
+        return op.operands
+    roles = _roles(op, {name: tensor.shape for name, tensor in graph.tensors.items()})
+    states = [roles.get(role, "") for role in ("state_h", "state_c")]
+    given = op.inputs[1:] or states
+    places = (op.inputs[0], *(roles.get(role, "") for role in ("weight", "recurrence", "bias")), "", *given)
+    found = [*places, *[""] * (_PEEPHOLES - len(places)), roles.get("peepholes", "")]
+    while not found[-1]:
+        del found[-1]
+    return tuple(found)
+
+
 def _check(graph: Graph, op: Operator) -> Problem:
     before, after = graph.shape(op.inputs[0]), graph.shape(op.outputs[0])
     if len(before) != 3 or len(after) != 4:  # steps, batch, features; steps, directions, batch, hidden

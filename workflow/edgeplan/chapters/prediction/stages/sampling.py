@@ -23,7 +23,8 @@ from edgeplan.chapters.prediction.settings import PredictionParams
 from edgeplan.devices.config import load_device
 from edgeplan.graph.nodes import NodeConfig
 from edgeplan.measurement.bench import Bench
-from edgeplan.measurement.node_subjects import CALL, MANY_CALLS, NodeSubject, call_us, label_of, node_settings
+from edgeplan.measurement.records import CALLS, NodeSubject, call_us, node_label_us
+from edgeplan.measurement.settings import node_settings
 from edgeplan.predictors.nodes.features import describe
 from edgeplan.predictors.nodes.learner import cross_validated_us
 from edgeplan.progress import spending
@@ -143,7 +144,7 @@ class Sampler:
     refused: int = 0
 
     def __post_init__(self) -> None:
-        self.call = call_us(*self.bench.measure([CALL, MANY_CALLS], description="the call"))
+        self.call = call_us(*self.bench.measure(CALLS, description="the call"))
 
     def adaptive(self, pool: Sequence[Candidate], settings: SamplingSettings) -> None:
         """Measure an initial sample of the pool, then what cross-validation errs most on, until the budget is spent."""
@@ -182,13 +183,13 @@ class Sampler:
             mean = self.seconds[sampler] / max(1, sum(row["sampler"] == sampler for row in self.rows)) or 0.1
             count = int(np.clip((until - self.seconds[sampler]) / mean, 1, _BATCH)) if np.isfinite(until) else _BATCH
             batch, left = left[:count], left[count:]
-            found = self.bench.measure_nodes([one.subject for one in batch], description=f"{sampler} kernels")
+            found = self.bench.measure_in_time([one.subject for one in batch], description=f"{sampler} kernels")
             for one, m in zip(batch, found, strict=True):
                 if m is None:
                     self.refused += 1
                     continue
                 self.seconds[sampler] += m.seconds
-                label = label_of(one.subject, m, self.call)
+                label = node_label_us(m, one.subject.copies, self.call)
                 self.rows.append(
                     {
                         "subject": m.subject,
