@@ -88,12 +88,13 @@ class Contents:
         return {*self.constants, *(value.name for value in self.inputs), *of_nodes}
 
 
-def contents_of(model: onnx.ModelProto, source: str) -> Contents:
+def contents_of(model: onnx.ModelProto, source: str, *, of_engine: bool = False) -> Contents:
     """Check the contents of a model and index them.
 
     Args:
         model: the model; it is not changed.
         source: where it comes from, for messages.
+        of_engine: an engine runs it, so that operators, and types of constants, may be others than the graph knows.
     """
     g = model.graph
     odd = next((text for text in _texts(model) if isinstance(text, bytes)), None)
@@ -103,10 +104,12 @@ def contents_of(model: onnx.ModelProto, source: str) -> Contents:
         raise ModelError("the model holds no operators", where=source, next_step="export the model again")
     if not g.output:
         raise ModelError("the model has no outputs", where=source, next_step="export the model again")
-    opset = _opset(model, source)
-    _check_nodes(g, source)
-    constants = _constants(g, source)
-    read = {name for n in g.node for name in n.input} | {o.name for o in g.output}
+    opset = _opset(model, source, of_engine=of_engine)
+    if not of_engine:
+        _check_operators(g, source)
+    _check_references(g, source)
+    constants = _constants(g, source, of_engine=of_engine)
+    read = set[str]() if of_engine else {name for n in g.node for name in n.input} | {o.name for o in g.output}
     tensors = {name: constant_tensor(name, c, source) for name, c in constants.items() if name in read or is_known_type(c)}
     for value in g.input:
         if value.name in tensors:
@@ -133,7 +136,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from (value.name for values in (g.input, g.output, g.value_info, g.initializer) for value in values)
 
 
-def _check_nodes(g: onnx.GraphProto, source: str) -> None:
+def _check_operators(g: onnx.GraphProto, source: str) -> None:
     unknown = {
         f"{n.domain + '::' if n.domain else ''}{n.op_type}": n.name or next(iter(n.output), "") for n in g.node if not _known(n)
     }
@@ -157,6 +160,9 @@ def _check_nodes(g: onnx.GraphProto, source: str) -> None:
                 else f"known operators are the {len(known)} of docs/operators.md{alike}",
             ),
         )
+
+
+def _check_references(g: onnx.GraphProto, source: str) -> None:
     for node in g.node:
         where = f"{source}, node {node.name or next(iter(node.output), '')!r}"
         if any(attribute.ref_attr_name for attribute in node.attribute):
@@ -180,8 +186,10 @@ def _known(node: onnx.NodeProto) -> bool:
     return node.domain in _DEFAULT_DOMAINS and node.op_type in KNOWN_ONNX_TYPES | TRANSPARENT | _REWRITTEN | {"Constant"}
 
 
-def _opset(model: onnx.ModelProto, source: str) -> int:
+def _opset(model: onnx.ModelProto, source: str, *, of_engine: bool) -> int:
     versions = {opset.version for opset in model.opset_import if opset.domain in _DEFAULT_DOMAINS}
+    if of_engine and not versions and model.opset_import:  # operators of other domains alone
+        versions = {1}
     newest = onnx.defs.onnx_opset_version()
     if model.ir_version > onnx.IR_VERSION or max(versions, default=0) > newest:
         raise ModelError(
@@ -200,7 +208,7 @@ def _opset(model: onnx.ModelProto, source: str) -> int:
     return int(versions.pop())
 
 
-def _constants(g: onnx.GraphProto, source: str) -> dict[str, TensorProto]:
+def _constants(g: onnx.GraphProto, source: str, *, of_engine: bool) -> dict[str, TensorProto]:
     constants: dict[str, TensorProto] = {}
     for initializer in g.initializer:
         if initializer.name in constants:
@@ -210,6 +218,8 @@ def _constants(g: onnx.GraphProto, source: str) -> dict[str, TensorProto]:
         if node.op_type != "Constant":
             continue
         value = held_value(node)
+        if value is None and of_engine:  # text, or a sparse tensor
+            value = TensorProto()
         if value is None or len(node.output) != 1 or node.output[0] in constants:
             lacks = "without numbers" if value is None else "without an output of its own"
             where = f"{source}, node {node.name or next(iter(node.output), '')!r}"

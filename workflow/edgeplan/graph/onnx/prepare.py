@@ -506,6 +506,20 @@ def given_values(model: onnx.ModelProto, values: Mapping[str, str], source: str)
     return {name: _value(inputs[name], text, source) for name, text in values.items()}
 
 
+def give_inputs(model: onnx.ModelProto, wanted: Preparation, source: str) -> dict[str, npt.NDArray[Any]]:
+    """Give every axis of every input a size, and return the values of inputs that steer the graph; all stay inputs.
+
+    Raises:
+        ModelError: an axis stays open, or what is wanted does not fit the file.
+    """
+    values, inputs = given_values(model, wanted.values, source), _given(model)
+    for name, value in values.items():
+        shape = onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension(dim_value=size) for size in value.shape])
+        inputs[name].type.tensor_type.shape.CopyFrom(shape)
+    _give_sizes(model, wanted, source)
+    return values
+
+
 def _drop_defaults(model: onnx.ModelProto) -> None:
     """Old files list stored tensors among the inputs, too, which could be given anew: here they are constants."""
     given = list(_given(model).values())
@@ -560,6 +574,14 @@ def _value(value: onnx.ValueInfoProto, text: str, source: str) -> npt.NDArray[An
 
 
 def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:
+    """Give every axis of every input a size, and have the shapes of all other tensors follow."""
+    _give_sizes(model, wanted, source)
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
+    del model.graph.value_info[:]
+
+
+def _give_sizes(model: onnx.ModelProto, wanted: Preparation, source: str) -> None:
     """Give every axis of every input a size; one symbol has one size wherever it stands."""
     inputs = _given(model)
     for name in wanted.shapes:
@@ -573,9 +595,6 @@ def _give_shapes(model: onnx.ModelProto, wanted: Preparation, source: str) -> No
     if found := sorted((batches | symbols).items()):
         taken = " (a batch: --batch)" if wanted.batch is None else ""
         log.info("open axes: %s", ", ".join(f"{axis!r} is {size}{taken if axis in batches else ''}" for axis, size in found))
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")  # said in symbols: inferred again
-    del model.graph.value_info[:]
 
 
 def _sizes_of_symbols(inputs: Mapping[str, onnx.ValueInfoProto], wanted: Preparation) -> dict[str, int]:

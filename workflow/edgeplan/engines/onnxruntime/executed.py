@@ -1,0 +1,362 @@
+"""Tells what ONNX Runtime runs of a file: nodes of its optimised model, and by one run which of them, how often and on what.
+
+The file is the user's own but for three things: its nodes get names, its open axes sizes, and its large weights are a hole in a
+file, all of them the same one, so that what is read of them is as large as the largest. Weights are zero then: where branches,
+or the number of boxes found, depend on them, what is told is that of zeros.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+from edgeplan.engines.base import Array
+from edgeplan.errors import ModelError
+from edgeplan.graph.external_data import everything
+from edgeplan.graph.model_file import read_model
+from edgeplan.graph.nodes import MOST_VALUES, AttributeValue, ExecutedModel, ExecutedNode, NodeConfig, Operand
+from edgeplan.graph.onnx.constants import constant_tensor, constant_values, is_known_type
+from edgeplan.graph.onnx.contents import contents_of
+from edgeplan.graph.onnx.prepare import Preparation, Shapes, give_inputs
+from edgeplan.support.scratch import ScratchFolder
+
+_FATAL_ONLY = 4
+_HOLE, _LEAST_HOLE_BYTES = "hole", 1 << 16
+#: Constants of these types are weights; others are indices and masks, which say what is fused.
+_WEIGHTS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8"})
+_MASK_RANK = 4
+_EVENT_SUFFIX = "_kernel_time"
+_DTYPES = MappingProxyType({"float": "float32", "double": "float64", "string": "str", "object": "str"})
+#: Their integers of 32 bits are biases, which steer nothing.
+_BIASED = re.compile("QLinear.*|QGemm|.*Integer.*|DequantizeLinear")
+_REORDERS = ("ReorderInput", "ReorderOutput")
+#: Blocked nodes are named after what the last operator fused before blocking writes.
+_BLOCKED = re.compile(r"(.+?)(_bn)?_nchwc(_token_\d+)?")
+_INPUTS_WITH_SUM = 4
+#: What ONNX Runtime calls tensors inside a function that it writes out.
+_INSIDE = "_inlfunc_"
+
+
+class _Ran(NamedTuple):
+    """A node ran once.
+
+    Attributes:
+        place: of the node among all of the optimised model.
+        name: the engine's.
+        read, wrote: type and shape of each tensor.
+    """
+
+    place: int
+    name: str
+    read: Sequence[Mapping[str, Sequence[int]]]
+    wrote: Sequence[Mapping[str, Sequence[int]]]
+
+
+def executed_model(
+    path: Path,
+    options: Mapping[str, str] = MappingProxyType({}),
+    *,
+    shapes: Shapes | None = None,
+    values: Mapping[str, Any] | None = None,
+    batch: int | None = None,
+    threads: int = 1,
+) -> ExecutedModel:
+    """Return the nodes that ONNX Runtime runs of a file on the CPU; those of branches and bodies stand before If and Loop.
+
+    Args:
+        path: the file; large weights beside it need not be there.
+        options: entries of the session's configuration.
+        shapes: of inputs, by name, as `Preparation` takes them.
+        values: of inputs, by name, likewise; others are drawn as `random_inputs` does.
+        batch: size of the open axis of examples.
+        threads: that an operator runs on.
+
+    Raises:
+        ModelError: the file cannot be read or contradicts itself, an axis stays open, or ONNX Runtime cannot run it.
+    """
+    source, model = str(path), read_model(path)
+    name = contents_of(model, source, of_engine=True).name
+    _require_known(model, source)
+    given = give_inputs(model, Preparation.given(None, shapes, values, batch), source)
+    _give_names(model)
+    with ScratchFolder("executed") as folder:
+        _stand_in(model, path, Path(folder))
+        try:
+            optimised, events = _profiled(model, Path(folder), options, threads, given)
+        except Exception as error:  # the types that ONNX Runtime raises derive from nothing else
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].replace(f"{folder}/", "")
+            next_step = "see whether onnxruntime runs it at all; inputs that steer it get values by --set NAME=VALUE"
+            raise ModelError(f"ONNX Runtime cannot run the model: {reason}", where=source, next_step=next_step) from error
+    graphs = [list(graph.node) for graph in everything(optimised, onnx.GraphProto)]
+    nodes = [node for graph in graphs for node in graph]
+    constants = {tensor.name: tensor for graph in everything(optimised, onnx.GraphProto) for tensor in graph.initializer}
+    operators, ran = _operators(model, nodes, constants), _ran(events, graphs)
+    found: dict[tuple[int, NodeConfig], ExecutedNode] = {}
+    for one, config in zip(ran, _configs(nodes, ran, constants), strict=True):
+        before = found.get((one.place, config))
+        times = before.times + 1 if before else 1
+        found[one.place, config] = ExecutedNode(one.name, config, operators[one.place], times)
+    weight_bytes = sum(_operand(tensor).bytes for tensor in constants.values())
+    return ExecutedModel(name, tuple(found.values()), weight_bytes, f"onnxruntime {ort.__version__}")
+
+
+def _domain(node: onnx.NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def _require_known(model: onnx.ModelProto, source: str) -> None:
+    """Refuse operators that neither ONNX Runtime nor the file itself defines."""
+    known = {(schema.domain, schema.name) for schema in get_all_operator_schema()}
+    known |= {(function.domain, function.name) for function in model.functions}
+    for node in everything(model, onnx.NodeProto):
+        if (_domain(node), node.op_type) not in known:
+            raise ModelError(
+                f"ONNX Runtime {ort.__version__} has no operator {node.domain + '::' if node.domain else ''}{node.op_type}",
+                where=f"{source}, node {node.name or next(iter(node.output), '')!r}",
+                next_step="export the model without operators of a library's own, or install a newer onnxruntime",
+            )
+
+
+def _give_names(model: onnx.ModelProto) -> None:
+    """Give nodes names of their own, those of `contents_of` where they have none."""
+    used: set[str] = set()
+    for graph in everything(model, onnx.GraphProto):
+        for index, node in enumerate(graph.node):
+            node.name = node.name or f"{node.op_type.lower()}_{index}"
+            while node.name in used:
+                node.name += f"_{index}"
+            used.add(node.name)
+
+
+def _stand_in(model: onnx.ModelProto, path: Path, folder: Path) -> None:
+    """Have all large weights lie in a file with nothing in it, at the same place, and other constants in the message."""
+    largest, source = 0, str(path)
+    for tensor in everything(model, TensorProto):
+        weights = TensorProto.DataType.Name(tensor.data_type) in _WEIGHTS
+        mask = len(tensor.dims) == _MASK_RANK and tuple(tensor.dims[:2]) == (1, 1)
+        size = constant_tensor(tensor.name, tensor, source).size_bytes if is_known_type(tensor) else 0
+        if size > _LEAST_HOLE_BYTES and weights and not mask:
+            entries = (("location", _HOLE), ("offset", "0"), ("length", str(size)))
+            hole = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+            hole.data_location = TensorProto.EXTERNAL
+            hole.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in entries)
+            tensor.CopyFrom(hole)
+            largest = max(largest, size)
+        elif tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(constant_values(tensor.name, tensor, path, source), tensor.name))
+    with (folder / _HOLE).open("wb") as file:
+        file.truncate(largest)
+
+
+def _profiled(
+    model: onnx.ModelProto, folder: Path, options: Mapping[str, str], threads: int, given: Mapping[str, Array]
+) -> tuple[onnx.ModelProto, list[dict[str, Any]]]:
+    """Return the optimised model, and the events of one run of it."""
+    file, optimised = folder / "model.onnx", folder / "optimised.onnx"
+    file.write_bytes(model.SerializeToString())
+    wanted = ort.SessionOptions()
+    wanted.intra_op_num_threads, wanted.inter_op_num_threads, wanted.log_severity_level = threads, 1, _FATAL_ONLY
+    for key, value in {**options, "session.disable_prepacking": "1"}.items():  # packing would copy the hole
+        wanted.add_session_config_entry(key, value)
+    wanted.enable_profiling, wanted.profile_file_prefix = True, str(folder / "profile")
+    wanted.optimized_model_filepath = str(optimised)
+    session = ort.InferenceSession(str(file), wanted, providers=["CPUExecutionProvider"])
+    try:
+        session.run(None, _drawn(session.get_inputs(), 2) | given)
+    except Exception:  # noqa: BLE001  of an axis of one there is no place 1
+        session.run(None, _drawn(session.get_inputs(), 1) | given)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    began = max(event["ts"] for event in events if event["name"] == "model_run")
+    return onnx.load(optimised, load_external_data=False), [event for event in events if event["ts"] >= began]
+
+
+def _drawn(inputs: Sequence[Any], most: int) -> dict[str, Array]:
+    """Draw inputs as `random_inputs` does, integers below `most`."""
+    rng = np.random.default_rng(0)
+
+    def values(shape: Sequence[int], kind: str) -> Array:
+        if kind == "string":
+            return np.full(shape, "a", object)
+        if kind in ("float", "double", "float16"):
+            return np.asarray(rng.random(shape, dtype=np.float32) * 0.95 + 0.05, _DTYPES.get(kind, kind))
+        return rng.integers(0, most, shape).astype(kind)
+
+    return {one.name: values(one.shape, one.type.removeprefix("tensor(").removesuffix(")")) for one in inputs}
+
+
+def _ran(events: Sequence[Mapping[str, Any]], graphs: Sequence[Sequence[onnx.NodeProto]]) -> list[_Ran]:
+    """Return nodes in the order in which they ended; at the end of a graph its nodes have, all of them, in its order."""
+    starts = np.cumsum([0, *map(len, graphs)]).tolist()
+    waiting: list[tuple[int, Mapping[str, Any]]] = []
+    found: list[tuple[int, _Ran]] = []
+    for index, event in enumerate(events):
+        if event["name"].endswith(_EVENT_SUFFIX):
+            waiting.append((index, event))
+        elif event["name"] == "SequentialExecutor::Execute":
+            which = max((i for i, nodes in enumerate(graphs) if _fits(waiting, nodes)), key=lambda i: len(graphs[i]))
+            first = len(waiting) - len(graphs[which])
+            for place, (at, one) in enumerate(waiting[first:], starts[which]):
+                told = one["args"]
+                name = one["name"].removesuffix(_EVENT_SUFFIX)
+                found.append((at, _Ran(place, name, told["input_type_shape"], told["output_type_shape"])))
+            del waiting[first:]
+    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _fits(events: Sequence[tuple[int, Mapping[str, Any]]], nodes: Sequence[onnx.NodeProto]) -> bool:
+    """Tell whether the last events are of these nodes; those of nodes without a name are called `<type>_<index>`."""
+    return len(nodes) <= len(events) and all(
+        event["args"]["op_name"] == node.op_type and node.name in ("", event["name"].removesuffix(_EVENT_SUFFIX))
+        for (_, event), node in zip(reversed(events), reversed(nodes), strict=False)
+    )
+
+
+def _configs(
+    nodes: Sequence[onnx.NodeProto], ran: Sequence[_Ran], constants: Mapping[str, TensorProto]
+) -> Iterator[NodeConfig]:
+    """Yield what decides the time of each run of a node."""
+    known = {name: _operand(tensor) for name, tensor in constants.items()}
+    steady = known.copy()
+    plain = [_attributes(node) for node in nodes]
+    for one in ran:
+        node = nodes[one.place]
+        for names, told in ((node.input, one.read), (node.output, one.wrote)):
+            present = [name for name in names if name]
+            if len(present) == len(told):  # else some are no tensors, of which nothing is told
+                types = [next(iter(each.items())) for each in told]
+                known |= {n: Operand(_DTYPES.get(t, t), tuple(s)) for n, (t, s) in zip(present, types, strict=True)}
+        known |= steady
+        inputs = [known.get(name) for name in node.input]
+        for place, name in enumerate(node.input):
+            if name in constants and (values := _steering(node, place, constants[name])):
+                inputs[place] = msgspec.structs.replace(steady[name], values=values)
+        attributes, body = plain[one.place]
+        outputs = [known.get(name) for name in node.output]
+        yield NodeConfig(node.op_type, _domain(node), attributes, _without_end(inputs), _without_end(outputs), body)
+
+
+def _without_end(operands: Sequence[Operand | None]) -> tuple[Operand | None, ...]:
+    """Return operands without those left out at the end, which need not be named."""
+    return tuple(operands[: 1 + max((place for place, one in enumerate(operands) if one), default=-1)])
+
+
+def _operand(tensor: TensorProto) -> Operand:
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type).name
+    return Operand(_DTYPES.get(dtype, dtype), tuple(tensor.dims), constant=True)
+
+
+def _steering(node: onnx.NodeProto, place: int, tensor: TensorProto) -> tuple[int, ...] | None:
+    """Return a constant's values where they decide what a node does: integers that are no biases, and exponents."""
+    exponent = node.op_type == "Pow" and place == 1
+    biases = tensor.data_type == TensorProto.INT32 and _BIASED.fullmatch(node.op_type)
+    integers = tensor.data_type in (TensorProto.INT64, TensorProto.INT32) and not biases
+    if np.prod(tensor.dims) > MOST_VALUES or not (integers or exponent):
+        return None
+    values = np.ravel(numpy_helper.to_array(tensor)).tolist()
+    return tuple(map(int, values)) if all(value == int(value) for value in values) else None
+
+
+def _attributes(node: onnx.NodeProto) -> tuple[tuple[tuple[str, AttributeValue], ...], str]:
+    """Return attributes by name, and others than numbers and texts as a body; graphs are nodes of their own."""
+    plain, rest = list[tuple[str, AttributeValue]](), onnx.NodeProto()
+    for attribute in sorted(node.attribute, key=lambda one: one.name):
+        if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+            continue
+        value = helper.get_attribute_value(attribute)
+        several = isinstance(value, list)
+        values = [_plain(one) for one in (value if several else [value])]
+        if any(one is None for one in values):
+            kept = rest.attribute.add()
+            kept.CopyFrom(attribute)
+            kept.doc_string = ""
+            for tensor in everything(kept, TensorProto):
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)))
+        else:
+            plain.append((attribute.name, tuple(values) if several else values[0]))
+    return tuple(plain), base64.b64encode(rest.SerializeToString(deterministic=True)).decode()
+
+
+def _plain(value: Any) -> int | float | str | None:
+    """Return a number or text as it was written, None for what JSON has no form of."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, float):
+        return float(str(np.float32(value))) if np.isfinite(value) else None
+    return value if isinstance(value, int) else None
+
+
+def _operators(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], constants: Mapping[str, TensorProto]
+) -> list[tuple[str, ...]]:
+    """Return the names of the operators of a file that each node of the optimised model holds.
+
+    They are those between what it writes and what other nodes write; none where neither tensors nor its name tell.
+    """
+    given = [node for graph in everything(model, onnx.GraphProto) for node in graph.node]
+    order = {node.name: place for place, node in enumerate(given)}
+    writer = {name: node for node in given for name in node.output if name}
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in given:
+        for name in node.input:
+            readers[name].append(node)
+    folded = {tensor.name for graph in everything(model, onnx.GraphProto) for tensor in graph.initializer} | set(constants)
+    for node in given:  # shapes are known: what follows from them is, too
+        steady = node.op_type in ("Constant", "Shape", "Size") or (node.input and folded.issuperset(filter(None, node.input)))
+        if steady and node.op_type != "DequantizeLinear":
+            folded.update(node.output)
+    carried = {node.input[0]: node.output[0] for node in nodes if node.op_type == "ReorderOutput"}
+    ends = [[] if node.op_type in _REORDERS else _ends(node, carried, writer, readers, given, order) for node in nodes]
+    bounds = {name for its in ends for name in its} | folded
+    found, taken = list[tuple[str, ...]](), set[str]()
+    for its in ends:
+        held, waiting = list[str](), list(its)
+        while waiting:
+            name = waiting.pop()
+            node = writer.get(name)
+            if node is not None and node.name not in taken and (name in its or name not in bounds):
+                taken.add(node.name)
+                held.append(node.name)
+                waiting += node.input
+        found.append(tuple(sorted(held, key=order.__getitem__)))
+    holder = {name: place for place, node in enumerate(nodes) for name in node.input}
+    for place, node in reversed([*enumerate(nodes)]):  # parts of a function belong to its call
+        if not found[place] and (inside := next((name for name in node.output if _INSIDE in name), "")) in holder:
+            found[place] = found[holder[inside]]
+    return found
+
+
+def _ends(
+    node: onnx.NodeProto,
+    carried: Mapping[str, str],
+    writer: Mapping[str, onnx.NodeProto],
+    readers: Mapping[str, Sequence[onnx.NodeProto]],
+    given: Sequence[onnx.NodeProto],
+    order: Mapping[str, int],
+) -> list[str]:
+    """Return the tensors of a file that a node of the optimised model writes, as far as names tell."""
+    if known := [name for one in node.output if (name := carried.get(one, one)) in writer]:
+        return known
+    stem = _BLOCKED.fullmatch(node.name)
+    if stem is None or stem[1] not in writer:
+        return list(given[order[node.name]].output) if node.name in order else []
+    end = stem[1]
+    sums = ("Add", "Sum") if len(node.input) >= _INPUTS_WITH_SUM else ()
+    activation = tuple(one.s.decode() for one in node.attribute if one.name == "activation")
+    for types in filter(None, (sums, activation)):  # fused after the node was named
+        after = readers[end]
+        if writer[end].op_type not in types and len(after) == 1 and after[0].op_type in types:
+            end = after[0].output[0]
+    return [end]
